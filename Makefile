@@ -1,0 +1,39 @@
+# `make demo` and `make test` set up everything they need in .venv; nothing has to be installed beforehand
+# but Python >= 3.10 and a C++ compiler.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+
+.PHONY: demo test lint setup setup-test clean
+
+demo: setup
+	$(BIN)/python scripts/demo.py
+
+test: setup-test lint
+	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest tests/models
+
+lint: setup-test
+	$(BIN)/ruff check lcspec scripts tests
+	$(BIN)/ruff format --check lcspec scripts tests
+	$(BIN)/mypy
+
+setup: $(VENV)/.installed
+setup-test: $(VENV)/.installed-test
+
+$(VENV)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || \
+	  { echo "lcspec needs Python 3.10 or newer: make PYTHON=/path/to/python3.12"; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml $(VENV)/bin/python
+	@echo "Installing. The first time this compiles llama.cpp, which takes about 5 minutes on two cores ..."
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@touch $@
+
+clean:
+	rm -rf $(VENV) build *.egg-info work

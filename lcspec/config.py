@@ -1,0 +1,145 @@
+"""Options as frozen dataclasses. Every front end builds these and hands them to the engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from lcspec.errors import UsageError
+
+KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """How to load a model and its context.
+
+    Attributes:
+        path: the GGUF file.
+        ctx: positions per slot; 0 = what the model was trained for, at most `DEFAULT_CTX_LIMIT`.
+        slots: requests that run side by side.
+        threads: CPU threads; 0 = the physical cores this process may use.
+        gpu_layers: layers to offload; None = as many as fit, -1 = all.
+        kv_type: element type of the KV cache, one of `KV_TYPES`.
+        flash_attn: None = the library decides.
+        batch: tokens per prompt chunk.
+        repack: let the library repack weights for this CPU (faster; other bits than without).
+        max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
+        embeddings: also compute the final hidden state of every output row.
+    """
+
+    path: Path
+    ctx: int = 0
+    slots: int = 1
+    threads: int = 0
+    gpu_layers: int | None = None
+    kv_type: str = "f16"
+    flash_attn: bool | None = None
+    batch: int = 512
+    repack: bool = True
+    max_width: int = 64
+    embeddings: bool = False
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            UsageError: a value is out of its range.
+        """
+        if self.ctx < 0:
+            raise UsageError(f"the context must be positive (or 0 for the model's own), not {self.ctx}")
+        if self.threads < 0:
+            raise UsageError(f"threads must be positive (or 0 to choose), not {self.threads}")
+        if self.slots < 1:
+            raise UsageError(f"at least one slot is needed, not {self.slots}")
+        if self.batch < 2:
+            raise UsageError(f"the prompt chunk must be at least 2 tokens, not {self.batch}")
+        if self.kv_type not in KV_TYPES:
+            raise UsageError(f"unknown KV cache type {self.kv_type!r}: choose one of {', '.join(KV_TYPES)}")
+
+
+DEFAULT_CTX_LIMIT = 8192
+
+
+@dataclass(frozen=True)
+class DrafterSpec:
+    """One drafter by name with its options, written `name` or `name:key=value:flag` on the command line."""
+
+    name: str
+    options: dict[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def parse(cls, text: str) -> DrafterSpec:
+        """Read `model:branch=3` or `ngram:tree`; a flag without a value is stored as "1"."""
+        name, *rest = text.strip().split(":")
+        options = {}
+        for item in rest:
+            key, _, value = item.partition("=")
+            if not key:
+                raise UsageError(f"empty option in {text!r}: write name:key=value")
+            options[key] = value or "1"
+        return cls(name, options)
+
+    def integer(self, key: str, default: int, low: int = 0, high: int = 1_000_000) -> int:
+        """Option `key` as an int.
+
+        Raises:
+            UsageError: not a whole number in [low, high].
+        """
+        try:
+            value = int(self.options.get(key, default))
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise UsageError(f"{self.name}:{key} must be a whole number from {low} to {high}, not {self.options[key]!r}")
+        return value
+
+    def number(self, key: str, default: float, low: float = 0.0, high: float = 1.0) -> float:
+        """Option `key` as a float.
+
+        Raises:
+            UsageError: not a number in [low, high].
+        """
+        try:
+            value = float(self.options.get(key, default))
+        except ValueError:
+            value = low - 1
+        if not low <= value <= high:
+            raise UsageError(f"{self.name}:{key} must be a number from {low:g} to {high:g}, not {self.options[key]!r}")
+        return value
+
+    def check_keys(self, known: set[str]) -> None:
+        """Refuse options nobody reads.
+
+        Raises:
+            UsageError: an option is unknown.
+        """
+        for key in self.options:
+            if key not in known:
+                raise UsageError(f"{self.name} has no option {key!r}; it knows {', '.join(sorted(known)) or 'none'}")
+
+
+@dataclass(frozen=True)
+class SpeculationParams:
+    """How a request speculates.
+
+    Attributes:
+        drafters: which drafters to ask; empty = plain decoding.
+        max_draft: drafted nodes per step at most; None = each drafter's own default.
+        verifier: name in `verify.VERIFIERS`.
+        exact: keep every step on widths whose logits are bit-identical.
+    """
+
+    drafters: tuple[DrafterSpec, ...] = ()
+    max_draft: int | None = None
+    verifier: str = "coupled"
+    exact: bool = False
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            UsageError: `max_draft` is negative.
+        """
+        if self.max_draft is not None and self.max_draft < 0:
+            raise UsageError(f"max-draft must be 0 or more, not {self.max_draft}")

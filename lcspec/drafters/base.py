@@ -1,0 +1,121 @@
+"""The drafter protocol, what a drafter may read, and the registry."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Protocol, Sequence
+
+from lcspec.config import DrafterSpec
+from lcspec.errors import UsageError
+from lcspec.sampling import SamplingParams
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+if TYPE_CHECKING:
+    from lcspec.llama.model import Model
+
+
+class SlotView(Protocol):
+    """What a drafter sees of a slot. It reads and never changes it."""
+
+    @property
+    def id(self) -> int:
+        """Stable while the request runs; the key for a drafter's own state."""
+
+    @property
+    def tokens(self) -> Sequence[int]:
+        """Prompt and answer so far; the last one is the pending token."""
+
+    @property
+    def n_prompt(self) -> int:
+        """How many of `tokens` are the prompt."""
+
+    @property
+    def params(self) -> SamplingParams:
+        """How the target samples."""
+
+    @property
+    def seed(self) -> int:
+        """Seed of the counter-based noise."""
+
+    @property
+    def sampled_drafts(self) -> bool:
+        """Whether the verifier wants children drawn from the draft distribution (see TokenTree.add_sampled)."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How much a drafter may propose this step: `nodes` in all, no deeper than `depth`, `branch` children a node."""
+
+    nodes: int
+    depth: int
+    branch: int
+
+
+class Drafter(Protocol):
+    """Something cheap that proposes a token tree.
+
+    Attributes:
+        name: its registry name, shown to users.
+        default_nodes: nodes a step when nobody says otherwise.
+        wants_hidden: it needs the target's hidden states (see `observe`).
+    """
+
+    name: str
+    default_nodes: int
+    wants_hidden: bool
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """A request starts in `slot` with the options in `spec`; its prompt is in `slot.tokens`."""
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """Propose continuations of `slot.tokens[-1]`; a bare root when there is nothing to say."""
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """The step's verified tree and its outcome; `slot.tokens` holds the emitted tokens already."""
+
+    def end(self, slot: SlotView) -> None:
+        """The request is over: drop its state."""
+
+    def close(self) -> None:
+        """Free everything."""
+
+
+@dataclass(frozen=True)
+class DrafterEnv:
+    """What drafters are made from: the loaded target and what the user named for drafting."""
+
+    target: Model
+    slots: int
+    ctx: int = 0
+    draft_path: Path | None = None
+    threads: int = 0
+    gpu_layers: int | None = None
+    progress: Callable[[float], bool | None] | None = None
+
+
+Factory = Callable[[DrafterEnv], Drafter]
+
+REGISTRY: dict[str, Factory] = {}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Class decorator: make a drafter available under `name`."""
+
+    def add(factory: Factory) -> Factory:
+        REGISTRY[name] = factory
+        return factory
+
+    return add
+
+
+def create(name: str, env: DrafterEnv) -> Drafter:
+    """Make the drafter called `name`.
+
+    Raises:
+        UsageError: there is none; the message lists those there are.
+    """
+    if name not in REGISTRY:
+        raise UsageError(f"unknown drafter {name!r}: choose from {', '.join(sorted(REGISTRY))}, or off")
+    return REGISTRY[name](env)

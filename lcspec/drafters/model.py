@@ -1,0 +1,225 @@
+"""A draft model: a small GGUF with the target's vocabulary proposes a chain or a tree.
+
+Chains: Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318). Trees grow level by level, the
+most probable nodes first, as EAGLE-2's do (Li et al. 2024, arXiv:2406.16858). The draft model's cache is rolled back
+to the accepted text after every step and never filled twice.
+
+At temperature > 0 with the `coupled` verifier the draft uses the very noise the target will use, so a draft
+distribution close to the target's leads to the same choice more often than two independent samples would.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import DrafterSpec, ModelOptions
+from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
+from lcspec.errors import UnsupportedModel, UsageError
+from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
+from lcspec.sampling import SamplingParams, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
+from lcspec.tree import Distribution, TokenTree
+from lcspec.verify import DRAFT_STREAM, Verdict
+
+# A child less likely than this (in the draft's eyes) ends its branch, unless the user says otherwise.
+P_MIN = 0.3
+# Widest draft decode: nodes expanded at one level.
+MAX_LEVEL = 16
+
+
+@dataclass
+class _State:
+    """One slot's share of the draft model."""
+
+    cache: SlotCache
+    p_min: float
+    tree: TokenTree | None = None
+    placed: dict[int, int] = field(default_factory=dict)  # tree node -> index among the decoded nodes
+
+
+@register("model")
+class ModelDrafter:
+    """Drafts with a second, smaller model (`--draft`)."""
+
+    name = "model"
+    default_nodes = 5
+    wants_hidden = False
+
+    def __init__(self, env: DrafterEnv) -> None:
+        """Load the draft model.
+
+        Raises:
+            UsageError: no draft model was named.
+            VocabularyMismatch: its vocabulary is another.
+            UnsupportedModel: its memory cannot be rolled back.
+        """
+        if env.draft_path is None:
+            raise UsageError("the model drafter needs a draft model: add --draft DRAFT.gguf")
+        options = ModelOptions(
+            env.draft_path, ctx=env.ctx, slots=env.slots, threads=env.threads, gpu_layers=env.gpu_layers, max_width=MAX_LEVEL
+        )
+        self.model = Model.load(options, env.progress)
+        try:
+            check_same_vocabulary(env.target.vocab, self.model.vocab)
+            self.context = Context(self.model)
+            if self.context.branching is Branching.NONE:
+                self.context.close()
+                raise UnsupportedModel(
+                    f"{env.draft_path.name} cannot draft: its recurrent state cannot be taken back; "
+                    "use a draft model with plain attention"
+                )
+        except BaseException:
+            self.model.close()
+            raise
+        self.pool = SequencePool(self.context.n_seq)
+        self.shelf = CacheShelf(self.context, self.pool, env.slots)
+        self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
+        self._slots: dict[int, _State] = {}
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted)."""
+        spec.check_keys({"branch", "nodes", "p_min"})
+        p_min = spec.number("p_min", P_MIN)
+        self._slots[slot.id] = _State(self.shelf.take(slot.tokens), p_min)
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """Grow a tree below the pending token, a level per draft decode."""
+        state = self._slots[slot.id]
+        tree = TokenTree.root(slot.tokens[-1])
+        depth, branch = budget.depth, budget.branch
+        if self.context.branching is Branching.CHAIN:
+            depth, branch = min(depth, self.context.max_rollback - 1), 1
+        base = len(slot.tokens) - 1
+        depth = min(depth, self.context.n_ctx - base - 1)
+        if depth <= 0 or budget.nodes <= 0:
+            return tree
+        self._catch_up(state, slot, base)
+        state.tree, state.placed = tree, {0: 0}
+        level = [0]
+        while True:
+            rows = self.context.logits()
+            reach = {node: float(np.prod([tree.probs[v] for v in tree.path_to(node)])) for node in level}
+            fresh: list[int] = []
+            for node, row in zip(level, rows):
+                position = base + tree.depths[node] + 1
+                room = 1 if slot.sampled_drafts else branch
+                for token, prob, dist in self._children(slot, row[: self.n_vocab], position, room):
+                    if dist is not None:
+                        child = tree.add_sampled(node, token, dist)
+                        if prob >= state.p_min:
+                            fresh.append(child)
+                    elif reach[node] * prob >= state.p_min ** (tree.depths[node] + 1):
+                        fresh.append(tree.add(node, token, prob))
+            if not fresh or tree.depths[fresh[0]] >= depth or (branch == 1 and tree.n_drafted >= budget.nodes):
+                break
+            # Deeper levels can only add nodes that are less probable than their parents; expand the best ones.
+            paths = tree.path_probs()
+            fresh.sort(key=lambda v: -paths[v])
+            level = fresh[: min(branch * 2, MAX_LEVEL)] if branch > 1 else fresh
+            if branch > 1 and tree.n_drafted >= budget.nodes:
+                floor = np.sort(paths[1:])[-budget.nodes]
+                level = [v for v in level if paths[v] * 0.9 > floor]
+            if not level:
+                break
+            self._decode_level(state, tree, level, base)
+        return tree.best(budget.nodes)
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """Roll the draft's cache back to the accepted text."""
+        state = self._slots[slot.id]
+        if state.tree is None:
+            return
+        node: int | None = 0
+        path = []
+        # The last token is the next pending one: its row is needed again even if its cell is there.
+        for token in verdict.tokens[:-1]:
+            node = state.tree.child(node, token) if node is not None else None
+            if node is None or node not in state.placed:
+                break
+            path.append(state.placed[node])
+        state.cache.commit(path)
+        state.tree, state.placed = None, {}
+
+    def end(self, slot: SlotView) -> None:
+        """Keep the cache for a later request with the same beginning."""
+        state = self._slots.pop(slot.id, None)
+        if state is not None:
+            self.shelf.put(state.cache, list(slot.tokens))
+
+    def close(self) -> None:
+        """Free the draft model."""
+        self.context.close()
+        self.model.close()
+
+    def _catch_up(self, state: _State, slot: SlotView, base: int) -> None:
+        """Decode the tokens the draft has not seen; the last row is node 0's."""
+        batch, cache = self.context.batch, state.cache
+        while True:
+            start = cache.length
+            stop = min(base + 1, start + self.context.options.batch)
+            batch.clear()
+            last = stop == base + 1
+            batch.add_run(slot.tokens[start : stop - last], start, cache.main)
+            if last:
+                batch.add(slot.tokens[base], base, (cache.main,), logits=True)
+                cache.grow(base)
+            self.context.decode()
+            if last:
+                return
+            cache.length = stop
+
+    def _decode_level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> None:
+        """Decode the nodes of one level side by side; the first child of a node continues its branch, others fork."""
+        batch = self.context.batch
+        batch.clear()
+        continued: set[int] = set()
+        for node in level:
+            parent = tree.parents[node]
+            path = [state.placed[v] for v in tree.path_to(parent)]
+            seq = state.cache.extend(state.placed[parent], tree.depths[node], parent in continued, path)
+            continued.add(parent)
+            state.placed[node] = len(state.placed)
+            batch.add(tree.tokens[node], base + tree.depths[node], (seq,), logits=True)
+        self.context.decode()
+
+    def _children(
+        self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int
+    ) -> list[tuple[int, float, Distribution | None]]:
+        """The `n` best continuations: (token, probability that the target agrees, the distribution if it was drawn)."""
+        if slot.params.greedy:
+            top = np.argpartition(-logits, n)[:n] if n < logits.size else np.arange(logits.size)
+            top = top[np.argsort(-logits[top], kind="stable")]
+            peak = logits[top[0]]
+            total = float(np.exp(logits - peak).sum())
+            return [(int(t), float(np.exp(logits[t] - peak)) / total, None) for t in top]
+        dist = draft_distribution(logits, slot.params)
+        if slot.sampled_drafts:
+            u = float(uniform_noise(slot.seed, position, [0], DRAFT_STREAM)[0])
+            token = inverse_cdf(dist, u)
+            return [(token, float(dist.probs.max()), dist)]
+        order = coupled_top(dist, slot.seed, position, n)
+        score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
+        weights = np.exp(score - score.max())
+        weights /= weights.sum()
+        return [(int(dist.ids[i]), float(weights[i]), None) for i in order]
+
+
+def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
+    """The draft's distribution from logits float32 [n]: top-k, temperature, top-p and min-p of the request.
+
+    Penalties and grammars are left to the target: they only cost acceptance here, never correctness.
+    """
+    k = min(params.top_k or 256, logits.size)
+    ids = np.argpartition(-logits, k - 1)[:k] if k < logits.size else np.arange(logits.size)
+    ids = ids[np.argsort(-logits[ids], kind="stable")]
+    x = logits[ids].astype(np.float64)
+    probs = np.exp(x - x[0])
+    probs /= probs.sum()
+    keep = np.cumsum(probs) - probs < params.top_p
+    ids, x, probs = ids[keep], x[keep], probs[keep]
+    keep = probs >= params.min_p * probs[0]
+    ids, x = ids[keep], x[keep]
+    weights = np.exp((x - x[0]) / params.temperature)
+    return Distribution(ids.astype(np.int32), weights / weights.sum())

@@ -1,0 +1,111 @@
+"""Prompt lookup: find where the text's last n tokens occurred before and propose what followed there.
+
+Saxena 2023 ("Prompt Lookup Decoding"); Yang et al. 2023 (LLMA, arXiv:2304.04487). The longest match is tried first;
+with `branch` > 1 different continuations of it (and of shorter matches) are merged into a tree.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+MAX_N = 4
+MIN_N = 2
+# Occurrences of one n-gram that are looked at, newest first.
+LOOK_BACK = 16
+
+
+@dataclass
+class _Index:
+    """Positions after every n-gram of a growing text: `after[n][gram]` lists them, oldest first."""
+
+    min_n: int
+    max_n: int
+    tokens: list[int] = field(default_factory=list)
+    after: dict[int, dict[tuple[int, ...], list[int]]] = field(default_factory=dict)
+
+    def extend(self, tokens: list[int]) -> None:
+        """Append `tokens` and index the n-grams they complete."""
+        for token in tokens:
+            self.tokens.append(token)
+            end = len(self.tokens)
+            for n in range(self.min_n, self.max_n + 1):
+                if n <= end:
+                    gram = tuple(self.tokens[end - n : end])
+                    self.after.setdefault(n, {}).setdefault(gram, []).append(end)
+
+    def occurrences(self, n: int) -> list[int]:
+        """Earlier positions that follow the text's last `n` tokens, newest first."""
+        end = len(self.tokens)
+        if n > end:
+            return []
+        found = self.after.get(n, {}).get(tuple(self.tokens[end - n : end]), [])
+        return [at for at in found[-LOOK_BACK - 1 :][::-1] if at < end]
+
+
+@register("ngram")
+class NgramDrafter:
+    """Drafts from the request's own prompt and answer; costs next to nothing."""
+
+    name = "ngram"
+    default_nodes = 3
+    wants_hidden = False
+
+    def __init__(self, env: DrafterEnv) -> None:
+        self._slots: dict[int, _Index] = {}
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Index the prompt. Options: `max_n` and `min_n`, the longest and shortest match."""
+        spec.check_keys({"max_n", "min_n", "branch", "nodes"})
+        min_n = spec.integer("min_n", MIN_N, 1, 16)
+        index = _Index(min_n, spec.integer("max_n", max(MAX_N, min_n), min_n, 16))
+        index.extend(list(slot.tokens))
+        self._slots[slot.id] = index
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """Continuations of the longest match; P of a continuation is its share of the occurrences."""
+        index = self._slots[slot.id]
+        tree = TokenTree.root(slot.tokens[-1])
+        for n in range(index.max_n, index.min_n - 1, -1):
+            places = index.occurrences(n)
+            if not places:
+                continue
+            self._add(tree, index.tokens, places, budget)
+            if budget.branch == 1 or tree.n_drafted >= budget.nodes:
+                break
+        return tree
+
+    def _add(self, tree: TokenTree, tokens: list[int], places: list[int], budget: Budget) -> None:
+        """Walk all occurrences together, always down the most frequent (then newest) continuation first."""
+        open_nodes: list[tuple[int, list[int]]] = [(0, places)]
+        while open_nodes and tree.n_drafted < budget.nodes:
+            node, here = open_nodes.pop(0)
+            followers: dict[int, list[int]] = {}
+            for at in here:
+                if at < len(tokens):
+                    followers.setdefault(tokens[at], []).append(at + 1)
+            ranked = sorted(followers.items(), key=lambda item: -len(item[1]))
+            for token, rest in ranked[: budget.branch]:
+                if tree.n_drafted >= budget.nodes or tree.depths[node] >= budget.depth:
+                    break
+                if len(tree.children(node)) >= budget.branch and tree.child(node, token) is None:
+                    continue
+                # One more occurrence than counted keeps a single match from looking certain.
+                child = tree.add(node, token, len(rest) / (len(here) + 1))
+                open_nodes.append((child, rest))
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """Index what was emitted."""
+        index = self._slots[slot.id]
+        index.extend(list(slot.tokens[len(index.tokens) :]))
+
+    def end(self, slot: SlotView) -> None:
+        """Drop the slot's index."""
+        self._slots.pop(slot.id, None)
+
+    def close(self) -> None:
+        """Nothing to free."""

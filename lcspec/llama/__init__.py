@@ -1,0 +1,27 @@
+"""The only package that imports llama_cpp: model, context, batch, sequences, vocabulary, template, sampler."""
+
+from lcspec.llama.batch import Batch
+from lcspec.llama.context import Context
+from lcspec.llama.lib import init, log_to_stderr, supports_gpu_offload, version
+from lcspec.llama.model import Branching, Model, Traits
+from lcspec.llama.sampler import Sampler
+from lcspec.llama.sequences import CacheShelf, SequencePool, SlotCache
+from lcspec.llama.vocab import Vocab, check_same_vocabulary
+
+__all__ = [
+    "Batch",
+    "Branching",
+    "CacheShelf",
+    "Context",
+    "Model",
+    "Sampler",
+    "SequencePool",
+    "SlotCache",
+    "Traits",
+    "Vocab",
+    "check_same_vocabulary",
+    "init",
+    "log_to_stderr",
+    "supports_gpu_offload",
+    "version",
+]

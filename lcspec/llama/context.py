@@ -1,0 +1,150 @@
+"""A decoding context: the KV cache, `decode`, and the outputs as numpy views."""
+
+from __future__ import annotations
+
+import ctypes
+import time
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.errors import DecodeError, ModelLoadError
+from lcspec.llama.batch import Batch
+from lcspec.llama.lib import C, error_reason, last_errors
+from lcspec.llama.model import Branching, Model
+from lcspec.llama.threads import default_threads
+
+GGML_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}
+FLASH_ATTN = {None: -1, False: 0, True: 1}
+# Sequence ids a context has beyond one a slot: the leaves of all trees of a step. The library's limit is 256, and it
+# keeps a row of logits for each.
+LEAF_SEQUENCES = 63
+# Longest chain a recurrent model may have to take back in one step.
+RECURRENT_ROLLBACK = 16
+CELL_BLOCK = 256
+
+
+class Context:
+    """One llama_context over a model.
+
+    Attributes:
+        n_ctx: positions a slot may use.
+        branching: whether its memory takes trees, chains, or neither.
+        max_rollback: positions that can be taken back at once (0 = none).
+        decode_seconds: time spent in `decode` so far.
+    """
+
+    def __init__(self, model: Model, options: ModelOptions | None = None) -> None:
+        """Create the context.
+
+        Raises:
+            ModelLoadError: the library could not allocate it; the message names the usual ways out.
+        """
+        options = options or model.options
+        self.model = model
+        self.options = options
+        self.n_ctx = options.ctx or min(model.traits.n_ctx_train or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
+        self.n_threads = options.threads or default_threads()
+        attention_only = model.traits.attention_only
+        # Recurrent states are allocated per sequence id, so those models get one id a slot and one to pad with.
+        self.n_seq = min(256, options.slots + 1 + (LEAF_SEQUENCES if attention_only else 0))
+        cells = options.slots * self.n_ctx + options.max_width + 1
+        params = C.llama_context_default_params()
+        params.n_ctx = -(-cells // CELL_BLOCK) * CELL_BLOCK
+        params.n_batch = max(options.batch, options.max_width) + options.slots
+        params.n_ubatch = params.n_batch
+        params.n_seq_max = self.n_seq
+        params.n_rs_seq = 0 if attention_only else RECURRENT_ROLLBACK
+        # the library wants room for one output per sequence id
+        params.n_outputs_max = max(options.max_width + 1, self.n_seq)
+        params.n_threads = params.n_threads_batch = self.n_threads
+        params.type_k = params.type_v = GGML_TYPES[options.kv_type]
+        params.flash_attn_type = FLASH_ATTN[options.flash_attn]
+        params.embeddings = options.embeddings
+        params.no_perf = True
+        params.swa_full = True
+        params.kv_unified = True
+        with error_reason("the library gave no reason") as reason:
+            self.handle = C.llama_init_from_model(model.handle, params)
+        if not self.handle:
+            raise ModelLoadError(
+                f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "
+                "try a smaller --ctx, fewer --gpu-layers, or --kv-type q8_0"
+            )
+        self.memory = C.llama_get_memory(self.handle)
+        self.n_batch = int(params.n_batch)
+        self.max_rollback = self.n_ctx if attention_only else int(C.llama_n_rs_seq(self.handle))
+        if attention_only:
+            self.branching = Branching.TREE
+        else:
+            self.branching = Branching.CHAIN if self.max_rollback > 0 else Branching.NONE
+        self.batch = Batch(self.n_batch, self.n_seq)
+        self.decode_seconds = 0.0
+        self._n_outputs = 0
+
+    def decode(self, batch: Batch | None = None) -> float:
+        """Evaluate the batch; returns the seconds it took.
+
+        Raises:
+            DecodeError: the library failed; for recoverable failures its memory is as it was before.
+        """
+        batch = batch or self.batch
+        batch.struct.n_tokens = batch.n
+        start = time.perf_counter()
+        code = C.llama_decode(self.handle, batch.struct)
+        C.llama_synchronize(self.handle)
+        seconds = time.perf_counter() - start
+        self.decode_seconds += seconds
+        self._n_outputs = batch.n_outputs
+        if code == 1:
+            raise DecodeError("decoding failed: the KV cache is full; use a larger --ctx or fewer slots")
+        if code != 0:
+            raise DecodeError(f"decoding failed: {' '.join(last_errors()) or f'llama_decode returned {code}'}")
+        return seconds
+
+    def logits(self) -> NDArray[np.float32]:
+        """Logits of the last decode, float32 [n_outputs, n_vocab]; a view, valid until the next decode."""
+        return _rows(C.llama_get_logits(self.handle), self._n_outputs, self.model.n_vocab)
+
+    def hidden(self) -> NDArray[np.float32]:
+        """Final normed hidden states of the last decode, float32 [n_outputs, n_embd]; a view. Needs `embeddings`."""
+        return _rows(C.llama_get_embeddings(self.handle), self._n_outputs, self.model.traits.n_embd)
+
+    # Sequence bookkeeping. Positions are half open, [start, stop); stop < 0 means "to the end".
+
+    def seq_copy(self, src: int, dst: int, start: int, stop: int) -> None:
+        """Make the cells of `src` in [start, stop) belong to `dst` as well (no data moves)."""
+        C.llama_memory_seq_cp(self.memory, src, dst, start, stop)
+
+    def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
+        """Take [start, stop) away from `seq`; False if this memory cannot forget a part."""
+        return bool(C.llama_memory_seq_rm(self.memory, seq, start, stop))
+
+    def seq_end(self, seq: int) -> int:
+        """One past the largest position held by `seq`, 0 when it is empty."""
+        return int(C.llama_memory_seq_pos_max(self.memory, seq)) + 1
+
+    def clear(self) -> None:
+        """Forget everything."""
+        C.llama_memory_clear(self.memory, False)
+
+    def close(self) -> None:
+        """Free the context. Idempotent."""
+        if self.handle:
+            C.llama_free(self.handle)
+            self.handle = None
+
+    def __enter__(self) -> Context:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _rows(pointer: ctypes._Pointer, n: int, width: int) -> NDArray[np.float32]:  # type: ignore[type-arg]
+    if n == 0 or not pointer:
+        return np.zeros((0, width), dtype=np.float32)
+    address = ctypes.cast(pointer, ctypes.c_void_p).value
+    buffer = (ctypes.c_float * (n * width)).from_address(address or 0)
+    return np.frombuffer(buffer, dtype=np.float32).reshape(n, width)

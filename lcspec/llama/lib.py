@@ -1,0 +1,75 @@
+"""The loaded library: one place that imports llama_cpp, and keeps its log quiet unless asked."""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import ctypes
+import os
+import sys
+from typing import Any, Iterator
+
+# A failed assertion inside the library would start a debugger to print its stack.
+os.environ.setdefault("GGML_NO_BACKTRACE", "1")
+
+import llama_cpp as C  # noqa: E402
+
+__all__ = ["C", "ERROR_LEVEL", "init", "last_errors", "log_to_stderr", "version"]
+
+ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
+
+_recent: collections.deque[str] = collections.deque(maxlen=40)
+_echo = bool(os.environ.get("LCSPEC_LLAMA_LOG"))
+_initialised = False
+
+
+@C.llama_log_callback
+def _on_log(level: int, text: bytes, _user: Any) -> None:
+    message = text.decode("utf-8", "replace").rstrip("\n")
+    if level == ERROR_LEVEL and message.strip(" ."):
+        _recent.append(message)
+    if _echo:
+        print(message, file=sys.stderr)
+
+
+def log_to_stderr(on: bool) -> None:
+    """Show the library's own log on stderr, or (the default) only remember its errors."""
+    global _echo
+    _echo = on
+
+
+def last_errors() -> list[str]:
+    """The library's latest error lines, oldest first; reading clears them."""
+    lines = list(_recent)
+    _recent.clear()
+    return lines
+
+
+def init() -> None:
+    """Initialise the backend once per process and take over its log."""
+    global _initialised
+    if not _initialised:
+        C.llama_log_set(_on_log, ctypes.c_void_p(0))
+        C.llama_backend_init()
+        _initialised = True
+
+
+def supports_gpu_offload() -> bool:
+    """Whether this build of the library can put layers on a GPU (and there is one)."""
+    return bool(C.llama_supports_gpu_offload())
+
+
+def version() -> str:
+    """Version of llama-cpp-python and of the llama.cpp inside it."""
+    inner = C.llama_version().decode() if hasattr(C, "llama_version") else "unknown"
+    return f"{C.__version__} ({inner})"
+
+
+@contextlib.contextmanager
+def error_reason(fallback: str) -> Iterator[list[str]]:
+    """Collects what the library logs as errors inside the block; the list holds one summary line afterwards."""
+    last_errors()
+    out: list[str] = []
+    yield out
+    lines = [line.split(": ", 1)[-1] for line in last_errors()]
+    out.append(lines[0] if lines else fallback)

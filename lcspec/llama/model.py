@@ -1,0 +1,150 @@
+"""Loading a GGUF and asking the library what it can do."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from lcspec.config import ModelOptions
+from lcspec.errors import ModelLoadError, UnsupportedModel
+from lcspec.llama.lib import C, error_reason, init
+from lcspec.llama.vocab import Vocab
+from lcspec.modelfile import ModelHeader, read_header
+
+Progress = Callable[[float], bool | None]
+
+
+class Branching(Enum):
+    """What a model's memory allows: trees, chains with a rollback, or neither."""
+
+    TREE = "tree"
+    CHAIN = "chain"
+    NONE = "none"
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the library says about a model (never its name)."""
+
+    recurrent: bool
+    hybrid: bool
+    n_swa: int
+    n_ctx_train: int
+    n_embd: int
+    n_layer: int
+    n_params: int
+    size_bytes: int
+    description: str
+
+    @property
+    def attention_only(self) -> bool:
+        """Whether all of its memory is a KV cache, which can branch and be rolled back at any position."""
+        return not (self.recurrent or self.hybrid)
+
+
+class Model:
+    """A loaded GGUF: weights and vocabulary. Contexts are made from it; close it after them."""
+
+    def __init__(self, options: ModelOptions, header: ModelHeader, handle: ctypes.c_void_p, gpu_layers: int) -> None:
+        self.options = options
+        self.header = header
+        self.handle = handle
+        self.gpu_layers = gpu_layers
+        self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path)
+        description = ctypes.create_string_buffer(256)
+        C.llama_model_desc(handle, description, 256)
+        self.traits = Traits(
+            recurrent=bool(C.llama_model_is_recurrent(handle)),
+            hybrid=bool(C.llama_model_is_hybrid(handle)),
+            n_swa=int(C.llama_model_n_swa(handle)),
+            n_ctx_train=int(C.llama_model_n_ctx_train(handle)),
+            n_embd=int(C.llama_model_n_embd(handle)),
+            n_layer=int(C.llama_model_n_layer(handle)),
+            n_params=int(C.llama_model_n_params(handle)),
+            size_bytes=int(C.llama_model_size(handle)),
+            description=description.value.decode("utf-8", "replace"),
+        )
+
+    @classmethod
+    def load(cls, options: ModelOptions, progress: Progress | None = None) -> Model:
+        """Load the file.
+
+        Args:
+            options: see ModelOptions.
+            progress: called with 0.0 .. 1.0; returning False stops the load.
+
+        Raises:
+            ModelFileError: the file cannot be a model that runs (see `modelfile.read_header`).
+            ModelLoadError: the library refused it, or loading was stopped.
+            UnsupportedModel: the model does not generate text from left to right.
+        """
+        init()
+        header = read_header(options.path)
+        offload = bool(C.llama_supports_gpu_offload())
+        attempts = [options.gpu_layers] if options.gpu_layers is not None else _auto_layers(header, offload)
+        reason = ""
+        for layers in attempts:
+            handle, reason = _load_once(options, layers if offload else 0, progress)
+            if handle:
+                model = cls(options, header, handle, layers if offload else 0)
+                model._check_generates()
+                return model
+        raise ModelLoadError(f"{options.path.name} could not be loaded: {reason}")
+
+    def _check_generates(self) -> None:
+        has_decoder = C.llama_model_has_decoder(self.handle) and not C.llama_model_has_encoder(self.handle)
+        if not has_decoder or C.llama_model_is_diffusion(self.handle):
+            self.close()
+            raise UnsupportedModel(
+                f"{self.options.path.name} is not a left-to-right text model (it is {self.header.architecture}); "
+                "use a text-generation GGUF"
+            )
+
+    @property
+    def n_vocab(self) -> int:
+        """Entries in the vocabulary, i.e. columns of the logits."""
+        return self.vocab.n_tokens
+
+    def close(self) -> None:
+        """Free the weights. Idempotent."""
+        if self.handle:
+            C.llama_model_free(self.handle)
+            self.handle = None  # type: ignore[assignment]
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def _auto_layers(header: ModelHeader, offload: bool) -> list[int]:
+    """Layer counts to try in turn when the user left it open: everything, then less and less, then none."""
+    if not offload:
+        return [0]
+    n = header.block_count or 32
+    return [-1, n * 3 // 4, n // 2, n // 4, 0]
+
+
+def _load_once(options: ModelOptions, layers: int, progress: Progress | None) -> tuple[ctypes.c_void_p | None, str]:
+    params = C.llama_model_default_params()
+    params.n_gpu_layers = layers
+    params.use_extra_bufts = options.repack
+    stopped = False
+
+    @C.llama_progress_callback
+    def on_progress(fraction: float, _user: object) -> bool:
+        nonlocal stopped
+        # An exception must not cross the C frame; KeyboardInterrupt here means "stop loading".
+        try:
+            stopped = progress is not None and progress(float(fraction)) is False
+        except BaseException:
+            stopped = True
+        return not stopped
+
+    params.progress_callback = on_progress
+    with error_reason("the library gave no reason; is there enough memory?") as reason:
+        handle = C.llama_model_load_from_file(str(options.path).encode(), params)
+    return handle, "stopped" if stopped else reason[0]

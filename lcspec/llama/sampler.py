@@ -1,0 +1,177 @@
+"""llama.cpp's own sampler chain as the source of the target's distribution.
+
+Using its samplers means that a parameter has the same effect here as there. The chain ends before the draw: the
+candidates it leaves, softmaxed, are the distribution the verifiers work with. Its state (penalties, DRY, grammar)
+advances only through `accept`, i.e. along the emitted text.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.errors import GrammarError
+from lcspec.llama.lib import C, error_reason
+from lcspec.llama.vocab import Vocab
+from lcspec.sampling import SamplingParams, coupled_choice
+from lcspec.tree import Distribution
+
+CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+DRY_BREAKERS = (b"\n", b":", b'"', b"*")
+
+
+class Sampler:
+    """The target's sampling distribution for one request.
+
+    The order of the chain is llama.cpp's default: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC,
+    temperature. A grammar is handled as its `common` sampler does: the unconstrained choice stands if the grammar
+    allows it, otherwise the choice is made again from the candidates that it allows.
+    """
+
+    def __init__(self, vocab: Vocab, params: SamplingParams, seed: int) -> None:
+        """Build the chain.
+
+        Raises:
+            GrammarError: the grammar does not compile.
+        """
+        self.vocab = vocab
+        self.params = params
+        self.seed = seed
+        # Candidate ids never change; the library reorders a scratch copy.
+        self._template = np.zeros(vocab.n_tokens, dtype=CANDIDATE)
+        self._template["id"] = np.arange(vocab.n_tokens, dtype=np.int32)
+        self._scratch = np.empty_like(self._template)
+        self._grammar = _grammar(vocab, params.grammar) if params.grammar is not None else None
+        self._chain = None if params.plain_greedy else _chain(vocab, params, seed)
+
+    def choose(self, logits: NDArray[np.float32], position: int) -> int:
+        """The token at absolute `position` given `logits` float32 [n_vocab]: greedy, or coupled to the seed."""
+        if self._chain is None:
+            return int(logits.argmax())
+        choice = self._pick(self._apply(logits, constrain=False), position)
+        if self._grammar is None or self._allowed(choice):
+            return choice
+        return self._pick(self._apply(logits, constrain=True), position)
+
+    def distribution(self, logits: NDArray[np.float32]) -> Distribution:
+        """The distribution at this point of the text; one point at temperature 0."""
+        if self._chain is None:
+            return Distribution(np.array([logits.argmax()], dtype=np.int32), np.ones(1))
+        dist = self._apply(logits, constrain=self._grammar is not None)
+        if self.params.greedy:
+            return Distribution(np.array([self._pick(dist, 0)], dtype=np.int32), np.ones(1))
+        return dist
+
+    def accept(self, token: int, *, generated: bool = True) -> None:
+        """Advance past `token`; the grammar only sees generated tokens, penalties see the prompt as well."""
+        if self._chain is not None:
+            C.llama_sampler_accept(self._chain, token)
+        # End tokens never reach the grammar: it aborts the process on one it does not expect.
+        if generated and self._grammar is not None and not self.vocab.is_end(token):
+            C.llama_sampler_accept(self._grammar, token)
+
+    def close(self) -> None:
+        """Free the chain. Idempotent."""
+        for handle in (self._chain, self._grammar):
+            if handle is not None:
+                C.llama_sampler_free(handle)
+        self._chain = self._grammar = None
+
+    def _pick(self, dist: Distribution, position: int) -> int:
+        if self.params.greedy:
+            best = np.flatnonzero(dist.probs == dist.probs.max())
+            return int(dist.ids[best].min())
+        return coupled_choice(dist, self.seed, position)
+
+    def _allowed(self, token: int) -> bool:
+        one = np.zeros(1, dtype=CANDIDATE)
+        one["id"] = token
+        ids, logits = self._run(self._grammar, one)
+        return bool(ids.size and np.isfinite(logits[0]))
+
+    def _apply(self, logits: NDArray[np.float32], constrain: bool) -> Distribution:
+        """Candidates after the chain, softmaxed: ids int32 [k], probs float64 [k]."""
+        array = self._scratch
+        array[:] = self._template
+        array["logit"] = logits
+        if constrain:
+            _, kept = self._run(self._grammar, array)
+            if not np.isfinite(kept).any():
+                # Nothing fits: the grammar is finished or stuck. Ending the text is the only honest way on.
+                return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
+        ids, left = self._run(self._chain, array)
+        x = left.astype(np.float64)
+        finite = np.isfinite(x)
+        ids, x = ids[finite], x[finite]
+        weights = np.exp(x - x.max())
+        return Distribution(ids, weights / weights.sum())
+
+    def _run(self, sampler: ctypes.c_void_p, array: np.ndarray) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # type: ignore[type-arg]
+        cur = C.llama_token_data_array()
+        cur.data = ctypes.cast(array.ctypes.data, type(cur.data))
+        cur.size, cur.selected, cur.sorted = array.size, -1, False
+        C.llama_sampler_apply(sampler, ctypes.byref(cur))
+        # A sampler may leave the survivors in a buffer of its own.
+        address = ctypes.cast(cur.data, ctypes.c_void_p).value or 0
+        raw = (ctypes.c_char * (cur.size * CANDIDATE.itemsize)).from_address(address)
+        view = np.frombuffer(raw, dtype=CANDIDATE)
+        return view["id"].copy(), view["logit"].copy()
+
+
+def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
+    with error_reason("it does not parse") as reason:
+        handle = C.llama_sampler_init_grammar(vocab.handle, text.encode(), b"root") if text.strip() else None
+    if not handle:
+        raise GrammarError(f"the grammar is not valid GBNF ({reason[0]}): it needs a rule named root; see llama.cpp's grammars guide")
+    return handle
+
+
+def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
+    chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
+
+    def add(sampler: ctypes.c_void_p) -> None:
+        C.llama_sampler_chain_add(chain, sampler)
+
+    if params.logit_bias:
+        biases = (C.llama_logit_bias * len(params.logit_bias))()
+        for slot, (token, bias) in zip(biases, params.logit_bias.items()):
+            slot.token, slot.bias = int(token), float(bias)
+        add(C.llama_sampler_init_logit_bias(vocab.n_tokens, len(biases), biases))
+    if params.repeat_penalty != 1.0 or params.frequency_penalty or params.presence_penalty:
+        add(
+            C.llama_sampler_init_penalties(
+                vocab.n_tokens,
+                params.repeat_last_n,
+                params.repeat_penalty,
+                params.frequency_penalty,
+                params.presence_penalty,
+            )
+        )
+    if params.dry_multiplier:
+        breakers = (ctypes.c_char_p * len(DRY_BREAKERS))(*DRY_BREAKERS)
+        add(
+            C.llama_sampler_init_dry(
+                vocab.handle,
+                params.dry_multiplier,
+                params.dry_base,
+                params.dry_allowed_length,
+                params.dry_penalty_last_n,
+                breakers,
+                len(DRY_BREAKERS),
+            )
+        )
+    if not params.greedy:
+        if params.top_k > 0:
+            add(C.llama_sampler_init_top_k(params.top_k))
+        if params.typical_p < 1.0:
+            add(C.llama_sampler_init_typical(params.typical_p, 1))
+        if params.top_p < 1.0:
+            add(C.llama_sampler_init_top_p(params.top_p, 1))
+        if params.min_p > 0.0:
+            add(C.llama_sampler_init_min_p(params.min_p, 1))
+        if params.xtc_probability > 0.0:
+            add(C.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, seed % 2**32))
+        add(C.llama_sampler_init_temp(params.temperature))
+    return chain

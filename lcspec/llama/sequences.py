@@ -1,0 +1,246 @@
+"""Sequence ids: a pool of them, and one slot's share of a KV cache.
+
+A slot owns one *main* id that holds its text. To decode a tree it borrows one *leaf* id per extra leaf. Attaching a
+leaf id to a long prefix costs time per cell, so leaf ids are attached once, kept, and afterwards only brought up to
+date with the positions they missed.
+
+Invariant between steps: every leaf id in `_upto` holds exactly the cells of the main id at positions [0, upto).
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import numpy as np
+
+from lcspec.llama.context import Context
+from lcspec.tree import TokenTree
+
+
+class SequencePool:
+    """Hands out the sequence ids of one context."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self._free = list(range(n - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        """Ids left."""
+        return len(self._free)
+
+    def take(self) -> int:
+        """An unused id, the smallest ones first.
+
+        Raises:
+            IndexError: none is left (callers ask `free` before).
+        """
+        return self._free.pop()
+
+    def give(self, seq: int) -> None:
+        """Return an id whose cells have been removed."""
+        self._free.append(seq)
+
+
+class SlotCache:
+    """One slot's cells in one context: its text up to `length`, and the tree of the step in progress."""
+
+    def __init__(self, context: Context, pool: SequencePool) -> None:
+        self.context = context
+        self.pool = pool
+        self.main = pool.take()
+        self.length = 0
+        self._upto: dict[int, int] = {}
+        self._sets: list[list[int]] = []
+        self._reach: dict[int, int] = {}
+        self._base = 0
+
+    @property
+    def max_leaves(self) -> int:
+        """Leaves the next tree may have."""
+        return 1 + len(self._upto) + self.pool.free
+
+    # One-shot trees (the target): every node is known before the decode.
+
+    def place(self, tree: TokenTree, order: Sequence[int], base: int) -> list[list[int]]:
+        """Choose the sequence ids of every node, `base` being the position of node 0.
+
+        The leaf below the first path of `order` is the main id; every other leaf gets a leaf id.
+
+        Returns:
+            For each node the ids of all leaves below it. All ids in use are those of node 0.
+        """
+        parents = tree.parents
+        sets: list[list[int]] = [[] for _ in range(len(tree))]
+        spare = iter(self._leaf_ids(sum(1 for _ in tree.leaves()) - 1))
+        first_leaf = order[0]
+        for node in order[1:]:
+            if parents[node] != first_leaf:
+                break
+            first_leaf = node
+        for leaf in tree.leaves():
+            seq = self.main if leaf == first_leaf else next(spare)
+            node = leaf
+            while node >= 0:
+                sets[node].append(seq)
+                node = parents[node]
+        # The library looks a token's mask up by its first id, so any order will do; main first reads best.
+        sets[0].sort(key=lambda seq: seq != self.main)
+        self._open(sets, base, {seq: base for seq in sets[0]})
+        for leaf in tree.leaves():
+            self._reach[sets[leaf][0]] = base + tree.depths[leaf] + 1
+        return sets
+
+    # Trees that grow while they are decoded (a draft model): each node belongs to the branch that reached it.
+
+    def grow(self, base: int) -> None:
+        """Begin a growing tree whose node 0 sits at position `base` and belongs to the main id."""
+        self._open([[self.main]], base, {self.main: base + 1})
+
+    def extend(self, parent: int, depth: int, fork: bool, path: Sequence[int]) -> int:
+        """Place one more decoded node below `parent` and return the id its token is decoded with.
+
+        Args:
+            parent: a placed node.
+            depth: depth of the new node (>= 1).
+            fork: False continues the parent's branch, True opens a new one.
+            path: placed nodes from node 0 to `parent`.
+        """
+        seq = self._sets[parent][0]
+        if fork:
+            source, seq = seq, self._leaf_ids(1, self._reach)[0]
+            # a fork starts at `length`: the tokens between there and node 0 are decoded in this very step
+            self.context.seq_copy(source, seq, self.length, self._base + depth)
+            for node in path:
+                self._sets[node].append(seq)
+        self._sets.append([seq])
+        self._reach[seq] = self._base + depth + 1
+        return seq
+
+    def commit(self, path: Sequence[int], keep: int | None = None) -> None:
+        """Keep the accepted path, drop everything else, and leave other slots alone.
+
+        Args:
+            path: accepted nodes in order, node 0 not included; nodes never placed are ignored.
+            keep: keep only the first `keep` of them (the rest will be decoded again).
+        """
+        placed = [node for node in path if node < len(self._sets)]
+        placed = placed[: len(placed) if keep is None else keep]
+        ctx, base = self.context, self._base
+        winner = self._sets[placed[-1]] if placed else self._sets[0]
+        end = base + 1 + len(placed)
+        source = self.main if self.main in winner else winner[0]
+        # The winner's cells must reach the main id before its own id is cut.
+        if source != self.main:
+            shared = base + 1 + sum(1 for node in placed if self.main in self._sets[node])
+            ctx.seq_remove(self.main, shared)
+            ctx.seq_copy(source, self.main, shared, end)
+        elif self._reach.get(self.main, 0) > end:
+            ctx.seq_remove(self.main, end)
+        for seq in self._reach:
+            if seq == self.main:
+                continue
+            shared = base + 1 + sum(1 for node in placed if seq in self._sets[node])
+            if self._reach[seq] > shared:
+                ctx.seq_remove(seq, shared)
+            self._upto[seq] = shared
+        self.length = end
+        self._sets, self._reach = [], {}
+
+    def abandon(self) -> None:
+        """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
+        if self._sets:
+            for seq in self._reach:
+                self.context.seq_remove(seq, self.length)
+                if seq != self.main:
+                    self._upto[seq] = min(self._upto.get(seq, 0), self.length)
+            self._sets, self._reach = [], {}
+
+    def truncate(self, length: int) -> bool:
+        """Keep only the first `length` positions; False if this memory cannot, and everything was dropped instead."""
+        if length >= self.length:
+            return True
+        for seq, upto in self._upto.items():
+            if upto > length:
+                self.context.seq_remove(seq, length)
+                self._upto[seq] = length
+        kept = self.context.seq_remove(self.main, length) if length else False
+        if not kept:
+            self.context.seq_remove(self.main, 0)
+            length = 0
+        self.length = length
+        return kept
+
+    def drop_leaves(self) -> None:
+        """Return every leaf id to the pool."""
+        for seq in self._upto:
+            self.context.seq_remove(seq, 0)
+            self.pool.give(seq)
+        self._upto = {}
+
+    def release(self) -> None:
+        """Return all ids; the cache must not be used afterwards."""
+        self.abandon()
+        self.drop_leaves()
+        self.context.seq_remove(self.main, 0)
+        self.pool.give(self.main)
+        self.length = 0
+
+    def _open(self, sets: list[list[int]], base: int, reach: dict[int, int]) -> None:
+        self._sets, self._base, self._reach = sets, base, reach
+
+    def _leaf_ids(self, n: int, busy: dict[int, int] | None = None) -> list[int]:
+        """`n` leaf ids not in `busy`, each brought up to date with the main id."""
+        ids = [seq for seq in self._upto if not busy or seq not in busy][:n]
+        while len(ids) < n:
+            seq = self.pool.take()
+            self._upto[seq] = 0
+            ids.append(seq)
+        for seq in ids:
+            if self._upto[seq] < self.length:
+                self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
+                self._upto[seq] = self.length
+        return ids
+
+
+class CacheShelf:
+    """Caches of ended requests with the text they hold, so that a later prompt with the same beginning reuses them."""
+
+    def __init__(self, context: Context, pool: SequencePool, slots: int) -> None:
+        self.context = context
+        self.pool = pool
+        self.slots = slots
+        self._made = 0
+        self._idle: list[tuple[SlotCache, list[int]]] = []
+
+    def take(self, prompt: Sequence[int], reuse: bool = True) -> SlotCache:
+        """The idle cache that shares the longest prefix with `prompt`, cut to it; else a new or the oldest one.
+
+        The last prompt token is never taken from a cache: its logits are needed.
+        """
+        shared = [common_prefix(text, prompt) if reuse else 0 for _, text in self._idle]
+        best = max(range(len(shared)), key=shared.__getitem__, default=-1)
+        if best < 0 or (shared[best] == 0 and self._made < self.slots):
+            self._made += 1
+            return SlotCache(self.context, self.pool)
+        cache, _ = self._idle.pop(best)
+        cache.truncate(min(shared[best], len(prompt) - 1))
+        return cache
+
+    def put(self, cache: SlotCache, text: list[int]) -> None:
+        """Take back a cache that holds (the beginning of) `text`."""
+        cache.abandon()
+        cache.drop_leaves()
+        cache.truncate(len(text))
+        self._idle.append((cache, text))
+
+    def lost(self) -> None:
+        """A cache that was taken has been released and will not come back."""
+        self._made -= 1
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix of two token sequences."""
+    n = min(len(a), len(b))
+    same = np.asarray(a[:n]) == np.asarray(b[:n])
+    return n if same.all() else int(same.argmin())

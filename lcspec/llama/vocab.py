@@ -1,0 +1,110 @@
+"""A model's vocabulary: tokenizing, pieces, special tokens, and comparing two vocabularies."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.errors import TokenizeError, VocabularyMismatch
+from lcspec.llama.lib import C
+from lcspec.modelfile import byte_coverage
+
+
+class Vocab:
+    """Text to token ids and back, for one loaded model."""
+
+    def __init__(self, handle: ctypes.c_void_p, path: Path) -> None:
+        self.handle = handle
+        self.path = path
+        self.n_tokens = int(C.llama_vocab_n_tokens(handle))
+        self.bos = int(C.llama_vocab_bos(handle))
+        self.eos = int(C.llama_vocab_eos(handle))
+        self.add_bos = bool(C.llama_vocab_get_add_bos(handle))
+        # llama.cpp aborts the whole process on text it has no bytes for, so that is found out before.
+        self.coverage = byte_coverage(path)
+        self._pieces: dict[tuple[int, bool], bytes] = {}
+
+    def tokenize(self, text: str, *, special: bool = True, parse_special: bool = True) -> list[int]:
+        """Token ids of `text`.
+
+        Args:
+            text: any text.
+            special: add what the model wants around a text (usually BOS).
+            parse_special: read `<|...|>` and the like as special tokens.
+
+        Raises:
+            TokenizeError: the vocabulary has no tokens for some of the text, or the text is too long.
+        """
+        self.coverage.check(text)
+        data = text.encode()
+        room = len(data) + 16
+        buffer = (ctypes.c_int32 * room)()
+        n = C.llama_tokenize(self.handle, data, len(data), buffer, room, special, parse_special)
+        if n < 0:
+            if n == -(2**31):
+                raise TokenizeError("the text is too long to tokenize: split it")
+            room = -n
+            buffer = (ctypes.c_int32 * room)()
+            n = C.llama_tokenize(self.handle, data, len(data), buffer, room, special, parse_special)
+        return list(buffer[: max(0, n)])
+
+    def piece(self, token: int, *, special: bool = False) -> bytes:
+        """Bytes of one token; control tokens are empty unless `special`."""
+        key = (token, special)
+        found = self._pieces.get(key)
+        if found is None:
+            size = 64
+            while True:
+                buffer = ctypes.create_string_buffer(size)
+                n = C.llama_token_to_piece(self.handle, token, buffer, size, 0, special)
+                if n >= 0:
+                    break
+                size = -n
+            found = self._pieces[key] = buffer.raw[:n]
+        return found
+
+    def text(self, tokens: list[int], *, special: bool = False) -> str:
+        """Text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
+        return b"".join(self.piece(t, special=special) for t in tokens).decode("utf-8", "replace")
+
+    def is_end(self, token: int) -> bool:
+        """Whether `token` ends a generation (EOS, end of turn, ...)."""
+        return bool(self.end_mask[token])
+
+    @cached_property
+    def end_mask(self) -> NDArray[np.bool_]:
+        """bool [n_tokens]: tokens that end a generation."""
+        return np.array([C.llama_vocab_is_eog(self.handle, t) for t in range(self.n_tokens)], dtype=np.bool_)
+
+    def fingerprint(self) -> list[bytes]:
+        """Every token's text as stored in the file, in order; two models may pair up when these agree."""
+        return [C.llama_vocab_get_text(self.handle, t) or b"" for t in range(self.n_tokens)]
+
+
+# Padding the output matrix to a round size is common, so trailing entries may be missing on one side.
+MAX_PADDING = 1024
+
+
+def check_same_vocabulary(target: Vocab, draft: Vocab) -> None:
+    """Compare two vocabularies piece by piece.
+
+    Trailing entries that only one of them has (padding) are allowed up to MAX_PADDING.
+
+    Raises:
+        VocabularyMismatch: naming the first entry that differs and what to do.
+    """
+    advice = "pick a draft model of the same family, or leave --draft out (n-gram drafting needs none)"
+    names = f"{draft.path.name} cannot draft for {target.path.name}"
+    if abs(target.n_tokens - draft.n_tokens) > MAX_PADDING:
+        raise VocabularyMismatch(f"{names}: {draft.n_tokens} vocabulary entries against {target.n_tokens}; {advice}")
+    ours, theirs = target.fingerprint(), draft.fingerprint()
+    for i, (a, b) in enumerate(zip(ours, theirs)):
+        if a != b:
+            shown = f"{b.decode('utf-8', 'replace')!r} against {a.decode('utf-8', 'replace')!r}"
+            raise VocabularyMismatch(f"{names}: their vocabularies differ at entry {i} ({shown}); {advice}")
+    if (target.add_bos, target.bos if target.add_bos else -1) != (draft.add_bos, draft.bos if draft.add_bos else -1):
+        raise VocabularyMismatch(f"{names}: they begin a text differently (BOS); {advice}")

@@ -1,0 +1,170 @@
+"""Sampling parameters, and the counter-based noise of coupled sampling (numpy only).
+
+Coupled sampling draws the token at absolute position t as
+
+    argmax_i  log p(i) + Gumbel(hash(seed, t, i))
+
+which is an exact sample from p (the Gumbel-max trick, Gumbel 1954; Maddison et al. 2014, arXiv:1411.0030),
+with no generator state: the noise of a token at a position depends on the seed, the position and the token id
+and on nothing else. So whoever drafts, and however, the target's choice at a position is the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from lcspec.errors import SamplingError
+from lcspec.tree import Distribution
+
+SEED_LIMIT = 2**64
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX2 = np.uint64(0x94D049BB133111EB)
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finalizer of SplitMix64 (Steele, Lea, Flood 2014), on uint64 arrays of any shape."""
+    x = (x ^ (x >> np.uint64(30))) * _MIX1
+    x = (x ^ (x >> np.uint64(27))) * _MIX2
+    return x ^ (x >> np.uint64(31))
+
+
+def uniform_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> NDArray[np.float64]:
+    """Uniform noise in (0, 1) for token `ids` int [k] at `position`, float64 [k]; a pure function of its arguments.
+
+    `stream` separates independent uses at the same position (0 choice, 1 acceptance tests, 2 draft sampling ...).
+    """
+    with np.errstate(over="ignore"):
+        key = _mix(np.asarray([seed % SEED_LIMIT], dtype=np.uint64) + _GOLDEN)
+        key = _mix(key ^ (np.uint64(position) * _GOLDEN + np.uint64(stream)))
+        bits = _mix(key + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+
+
+def gumbel_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> NDArray[np.float64]:
+    """Standard Gumbel noise for token `ids` at `position`, float64 [k]."""
+    noise: NDArray[np.float64] = -np.log(-np.log(uniform_noise(seed, position, ids, stream)))
+    return noise
+
+
+def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
+    """Log-probabilities of `logits` [..., k] along the last axis, float64."""
+    x = np.asarray(logits, dtype=np.float64)
+    x = x - x.max(axis=-1, keepdims=True)
+    out: NDArray[np.float64] = x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
+    return out
+
+
+def normalized(ids: NDArray[np.int32], weights: NDArray[np.float64]) -> Distribution:
+    """A Distribution from non-negative weights with a positive sum."""
+    return Distribution(ids, weights / weights.sum())
+
+
+def coupled_choice(dist: Distribution, seed: int, position: int) -> int:
+    """The coupled sample of `dist` at `position`. Ties go to the smaller token id."""
+    if dist.ids.size == 1:
+        return int(dist.ids[0])
+    with np.errstate(divide="ignore"):
+        score = np.log(dist.probs) + gumbel_noise(seed, position, dist.ids)
+    best = np.flatnonzero(score == score.max())
+    return int(dist.ids[best].min())
+
+
+def coupled_top(dist: Distribution, seed: int, position: int, k: int) -> NDArray[np.intp]:
+    """Indices into `dist` of its k largest log p + Gumbel, best first.
+
+    That is a sample of size k without replacement (Kool et al. 2019, arXiv:1903.06059), made with the very
+    noise the target will use at that position, so a drafter that agrees with the target agrees in its samples.
+    """
+    with np.errstate(divide="ignore"):
+        score = np.log(dist.probs) + gumbel_noise(seed, position, dist.ids)
+    return np.argsort(-score, kind="stable")[:k]
+
+
+def inverse_cdf(dist: Distribution, u: float) -> int:
+    """The token at which the cumulative distribution first exceeds `u` in (0, 1)."""
+    i = int(np.searchsorted(np.cumsum(dist.probs), u * float(dist.probs.sum()), side="right"))
+    return int(dist.ids[min(i, dist.ids.size - 1)])
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """What the target's distribution at each position is made of; names and meanings are llama.cpp's.
+
+    A temperature of 0 is greedy decoding. `seed` None means that the engine draws one and reports it.
+    """
+
+    temperature: float = 0.8
+    top_k: int = 40
+    top_p: float = 0.95
+    min_p: float = 0.05
+    typical_p: float = 1.0
+    repeat_penalty: float = 1.0
+    repeat_last_n: int = 64
+    frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    dry_multiplier: float = 0.0
+    dry_base: float = 1.75
+    dry_allowed_length: int = 2
+    dry_penalty_last_n: int = -1
+    xtc_probability: float = 0.0
+    xtc_threshold: float = 0.1
+    logit_bias: dict[int, float] = field(default_factory=dict)
+    grammar: str | None = None
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            SamplingError: a value is not a number or out of its range; the message names it.
+        """
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, float) and not np.isfinite(value):
+                raise SamplingError(f"{f.name} must be a finite number, not {value}")
+        bounds: list[tuple[str, float, float]] = [
+            ("temperature", 0.0, 100.0),
+            ("top_k", 0, float("inf")),
+            ("top_p", 0.0, 1.0),
+            ("min_p", 0.0, 1.0),
+            ("typical_p", 0.0, 1.0),
+            ("repeat_last_n", -1, float("inf")),
+            ("frequency_penalty", -2.0, 2.0),
+            ("presence_penalty", -2.0, 2.0),
+            ("dry_multiplier", 0.0, float("inf")),
+            ("xtc_probability", 0.0, 1.0),
+            ("xtc_threshold", 0.0, 1.0),
+        ]
+        for name, low, high in bounds:
+            value = getattr(self, name)
+            if not low <= value <= high:
+                limit = f"between {low:g} and {high:g}" if high != float("inf") else f"at least {low:g}"
+                raise SamplingError(f"{name} must be {limit}, not {value:g}")
+        if self.repeat_penalty <= 0:
+            raise SamplingError(f"repeat_penalty must be greater than 0 (1 switches it off), not {self.repeat_penalty:g}")
+        if self.seed is not None and not 0 <= self.seed < SEED_LIMIT:
+            raise SamplingError(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the most probable token is always taken."""
+        return self.temperature == 0.0
+
+    @property
+    def plain_greedy(self) -> bool:
+        """Whether the argmax of the raw logits is the choice: greedy, and nothing changes the order of the logits."""
+        return (
+            self.greedy
+            and self.repeat_penalty == 1.0
+            and self.frequency_penalty == 0.0
+            and self.presence_penalty == 0.0
+            and self.dry_multiplier == 0.0
+            and not self.logit_bias
+            and self.grammar is None
+        )

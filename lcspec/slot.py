@@ -1,0 +1,204 @@
+"""A request, and the slot it runs in: its text, its sampler, its share of the KV cache, its statistics."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import SpeculationParams
+from lcspec.drafters.base import Drafter
+from lcspec.events import Event, Finished, RequestStats, TokenInfo, Tokens
+from lcspec.llama.sampler import Sampler
+from lcspec.llama.sequences import SlotCache
+from lcspec.llama.vocab import Vocab
+from lcspec.sampling import SamplingParams, log_softmax
+from lcspec.text import Piece, StopStrings, StreamDecoder
+from lcspec.tree import Distribution, TokenTree
+from lcspec.verify import Verdict
+
+
+@dataclass(frozen=True)
+class Request:
+    """One completion to make.
+
+    Attributes:
+        prompt: token ids, at least one.
+        sampling: how the target samples.
+        speculation: how to speculate.
+        max_tokens: tokens to generate at most; None = until the model or the context ends.
+        stop: strings that end the text (not included in it).
+        logprobs: None = none; k = each token's log-probability and the k most probable tokens.
+        ignore_end: go on after end-of-text tokens (for benchmarks).
+    """
+
+    prompt: tuple[int, ...]
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    speculation: SpeculationParams = field(default_factory=SpeculationParams)
+    max_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    ignore_end: bool = False
+
+
+class Slot:
+    """A request while it runs. Also what drafters see (`drafters.SlotView`) and the verifiers' `Target`."""
+
+    def __init__(
+        self, number: int, request: Request, cache: SlotCache, sampler: Sampler, vocab: Vocab, seed: int, n_ctx: int
+    ) -> None:
+        self.id = number
+        self.request = request
+        self.cache = cache
+        self.sampler = sampler
+        self.vocab = vocab
+        self.seed = seed
+        self.n_ctx = n_ctx
+        self.tokens: list[int] = list(request.prompt)
+        self.n_prompt = len(request.prompt)
+        self.params = request.sampling
+        self.sampled_drafts = False
+        self.drafters: list[Drafter] = []
+        self.stats = RequestStats()
+        self.reason: str | None = None
+        self.cancelled = False
+        self.decode_start = 0.0
+        self.step_accepted = 0
+        self._rows: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
+        self._row_of: list[int] = []
+        self._decoder = StreamDecoder()
+        self._stops = StopStrings(request.stop)
+
+    @property
+    def generated(self) -> int:
+        """Tokens emitted so far."""
+        return len(self.tokens) - self.n_prompt
+
+    @property
+    def prefilling(self) -> bool:
+        """Whether the prompt's last row has not been evaluated yet."""
+        return self.generated == 0
+
+    @property
+    def fresh(self) -> list[int]:
+        """Tokens that are not in the cache yet; the last one is node 0 of the next tree."""
+        return self.tokens[self.cache.length :]
+
+    @property
+    def max_depth(self) -> int:
+        """Depth beyond which drafting is pointless: the context or the token limit ends there."""
+        room = self.n_ctx - len(self.tokens)
+        if self.request.max_tokens is not None:
+            room = min(room, self.request.max_tokens - self.generated)
+        return max(0, room - 1)
+
+    # The verifiers' view of the target (verify.Target).
+
+    def show_rows(self, rows: NDArray[np.float32], row_of: list[int]) -> None:
+        """Give the verifier this step's logits float32 [n_outputs, n_vocab] and the row of each node."""
+        self._rows, self._row_of = rows, row_of
+
+    def choose(self, node: int, position: int) -> int:
+        """The target's choice after `node`."""
+        return self.sampler.choose(self._rows[self._row_of[node]], position)
+
+    def distribution(self, node: int) -> Distribution:
+        """The target's sampling distribution after `node`."""
+        return self.sampler.distribution(self._rows[self._row_of[node]])
+
+    def accept(self, token: int) -> bool:
+        """Advance the sampler past an emitted token; True when it ends the text."""
+        ended = self.vocab.is_end(token)
+        if not ended:
+            self.sampler.accept(token)
+        return ended and not self.request.ignore_end
+
+    # Emission.
+
+    def emit(self, tree: TokenTree, verdict: Verdict) -> list[Event]:
+        """Append a verdict's tokens to the text until something ends it; returns the Tokens event, if any."""
+        infos: list[TokenInfo] = []
+        pieces: list[Piece] = []
+        for i, token in enumerate(verdict.tokens):
+            if not self.request.ignore_end and self.vocab.is_end(token):
+                self.reason = "stop"
+                break
+            info = self._info(tree, verdict, i)
+            self.tokens.append(token)
+            infos.append(info)
+            pieces += self._stops.feed(Piece(self._decoder.feed(self.vocab.piece(token)), info.drafter))
+            if self._stops.found is not None:
+                self.reason = "stop"
+            elif self.request.max_tokens is not None and self.generated >= self.request.max_tokens:
+                self.reason = "length"
+            elif len(self.tokens) >= self.n_ctx:
+                self.reason = "context"
+            if self.reason:
+                break
+        if self.reason:
+            pieces += self.flush()
+        return [Tokens(self.id, tuple(infos), tuple(pieces))] if infos or pieces else []
+
+    def flush(self) -> list[Piece]:
+        """Text held back for an unfinished character or a possible stop string."""
+        rest = self._decoder.finish()
+        return (self._stops.feed(Piece(rest, None)) if rest else []) + self._stops.finish()
+
+    def _info(self, tree: TokenTree, verdict: Verdict, i: int) -> TokenInfo:
+        token = verdict.tokens[i]
+        drafter = self.drafter_of(tree.sources[verdict.path[i]]) if i < len(verdict.path) else None
+        if self.request.logprobs is None:
+            return TokenInfo(token, drafter)
+        # The row that decided token i: node 0 for the first, then the accepted node before it.
+        row = self._rows[self._row_of[verdict.path[i - 1] if i else 0]]
+        logp = log_softmax(row)
+        k = min(self.request.logprobs, logp.size)
+        top = np.argpartition(-logp, k - 1)[:k] if k else np.zeros(0, dtype=np.intp)
+        ranked = sorted(((int(t), float(logp[t])) for t in top), key=lambda item: -item[1])
+        return TokenInfo(token, drafter, float(logp[token]), tuple(ranked))
+
+    def drafter_of(self, source: int) -> str | None:
+        """Name of the first drafter in a node's source mask."""
+        for i, drafter in enumerate(self.drafters):
+            if source >> i & 1:
+                return drafter.name
+        return None
+
+    def count(self, tree: TokenTree, verdict: Verdict, emitted: int) -> int:
+        """Add a decode step to the statistics; returns how many drafted nodes were accepted and emitted."""
+        stats = self.stats
+        accepted = verdict.path[:emitted]
+        stats.target_steps += 1
+        stats.step_tokens += emitted
+        stats.drafted += tree.n_drafted
+        stats.accepted += len(accepted)
+        stats.widths[len(tree)] = stats.widths.get(len(tree), 0) + 1
+        taken = set(accepted)
+        for node in range(1, len(tree)):
+            depth = tree.depths[node] - 1
+            for counts in (stats.drafted_by_depth, stats.accepted_by_depth):
+                counts.extend([0] * (depth + 1 - len(counts)))
+            stats.drafted_by_depth[depth] += 1
+            stats.accepted_by_depth[depth] += node in taken
+            for i, drafter in enumerate(self.drafters):
+                if tree.sources[node] >> i & 1:
+                    tally = stats.by_drafter.setdefault(drafter.name, {"drafted": 0, "accepted": 0})
+                    tally["drafted"] += 1
+                    tally["accepted"] += node in taken
+        return len(accepted)
+
+    def finished(self) -> Finished:
+        """The closing event."""
+        if self.decode_start:
+            self.stats.decode_seconds = time.perf_counter() - self.decode_start
+        return Finished(
+            request=self.id,
+            reason=self.reason or "cancelled",
+            stop=self._stops.found,
+            prompt_tokens=self.n_prompt,
+            completion_tokens=self.generated,
+            seed=self.seed,
+            stats=self.stats,
+        )

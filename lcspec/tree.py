@@ -1,0 +1,242 @@
+"""The token tree: what drafters propose and what the target verifies in one pass.
+
+Node 0 is the pending token (already part of the text, not yet in the target's cache); every other node is
+a drafted continuation. Parents come before their children, so `parents[i] < i` always holds.
+
+          0 pending           tokens  [ t0  t1  t2  t3  t4 ]
+         / \\                  parents [ -1   0   0   1   1 ]
+        1   2                 depths  [  0   1   1   2   2 ]
+       / \\                    leaves: 3, 4, 2
+      3   4
+
+Pure numpy; nothing here knows llama.cpp. The idea of verifying a tree in one pass is SpecInfer's
+(Miao et al. 2023, arXiv:2305.09781).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Iterable, NamedTuple, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+
+
+class Distribution(NamedTuple):
+    """A sparse categorical distribution: `ids` int32 [k], `probs` float64 [k] that sum to 1."""
+
+    ids: IntArray
+    probs: NDArray[np.float64]
+
+    def prob_of(self, token: int) -> float:
+        """Probability of `token`, 0.0 when it is not among the candidates."""
+        hit = np.flatnonzero(self.ids == token)
+        return float(self.probs[hit[0]]) if hit.size else 0.0
+
+
+class Trial(NamedTuple):
+    """One attempt to continue a node: its child, and the distribution the child was sampled from.
+
+    `draft` is None for a child that was proposed deterministically (n-grams, top-k of a draft model).
+    Two trials may name the same child: sampling with replacement can draw one token twice, and the
+    sampling verifiers need both draws.
+    """
+
+    child: int
+    draft: Distribution | None
+
+
+@dataclass
+class TokenTree:
+    """A growable token tree.
+
+    Attributes:
+        tokens: token id of each node; `tokens[0]` is the pending token.
+        parents: index of each node's parent; -1 for node 0.
+        depths: distance from node 0.
+        probs: the drafter's own estimate that the node is accepted given that its parent was, in [0, 1].
+        sources: bit mask of the drafters that proposed the node (bit i = i-th drafter of the request).
+        trials: for parents with *sampled* children, every draw in order (see `Trial`).
+    """
+
+    tokens: list[int]
+    parents: list[int] = field(default_factory=lambda: [-1])
+    depths: list[int] = field(default_factory=lambda: [0])
+    probs: list[float] = field(default_factory=lambda: [1.0])
+    sources: list[int] = field(default_factory=lambda: [0])
+    trials: dict[int, list[Trial]] = field(default_factory=dict)
+    _children: list[dict[int, int]] = field(default_factory=lambda: [{}], repr=False)
+
+    @classmethod
+    def root(cls, pending: int) -> TokenTree:
+        """A tree that holds nothing but the pending token."""
+        return cls(tokens=[int(pending)])
+
+    @classmethod
+    def chain(cls, pending: int, tokens: Iterable[int], probs: Iterable[float] | None = None, source: int = 0) -> TokenTree:
+        """A single path below the pending token."""
+        tree = cls.root(pending)
+        tokens = list(tokens)
+        node = 0
+        for token, prob in zip(tokens, probs if probs is not None else [1.0] * len(tokens)):
+            node = tree.add(node, token, prob, source)
+        return tree
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def n_drafted(self) -> int:
+        """Nodes other than the pending token."""
+        return len(self.tokens) - 1
+
+    def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0) -> int:
+        """Add `token` below `parent` and return its node; an existing equal child is merged instead.
+
+        A merged child keeps the larger estimate and remembers both proposers.
+        """
+        token = int(token)
+        known = self._children[parent].get(token)
+        if known is not None:
+            self.probs[known] = max(self.probs[known], float(prob))
+            self.sources[known] |= source
+            return known
+        node = len(self.tokens)
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.probs.append(float(prob))
+        self.sources.append(source)
+        self._children[parent][token] = node
+        self._children.append({})
+        return node
+
+    def add_sampled(self, parent: int, token: int, draft: Distribution, source: int = 0) -> int:
+        """Add a child drawn from `draft`, recording the draw for the sampling verifiers."""
+        deterministic = [Trial(c, None) for c in self.children(parent)] if parent not in self.trials else []
+        node = self.add(parent, token, draft.prob_of(token), source)
+        self.trials.setdefault(parent, deterministic).append(Trial(node, draft))
+        return node
+
+    def children(self, node: int) -> list[int]:
+        """Children of `node` in the order they were added."""
+        return list(self._children[node].values())
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node` that carries `token`, if there is one."""
+        return self._children[node].get(int(token))
+
+    def trials_of(self, node: int) -> list[Trial]:
+        """The attempts below `node` in order: recorded draws, else each child as a deterministic proposal."""
+        recorded = self.trials.get(node)
+        if recorded is None:
+            return [Trial(c, None) for c in self.children(node)]
+        seen = {t.child for t in recorded}
+        return recorded + [Trial(c, None) for c in self.children(node) if c not in seen]
+
+    def leaves(self) -> list[int]:
+        """Nodes without children; `[0]` for a bare root."""
+        return [i for i, kids in enumerate(self._children) if not kids]
+
+    def path_to(self, node: int) -> list[int]:
+        """Nodes from node 0 to `node`, both included."""
+        path = [node]
+        while self.parents[path[-1]] >= 0:
+            path.append(self.parents[path[-1]])
+        return path[::-1]
+
+    def path_probs(self) -> FloatArray:
+        """P(v): probability estimate that each node is reached, float32 [n]; the product along its path."""
+        reach = np.ones(len(self), dtype=np.float32)
+        for i in range(1, len(self)):
+            reach[i] = reach[self.parents[i]] * self.probs[i]
+        return reach
+
+    def batch_order(self) -> list[int]:
+        """Nodes in the order they go into a batch: the likeliest path first, then the rest, parents first.
+
+        The likeliest path first means that, when it wins, its cells lie in the cache in text order, which
+        keeps attention sums bit-identical to those of plain decoding.
+        """
+        spine = [0]
+        while kids := self._children[spine[-1]]:
+            spine.append(max(kids.values(), key=lambda c: (self.probs[c], -c)))
+        on_spine = set(spine)
+        return spine + [i for i in range(len(self)) if i not in on_spine]
+
+    def merge(self, other: TokenTree) -> None:
+        """Merge `other` (same pending token) into this tree; equal paths share their nodes.
+
+        Raises:
+            ValueError: the pending tokens differ.
+        """
+        if other.tokens[0] != self.tokens[0]:
+            raise ValueError("only trees below the same pending token can be merged")
+        place = {0: 0}
+        for i in range(1, len(other)):
+            place[i] = self.add(place[other.parents[i]], other.tokens[i], other.probs[i], other.sources[i])
+        for parent, trials in other.trials.items():
+            here = place[parent]
+            mine = self.trials_of(here)
+            mapped = [Trial(place[t.child], t.draft) for t in trials]
+            fresh = {t.child for t in mapped}
+            self.trials[here] = [t for t in mine if t.draft is not None or t.child not in fresh] + mapped
+
+    def pruned(self, keep: Sequence[int]) -> TokenTree:
+        """The tree made of the nodes in `keep` (node 0 implied; every kept node's parent must be kept).
+
+        Raises:
+            ValueError: a kept node's parent is missing.
+        """
+        out = TokenTree.root(self.tokens[0])
+        out.sources[0] = self.sources[0]
+        place = {0: 0}
+        for i in sorted(set(keep) - {0}):
+            parent = self.parents[i]
+            if parent not in place:
+                raise ValueError(f"node {i} is kept without its parent {parent}")
+            place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i])
+        for parent, trials in self.trials.items():
+            if parent in place and all(t.child in place for t in trials):
+                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in trials]
+        return out
+
+    def best(self, n: int) -> TokenTree:
+        """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
+
+        Parents whose children were sampled are kept or dropped as a whole: dropping a draw because of
+        the token it drew would change the distribution of the sampling verifiers.
+        """
+        if self.n_drafted <= n:
+            return self
+        if n <= 0:
+            return TokenTree.root(self.tokens[0])
+        reach = self.path_probs()
+        if not self.trials:
+            # stable, so that among equals the earlier node (its parent, if anything) comes first
+            order = np.argsort(-reach[1:], kind="stable")[:n] + 1
+            return self.pruned(order.tolist())
+        kept: list[int] = []
+        open_groups = [0]
+        while open_groups:
+            parent = max(open_groups, key=lambda g: reach[g])
+            open_groups.remove(parent)
+            kids = self.children(parent)
+            if len(kept) + len(kids) <= n:
+                kept += kids
+                open_groups += kids
+        return self.pruned(kept)
+
+    def with_leaves(self, n: int) -> TokenTree:
+        """The tree without its least likely branches, so that at most `n` leaves remain (n >= 1)."""
+        leaves = self.leaves()
+        if len(leaves) <= n:
+            return self
+        reach = self.path_probs()
+        kept: set[int] = set()
+        for leaf in sorted(leaves, key=lambda i: -reach[i])[:n]:
+            kept.update(self.path_to(leaf))
+        return self.pruned(sorted(kept))

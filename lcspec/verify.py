@@ -1,0 +1,151 @@
+"""Verifiers: they walk a token tree and keep the longest valid path plus one token of the target's own.
+
+    coupled     the child is kept if it *is* the target's choice at that position; lossless, keeps seeds
+    rejection   speculative sampling: accept with min(1, p/q), else resample the residual; lossless in distribution
+
+Numpy only. A verifier sees the target through `Target`, row by row and only along the accepted path, so at most
+`accepted + 1` rows are ever turned into distributions and stateful samplers advance exactly once per emitted token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Callable, NamedTuple, Protocol
+
+import numpy as np
+
+from lcspec.sampling import inverse_cdf, normalized, uniform_noise
+from lcspec.tree import Distribution, TokenTree, Trial
+
+# Streams of the counter-based noise (stream 0 is the target's choice, see sampling.coupled_choice).
+ACCEPT_STREAM = 1
+RESAMPLE_STREAM = 2
+DRAFT_STREAM = 3
+
+
+class Target(Protocol):
+    """The target as a verifier sees it. Calls come in text order: `choose` or `distribution`, then `accept`."""
+
+    def choose(self, node: int, position: int) -> int:
+        """The target's coupled choice after `node`, as the token at absolute `position`."""
+
+    def distribution(self, node: int) -> Distribution:
+        """The target's sampling distribution after `node`."""
+
+    def accept(self, token: int) -> bool:
+        """Advance past an emitted token; True when it ends the text."""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What a verification found.
+
+    Attributes:
+        path: accepted nodes in order, node 0 not included.
+        tokens: emitted token ids, `len(path) + 1` of them: the accepted ones, then the target's own.
+        bonus: the last token followed a full acceptance (else it is a recovered token after a rejection,
+            or the only token of a step that drafted nothing).
+    """
+
+    path: list[int]
+    tokens: list[int]
+    bonus: bool
+
+
+def coupled(tree: TokenTree, target: Target, position: int, seed: int) -> Verdict:
+    """Accept a child exactly when it equals the target's own choice.
+
+    Args:
+        tree: the drafted tree; node 0 is the pending token.
+        target: the target's rows.
+        position: absolute position of the token after the pending one.
+        seed: unused here (the target's choice already carries it); part of the common signature.
+    """
+    node, path, tokens = 0, [], []
+    while True:
+        token = target.choose(node, position)
+        tokens.append(token)
+        ended = target.accept(token)
+        child = tree.child(node, token)
+        if ended or child is None:
+            return Verdict(path, tokens, bonus=bool(path) and not tree.children(node))
+        path.append(child)
+        node, position = child, position + 1
+
+
+class _Outcome(NamedTuple):
+    child: int | None
+    residual: Distribution
+
+
+def _attempt(p: Distribution, tree: TokenTree, trial: Trial, u: float) -> _Outcome:
+    """One speculative-sampling test (Leviathan et al. 2023, arXiv:2211.17192, A.1; Chen et al. 2023, arXiv:2302.01318).
+
+    A child drawn from q is accepted with probability min(1, p/q), leaving norm(max(p - q, 0)) behind a rejection.
+    A deterministic child is the case of a one-point q: accepted with probability p, and p without it is left.
+    """
+    token = tree.tokens[trial.child]
+    if trial.draft is None:
+        if u < p.prob_of(token):
+            return _Outcome(trial.child, p)
+        weights = np.where(p.ids == token, 0.0, p.probs)
+    else:
+        if u * trial.draft.prob_of(token) < p.prob_of(token):
+            return _Outcome(trial.child, p)
+        q = np.zeros_like(p.probs)
+        order = np.argsort(p.ids, kind="stable")
+        at = np.searchsorted(p.ids, trial.draft.ids, sorter=order)
+        at = order[np.minimum(at, p.ids.size - 1)]
+        known = p.ids[at] == trial.draft.ids
+        q[at[known]] = trial.draft.probs[known]
+        weights = np.maximum(p.probs - q, 0.0)
+    if weights.sum() <= 0.0:
+        # Only rounding gets here: the mass outside the rejected token vanished. Nothing better than p is known.
+        return _Outcome(None, p)
+    return _Outcome(None, normalized(p.ids, weights))
+
+
+def rejection(tree: TokenTree, target: Target, position: int, seed: int) -> Verdict:
+    """Speculative sampling with residual resampling; the children of a node are tried one after the other.
+
+    With one sampled child a node this is the algorithm of Leviathan et al. and Chen et al.; several children,
+    each tested against what the rejections before it left over, is SpecInfer's multi-step speculative sampling
+    (Miao et al. 2023, arXiv:2305.09781, algorithm 2).
+    """
+    node, path, tokens = 0, [], []
+    while True:
+        p = target.distribution(node)
+        child = None
+        for k, trial in enumerate(tree.trials_of(node)):
+            u = float(uniform_noise(seed, position, [k], ACCEPT_STREAM)[0])
+            child, p = _attempt(p, tree, trial, u)
+            if child is not None:
+                break
+        if child is None:
+            token = inverse_cdf(p, float(uniform_noise(seed, position, [0], RESAMPLE_STREAM)[0]))
+            bonus = bool(path) and not tree.children(node)
+        else:
+            token = tree.tokens[child]
+            bonus = False
+        tokens.append(token)
+        if target.accept(token) or child is None:
+            return Verdict(path, tokens, bonus)
+        path.append(child)
+        node, position = child, position + 1
+
+
+Verifier = Callable[[TokenTree, Target, int, int], Verdict]
+
+
+class VerifierInfo(NamedTuple):
+    """A registered verifier: the function, whether it is lossless, and whether model drafters should *sample* for it."""
+
+    verify: Verifier
+    lossless: bool
+    sampled_drafts: bool
+
+
+VERIFIERS: dict[str, VerifierInfo] = {
+    "coupled": VerifierInfo(coupled, lossless=True, sampled_drafts=False),
+    "rejection": VerifierInfo(rejection, lossless=True, sampled_drafts=True),
+}

@@ -1,0 +1,356 @@
+"""Train, export and measure the demo model pair bundled with lcspec.
+
+    python scripts/train_demo.py all --data DIR --out models --work WORK --llama-python .venv/bin/python
+
+Stages, each resumable and each reading only what the one before left in the work folder:
+
+    tokenizer   a byte-level BPE tokenizer; tokenized texts
+    target      the target, trained on the texts            (torch)
+    draft       the draft, distilled from the target        (torch)
+    export      GGUF files, quantized by llama.cpp          (llama_cpp, gguf; no torch)
+    report      figures measured on the GGUF files          (llama_cpp; no torch)
+
+Training needs `torch`, `tokenizers` and `numpy`. Schedules run by the clock: the learning rate follows the share of the
+given minutes that has passed, so a run ends on time on any machine and is only better or worse for it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import demo_data
+import numpy as np
+
+PEAK_RATE, DRAFT_PEAK_RATE, FINAL_SHARE, WARMUP_STEPS = 2e-3, 3e-3, 0.02, 100
+SHARES = {"dialogue": 0.74, "code": 0.24, "prose": 0.02}
+ROWS, LENGTH = 8, 512
+# The last part of the target's training uses rows twice as long, so that the model knows positions up to 1024.
+LONG_FROM, LONG_ROWS, LONG_LENGTH = 0.8, 4, 1024
+DRAFT_ROWS = 8
+SAMPLED_SHARE = 0.5  # of the draft's rows: text the target sampled itself
+CHECKPOINT_SECONDS, EVALUATE_SECONDS = 120, 180
+
+PROBE_TEXTS = (
+    "Hi, can I get a large iced latte with oat milk, please?",
+    "What's 12 * 34 + 5,678? I'd say it's 6086!",
+    "def add(a: int, b: int = 10) -> int:\n    return a + b\n\n\nclass Foo:\n\tpass\n",
+    "Grüße aus Köln, “naïve” café — 日本語, русский, हिन्दी, العربية",
+    "emoji 😀👩‍👩‍👧🏽 and spaces   at the end   \n\n  ",
+    "<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n",
+    "WE'RE DON'T I'LL they'd _private __init__ foo_bar2 3.14159 x==y!=z //comment\r\nCRLF\r\n",
+)
+
+
+def log(message: str) -> None:
+    """One line with the time of day."""
+    print(time.strftime("%H:%M:%S"), message, flush=True)
+
+
+def tokenizer_stage(args: argparse.Namespace) -> None:
+    """Train the tokenizer, tokenize the corpus, and keep probes for the parity check against llama.cpp."""
+    from tokenizers import Tokenizer
+
+    corpus = demo_data.load_corpus(args.data)
+    path = args.work / "tokenizer.json"
+    demo_data.train_tokenizer(corpus, path)
+    tokenizer = Tokenizer.from_file(str(path))
+    probes = [{"text": text, "ids": tokenizer.encode(text).ids} for text in PROBE_TEXTS]
+    (args.work / "probes.json").write_text(json.dumps(probes))
+    for split, parts in (("train", corpus.train), ("valid", corpus.valid)):
+        for kind, documents in parts.items():
+            encoded = demo_data.encode_documents(documents, path)
+            save_documents(args.work / f"{split}-{kind}.npz", encoded, [d.source for d in documents])
+            characters = sum(len(d.text) for d in documents)
+            tokens = sum(map(len, encoded))
+            density = characters / max(tokens, 1)
+            log(f"{split} {kind}: {len(documents)} documents, {tokens} tokens, {density:.2f} characters a token")
+
+
+def save_documents(path: Path, documents: list[np.ndarray], sources: list[str]) -> None:
+    """Token documents in one file: all tokens, and where each document ends."""
+    ends = np.cumsum([len(d) for d in documents])
+    np.savez(path, tokens=np.concatenate(documents), ends=ends, sources=np.array(sources))
+
+
+def load_documents(path: Path) -> list[np.ndarray]:
+    """The reverse of `save_documents`, without the sources."""
+    with np.load(path) as saved:
+        return np.split(saved["tokens"], saved["ends"][:-1])
+
+
+@dataclass
+class Clock:
+    """Training time, counted over resumed runs."""
+
+    total: float
+    before: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.started = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        return self.before + time.monotonic() - self.started
+
+    @property
+    def progress(self) -> float:
+        return min(1.0, self.elapsed / self.total)
+
+
+def learning_rate(peak: float, step: int, progress: float) -> float:
+    """Linear warm-up by steps, then a cosine by the share of the time that has passed."""
+    cosine = 0.5 * (1 + math.cos(math.pi * progress))
+    return peak * min(1.0, (step + 1) / WARMUP_STEPS) * (FINAL_SHARE + (1 - FINAL_SHARE) * cosine)
+
+
+def train(model, name: str, minutes: float, peak: float, loss_of: Callable, evaluate: Callable, work: Path) -> None:
+    """The loop both models share: AdamW, clipping, clock-driven schedule, resumable checkpoints.
+
+    `loss_of(progress)` gives the loss of a fresh batch and its number of tokens; `evaluate()` a dict of figures.
+    """
+    import torch
+
+    matrices = [p for p in model.parameters() if p.dim() == 2]
+    norms = [p for p in model.parameters() if p.dim() != 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
+    path = work / f"{name}.pt"
+    clock, step, tokens = Clock(minutes * 60), 0, 0
+    if path.exists():
+        state = torch.load(path, weights_only=True)
+        model.load_state_dict(state["model"])
+        optimizer.load_state_dict(state["optimizer"])
+        clock, step, tokens = Clock(minutes * 60, state["elapsed"]), state["step"], state["tokens"]
+        log(f"{name}: resumed at step {step}, {clock.elapsed / 60:.1f} minutes")
+
+    def save(**facts: object) -> None:
+        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+        temporary = path.with_suffix(".tmp")
+        torch.save(state | {"elapsed": clock.elapsed, "step": step, "tokens": tokens}, temporary)
+        temporary.replace(path)
+        model.save_weights(work / f"{name}-weights.npz", steps=step, tokens=tokens, minutes=clock.elapsed / 60, **facts)
+
+    saved = evaluated = clock.elapsed
+    while (progress := clock.progress) < 1:
+        for group in optimizer.param_groups:
+            group["lr"] = learning_rate(peak, step, progress)
+        loss, count = loss_of(progress)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        step, tokens = step + 1, tokens + count
+        if step % 50 == 0:
+            speed = tokens / clock.elapsed
+            log(f"{name} step {step} {clock.elapsed / 60:.1f} min loss {loss.item():.3f} {speed:.0f} tokens/s")
+        if clock.elapsed - evaluated > EVALUATE_SECONDS:
+            log(f"{name} {evaluate()}")
+            evaluated = clock.elapsed
+        if clock.elapsed - saved > CHECKPOINT_SECONDS:
+            save(finished=False)
+            saved = clock.elapsed
+    save(finished=True)
+    log(f"{name} finished: {evaluate()}")
+
+
+def decks(work: Path, seed: int) -> dict[str, demo_data.Deck]:
+    """The shuffled training texts by kind. Code is read on and on; half the other rows start with a new document."""
+    fresh = {"dialogue": 0.5, "code": 0.05, "prose": 0.5}
+    return {kind: demo_data.Deck(load_documents(work / f"train-{kind}.npz"), seed, fresh[kind]) for kind in SHARES}
+
+
+def validation(work: Path) -> dict[str, np.ndarray]:
+    """A fixed set of validation rows by kind."""
+    return {
+        kind: demo_data.validation_rows(load_documents(work / f"valid-{kind}.npz"), LENGTH, 64)
+        for kind in ("dialogue", "code")
+    }
+
+
+def cross_entropy(model, rows: np.ndarray):
+    """Mean next-token loss of a batch of rows, in nats."""
+    import torch
+
+    tokens = torch.from_numpy(rows)
+    with torch.autocast("cpu", torch.bfloat16):
+        logits = model(tokens[:, :-1])
+    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
+
+
+def evaluate_losses(model, sets: dict[str, np.ndarray]) -> dict[str, float]:
+    """Validation loss by kind."""
+    import torch
+
+    with torch.no_grad():
+        return {
+            kind: round(float(np.mean([cross_entropy(model, part).item() for part in np.array_split(rows, 8)])), 4)
+            for kind, rows in sets.items()
+        }
+
+
+def target_stage(args: argparse.Namespace) -> None:
+    """Train the target on dialogues, code and a little prose."""
+    import torch
+    from demo_model import TARGET_SHAPE, DemoModel
+
+    torch.manual_seed(args.seed)
+    model = DemoModel(TARGET_SHAPE)
+    checkpoint = args.work / "target.pt"
+    # A resumed run must not deal the same rows again.
+    seed = args.seed + (int(checkpoint.stat().st_mtime) if checkpoint.exists() else 0)
+    mixture = demo_data.Mixture(decks(args.work, seed), SHARES, seed)
+    sets = validation(args.work)
+
+    def loss_of(progress: float):
+        rows, length = (ROWS, LENGTH) if progress < LONG_FROM else (LONG_ROWS, LONG_LENGTH)
+        return cross_entropy(model, mixture.batch(rows, length)), rows * length
+
+    train(model, "target", args.target_minutes, PEAK_RATE, loss_of, lambda: evaluate_losses(model, sets), args.work)
+
+
+def load_model(path: Path, shape):
+    """A model from a training checkpoint, for inference."""
+    import torch
+    from demo_model import DemoModel
+
+    model = DemoModel(shape)
+    model.load_state_dict(torch.load(path, weights_only=True)["model"])
+    return model.eval().requires_grad_(False)
+
+
+def sampled_texts(target, work: Path, seed: int, count: int) -> list[np.ndarray]:
+    """Text the target samples from the openings of training documents, half of it greedily; kept in the work folder."""
+    import torch
+    from demo_model import sample_texts
+
+    path = work / "sampled.npy"
+    if path.exists():
+        return list(np.load(path))
+    random = np.random.default_rng(seed)
+    generator = torch.Generator().manual_seed(seed)
+    dialogues, code = (load_documents(work / f"train-{kind}.npz") for kind in ("dialogue", "code"))
+    batches = []
+    for _ in range(max(1, count // 256)):
+        prompts = [opening(dialogues[i], random) for i in random.integers(len(dialogues), size=208)]
+        prompts += [code[i][: random.integers(16, 200)] for i in random.integers(len(code), size=48)]
+        heat = np.where(random.random(256) < 0.5, 0.0, random.uniform(0.5, 1.0, 256))
+        batches.append(sample_texts(target, prompts, LENGTH // 2 + 1, heat, generator))
+        log(f"sampled {len(batches) * 256} texts")
+    np.save(path, np.concatenate(batches))
+    return list(np.load(path))
+
+
+def opening(document: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    """A dialogue up to and including the header of one of its first assistant turns, at most 128 tokens."""
+    starts = np.flatnonzero(document == demo_data.SPECIAL_TOKENS.index(demo_data.IM_START))
+    turns = starts[1::2]
+    if not len(turns):
+        return document[:32]
+    header = turns[random.integers(min(3, len(turns)))] + 3  # <|im_start|>, "assistant", newline
+    return document[: min(header, 128)]
+
+
+def draft_stage(args: argparse.Namespace) -> None:
+    """Distil the draft from the target: KL divergence on data and on text the target sampled itself (DistillSpec)."""
+    import torch
+    from demo_model import DRAFT_SHAPE, TARGET_SHAPE, DemoModel
+
+    torch.manual_seed(args.seed)
+    target = load_model(args.work / "target.pt", TARGET_SHAPE)
+    dealt = decks(args.work, args.seed + 1)
+    mixture = demo_data.Mixture(dealt, SHARES, args.seed + 1)
+    sampled = np.stack(sampled_texts(target, args.work, args.seed, args.samples)).astype(np.int64)
+    random = np.random.default_rng(args.seed)
+    draft = DemoModel(DRAFT_SHAPE)
+    sets = validation(args.work)
+
+    def divergence(rows: np.ndarray):
+        tokens = torch.from_numpy(rows)
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            teacher = torch.log_softmax(target(tokens).float().flatten(0, 1), -1)
+        with torch.autocast("cpu", torch.bfloat16):
+            student = torch.log_softmax(draft(tokens).float().flatten(0, 1), -1)
+        return torch.nn.functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
+
+    def loss_of(progress: float):
+        if random.random() < SAMPLED_SHARE:
+            rows = sampled[random.integers(len(sampled), size=DRAFT_ROWS * LENGTH // sampled.shape[1]), :-1]
+        else:
+            rows = mixture.batch(DRAFT_ROWS, LENGTH)[:, :-1]
+        return divergence(rows), rows.size
+
+    train(draft, "draft", args.draft_minutes, DRAFT_PEAK_RATE, loss_of, lambda: evaluate_losses(draft, sets), args.work)
+
+
+def export_stage(args: argparse.Namespace) -> None:
+    """Write F32 GGUF files to the work folder and Q8_0 ones to the output folder."""
+    import demo_export
+
+    demo_export.export_pair(args.work, args.out, args.models)
+
+
+def report_stage(args: argparse.Namespace) -> None:
+    """Measure the exported pair through llama.cpp and write figures.json and the model card."""
+    import demo_report
+
+    demo_report.report(args.work, args.out)
+
+
+STAGES = {
+    "tokenizer": tokenizer_stage, "target": target_stage, "draft": draft_stage,
+    "export": export_stage, "report": report_stage,
+}  # fmt: skip
+LLAMA_STAGES = ("export", "report")
+
+# glibc returns large blocks to the system at once and faults their pages in again at every step, which costs a quarter
+# of the speed; these settings, read when a process starts, make it keep them.
+KEEP_MEMORY = {"MALLOC_MMAP_THRESHOLD_": str(2**33), "MALLOC_TRIM_THRESHOLD_": str(2**33)}
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train, export and measure the demo model pair.")
+    parser.add_argument("stage", choices=[*STAGES, "all"])
+    parser.add_argument("--data", type=Path, help="folder with train/dialogues.jsonl and train/tinyshakespeare.txt")
+    parser.add_argument("--out", type=Path, default=Path("models"), help="where the finished GGUF files go")
+    parser.add_argument("--work", type=Path, required=True, help="checkpoints and other intermediate files")
+    parser.add_argument("--target-minutes", type=float, default=55)
+    parser.add_argument("--draft-minutes", type=float, default=14)
+    parser.add_argument("--samples", type=int, default=3072, help="texts sampled from the target to distil from")
+    parser.add_argument("--models", nargs="+", choices=["target", "draft"], default=["target", "draft"],
+                        help="what to export")  # fmt: skip
+    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 leaves it to torch")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--llama-python", help="interpreter with llama_cpp for the stages export and report")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
+    args.work.mkdir(parents=True, exist_ok=True)
+    if args.stage in ("tokenizer", "all") and args.data is None:
+        sys.exit("train_demo.py: the tokenizer stage needs --data")
+    if args.stage in ("target", "draft", "all") and set(KEEP_MEMORY) - set(os.environ):
+        os.execve(sys.executable, [sys.executable, *sys.argv], {**os.environ, **KEEP_MEMORY})
+    for stage in STAGES if args.stage == "all" else [args.stage]:
+        if stage in LLAMA_STAGES and args.llama_python:
+            command = [args.llama_python, __file__, stage, "--work", args.work, "--out", args.out]
+            subprocess.run([*map(str, command), "--models", *args.models], check=True)
+            continue
+        if stage in ("target", "draft") and args.threads:
+            import torch
+
+            torch.set_num_threads(args.threads)
+        STAGES[stage](args)
+
+
+if __name__ == "__main__":
+    main()
