@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from lcspec.errors import UsageError
 
@@ -91,7 +93,9 @@ class DrafterSpec:
         except ValueError:
             value = low - 1
         if not low <= value <= high:
-            raise UsageError(f"{self.name}:{key} must be a whole number from {low} to {high}, not {self.options[key]!r}")
+            raise UsageError(
+                f"{self.name}:{key} must be a whole number from {low} to {high}, not {self.options[key]!r}"
+            )
         return value
 
     def number(self, key: str, default: float, low: float = 0.0, high: float = 1.0) -> float:
@@ -125,12 +129,14 @@ class SpeculationParams:
 
     Attributes:
         drafters: which drafters to ask; empty = plain decoding.
+        auto: the planner decides step by step whom to ask and what to keep; else every drafter drafts every step.
         max_draft: drafted nodes per step at most; None = each drafter's own default.
         verifier: name in `verify.VERIFIERS`.
         exact: keep every step on widths whose logits are bit-identical.
     """
 
     drafters: tuple[DrafterSpec, ...] = ()
+    auto: bool = False
     max_draft: int | None = None
     verifier: str = "coupled"
     exact: bool = False
@@ -143,3 +149,21 @@ class SpeculationParams:
         """
         if self.max_draft is not None and self.max_draft < 0:
             raise UsageError(f"max-draft must be 0 or more, not {self.max_draft}")
+
+
+def load_toml(path: Path) -> dict[str, Any]:
+    """Read a TOML file.
+
+    Raises:
+        UsageError: it cannot be read or is not TOML.
+    """
+    if sys.version_info >= (3, 11):
+        import tomllib
+    else:
+        import tomli as tomllib
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UsageError(f"cannot read {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}") from error

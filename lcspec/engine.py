@@ -1,10 +1,10 @@
 """THE loop. One thread owns an Engine and every llama object in it.
 
-    admit waiting requests into free slots
-    for each running slot: plan -> ask drafters -> token tree
-    build ONE batch: prompt chunks of new slots + pending token and tree of every running slot
-    decode it on the target
-    for each slot: verify -> commit the accepted path -> drafters observe -> emit events
+admit waiting requests into free slots
+for each running slot: plan -> ask drafters -> token tree
+build ONE batch: prompt chunks of new slots + pending token and tree of every running slot
+decode it on the target
+for each slot: verify -> commit the accepted path -> drafters observe -> emit events
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import collections
 import itertools
 import secrets
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Iterator
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.drafters import Drafter, DrafterEnv, create
@@ -24,7 +25,8 @@ from lcspec.errors import ContextOverflow, LcspecError, UnsupportedModel, UsageE
 from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats
 from lcspec.exact import ScratchPad, check_exact
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
-from lcspec.planner import FixedPlanner, Planner
+from lcspec.measure import keep, prepare
+from lcspec.planner import AutoPlanner, FixedPlanner, Limits, Plan, Planner, Proposal
 from lcspec.slot import Request, Slot
 from lcspec.tree import TokenTree
 from lcspec.verify import VERIFIERS
@@ -32,14 +34,13 @@ from lcspec.verify import VERIFIERS
 
 @dataclass
 class _Staged:
-    """A slot's part of the batch being built."""
+    """A slot's part of the batch being built. Without a proposal: a prompt chunk that does not reach the end."""
 
     slot: Slot
-    base: int = 0
-    tree: TokenTree | None = None  # None: a prompt chunk that does not reach the prompt's end
-    order: list[int] | None = None
-    row_of: list[int] | None = None
-    draft_seconds: float = 0.0
+    length: int
+    proposal: Proposal | None = None
+    order: list[int] = field(default_factory=list)
+    row_of: list[int] = field(default_factory=list)
 
 
 class Engine:
@@ -56,12 +57,13 @@ class Engine:
         self.context = Context(model, self.options)
         self.pool = SequencePool(self.context.n_seq)
         self.pad = ScratchPad(self.context, self.pool.take())
+        self.shelf = CacheShelf(self.context, self.pool, self.options.slots)
         self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
-        self.planner: Planner = FixedPlanner()
+        self.fixed = FixedPlanner()
+        self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
         self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
         self.running: list[Slot] = []
-        self.shelf = CacheShelf(self.context, self.pool, self.options.slots)
         self._numbers = itertools.count(1)
 
     # ---------------------------------------------------------------- the loop
@@ -71,79 +73,88 @@ class Engine:
         events = self._admit()
         if not self.running:
             return events
-        start, mark = time.perf_counter(), self.context.decode_seconds
-        self.context.batch.clear()
+        start, batch = time.perf_counter(), self.context.batch
+        batch.clear()
         try:
-            staged = [self._stage(slot) for slot in self.running]
-            staged = [s for s in staged if s is not None]
-            self.pad.fill(any(s.slot.request.speculation.exact for s in staged))
-            self.context.decode()
+            work, plan = self._plan()
+            for item in work:
+                self._stage(item)
+            n = batch.n
+            self.pad.fill(plan.width)
+            target = self.context.decode()
             self.pad.drop()
         except LcspecError as error:
             return events + [self._fail(slot, error) for slot in list(self.running)]
         rows = self.context.logits()
-        target = self.context.decode_seconds - mark
-        for work in staged:
-            events += self._settle(work, rows)
-        draft = sum(s.draft_seconds for s in staged)
-        overhead = max(0.0, time.perf_counter() - start - target - draft)
-        for work in staged:
-            events += self._account(work, target, draft, overhead)
+        for item in work:
+            events += self._settle(item, rows)
+        self._learn(work, n, target)
+        drafting = sum(w.proposal.seconds for w in work if w.proposal)
+        rest = max(0.0, time.perf_counter() - start - target - drafting)
+        for item in work:
+            events += self._account(item, n, plan, target, drafting, rest)
         return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
 
-    def _stage(self, slot: Slot) -> _Staged | None:
-        """Put a slot's next tokens into the batch: a prompt chunk, or the pending token with its tree."""
-        batch, fresh, base = self.context.batch, slot.fresh, len(slot.tokens) - 1
-        room = min(self.options.batch, batch.room) - 1
-        if len(fresh) > room:
-            if room > 0:
-                batch.add_run(fresh[:room], slot.cache.length, slot.cache.main)
-            return _Staged(slot, base=slot.cache.length + max(0, room))
-        work = _Staged(slot, base, TokenTree.root(slot.tokens[-1]))
-        if not slot.prefilling:
-            mark = time.perf_counter()
-            work.tree = self._draft(slot)
-            work.draft_seconds = time.perf_counter() - mark
-        work.order = work.tree.batch_order()
-        sets = slot.cache.place(work.tree, work.order, base)
-        for i, token in enumerate(fresh[:-1]):
-            batch.add(token, slot.cache.length + i, sets[0], logits=False)
-        work.row_of = [0] * len(work.tree)
-        for node in work.order:
-            work.row_of[node] = batch.add(work.tree.tokens[node], base + work.tree.depths[node], sets[node], logits=True)
-        return work
+    def _plan(self) -> tuple[list[_Staged], Plan]:
+        """Decide what every running slot puts into the batch: a prompt chunk, or its pending token and a tree."""
+        work, plan = [], Plan()
+        chunk = min(self.options.batch, self.context.batch.n_max - len(self.running))
+        for slot in self.running:
+            fresh = len(slot.fresh)
+            if fresh > chunk:
+                work.append(_Staged(slot, slot.cache.length + max(0, chunk)))
+                chunk = 0
+            else:
+                bare = TokenTree.root(slot.tokens[-1])
+                work.append(_Staged(slot, len(slot.tokens), Proposal(slot, bare, Limits(0, 0, 1), kept=bare)))
+                chunk -= fresh
+        base = sum(w.length - w.slot.cache.length for w in work)
+        decoding = [w for w in work if w.proposal and not w.slot.prefilling]
+        for planner in (self.fixed, self.auto):
+            mine = [w for w in decoding if planner is (self.auto if w.slot.request.speculation.auto else self.fixed)]
+            if planner is None or not mine:
+                continue
+            for w in mine:
+                w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
+            context = sum(len(w.slot.tokens) for w in mine) // len(mine)
+            plan = planner.select([w.proposal for w in mine if w.proposal], base, context)
+        if any(w.slot.request.speculation.exact for w in work):
+            drafted = sum(w.proposal.kept.n_drafted for w in work if w.proposal and w.proposal.kept)
+            plan.width = max(plan.width, self.pad.at_least(base + drafted))
+        return work, plan
 
-    def _draft(self, slot: Slot) -> TokenTree:
-        """Ask the slot's drafters and merge what they say into one tree that fits the step."""
-        tree = TokenTree.root(slot.tokens[-1])
-        exact = slot.request.speculation.exact
-        budgets = self.planner.budgets(slot, self._limits(slot, exact))
-        for i, (drafter, budget) in enumerate(zip(slot.drafters, budgets)):
-            if budget.nodes > 0 and budget.depth > 0:
-                proposal = drafter.draft(slot, budget)
-                proposal.sources = [0] + [1 << i] * proposal.n_drafted
-                tree.merge(proposal)
-        return self.planner.select(slot, tree, self._limits(slot, exact))
+    def _stage(self, item: _Staged) -> None:
+        """Put a slot's tokens into the batch."""
+        slot, batch, cache = item.slot, self.context.batch, item.slot.cache
+        if item.proposal is None or item.proposal.kept is None:
+            batch.add_run(slot.tokens[cache.length : item.length], cache.length, cache.main)
+            return
+        tree, base = item.proposal.kept, len(slot.tokens) - 1
+        item.order = tree.batch_order()
+        sets = cache.place(tree, item.order, base)
+        for i, token in enumerate(slot.fresh[:-1]):
+            batch.add(token, cache.length + i, sets[0], logits=False)
+        item.row_of = [0] * len(tree)
+        for node in item.order:
+            item.row_of[node] = batch.add(tree.tokens[node], base + tree.depths[node], sets[node], logits=True)
 
-    def _settle(self, work: _Staged, rows: np.ndarray) -> list[Event]:  # type: ignore[type-arg]
+    def _settle(self, item: _Staged, rows: NDArray[np.float32]) -> list[Event]:
         """Verify a slot's tree, commit the accepted path and tell everyone."""
-        slot, tree = work.slot, work.tree
-        if tree is None or work.row_of is None or work.order is None:
-            slot.cache.length = work.base
+        slot = item.slot
+        if item.proposal is None or item.proposal.kept is None:
+            slot.cache.length = item.length
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
-        slot.show_rows(rows, work.row_of)
-        first = slot.prefilling
-        verdict = VERIFIERS[slot.request.speculation.verifier].verify(tree, slot, work.base + 1, slot.seed)
-        exact = slot.request.speculation.exact
-        slot.cache.commit(verdict.path, self.pad.in_order(work.order, verdict.path) if exact else None)
+        tree, spec, first, before = item.proposal.kept, slot.request.speculation, slot.prefilling, slot.generated
+        slot.show_rows(rows, item.row_of)
+        verdict = VERIFIERS[spec.verifier].verify(tree, slot, len(slot.tokens), slot.seed)
+        slot.cache.commit(verdict.path, self.pad.in_order(item.order, verdict.path) if spec.exact else None)
         events: list[Event] = [Prefill(slot.id, slot.n_prompt, slot.n_prompt)] if first else []
-        before = slot.generated
         events += slot.emit(tree, verdict)
+        slot.emitted = verdict.tokens
         if first:
             slot.decode_start = time.perf_counter()
         else:
             slot.step_accepted = slot.count(tree, verdict, slot.generated - before)
-            self.planner.observe(slot, tree, verdict)
         for drafter in slot.drafters:
             if not slot.reason:
                 drafter.observe(slot, tree, verdict)
@@ -181,6 +192,8 @@ class Engine:
         for d in spec.drafters:
             if d.name not in self.drafters:
                 self.drafters[d.name] = create(d.name, self.env)
+        if spec.auto and spec.drafters and self.auto is None:
+            self.auto = prepare(self)
         number = next(self._numbers)
         self.waiting.append((number, request))
         return number
@@ -219,6 +232,7 @@ class Engine:
         """End everything and free the context (not the model)."""
         for slot in list(self.running):
             self._finish(slot)
+        keep(self)
         for drafter in self.drafters.values():
             drafter.close()
         self.drafters = {}
@@ -258,6 +272,7 @@ class Engine:
         slot.sampled_drafts = info.sampled_drafts and not request.sampling.greedy
         self.running.append(slot)
         try:
+            slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
             for spec in request.speculation.drafters:
                 self.drafters[spec.name].begin(slot, spec)
                 slot.drafters.append(self.drafters[spec.name])
@@ -282,29 +297,45 @@ class Engine:
         self.running.remove(slot)
         for drafter in slot.drafters:
             drafter.end(slot)
+        if self.auto is not None:
+            self.auto.forget(slot)
         slot.sampler.close()
         return slot.finished()
 
     # ---------------------------------------------------------------- accounting
 
-    def _limits(self, slot: Slot, exact: bool) -> tuple[int, int, int]:
-        """Nodes, depth and leaves that this step can take for `slot`."""
-        nodes = min(self.context.batch.room, self.options.max_width) - len(slot.fresh) - len(self.running)
-        depth = slot.max_depth
-        leaves = slot.cache.max_leaves
+    def _limits(self, slot: Slot, base: int) -> Limits:
+        """What this step can take for `slot`, when `base` tokens are in the batch anyway."""
+        nodes = min(self.context.batch.n_max, self.options.max_width) - base
+        depth, leaves = slot.max_depth, slot.cache.max_leaves
         if self.context.branching is Branching.CHAIN:
             depth, leaves = min(depth, self.context.max_rollback - 1), 1
-        if exact:
-            nodes = min(nodes, self.pad.max_width - len(slot.fresh))
-        return max(0, nodes), depth, leaves
+        if slot.request.speculation.exact:
+            nodes = min(nodes, self.pad.max_width - base)
+        return Limits(max(0, nodes), depth, leaves)
 
-    def _account(self, work: _Staged, target: float, draft: float, overhead: float) -> list[Event]:
-        slot, tree = work.slot, work.tree
-        if tree is None or slot.generated <= 1 and not slot.stats.target_steps:
+    def _learn(self, work: list[_Staged], width: int, target: float) -> None:
+        """Tell the planners what came of the step."""
+        decoding = [w for w in work if w.proposal and w.slot.stats.target_steps]
+        for w in decoding:
+            assert w.proposal is not None
+            self._planner_of(w.slot).observe(w.proposal, w.slot.emitted)
+        if len(decoding) == len(work) and self.auto is not None:
+            context = sum(len(w.slot.tokens) for w in work) // len(work)
+            self.auto.timed(self.context.batch.n, context, target)
+
+    def _planner_of(self, slot: Slot) -> Planner:
+        return self.auto if self.auto is not None and slot.request.speculation.auto else self.fixed
+
+    def _account(self, item: _Staged, n: int, plan: Plan, target: float, drafting: float, rest: float) -> list[Event]:
+        slot = item.slot
+        if item.proposal is None or item.proposal.kept is None or not slot.stats.target_steps:
             slot.stats.prefill_seconds += target
             return []
         slot.stats.target_seconds += target
-        slot.stats.draft_seconds += draft
-        self.planner.timed(self.context.batch.n, target)
-        return [StepStats(slot.id, self.context.batch.n, tree.n_drafted, slot.step_accepted, target, draft, overhead, tree)]
-
+        slot.stats.draft_seconds += drafting
+        return [
+            StepStats(
+                slot.id, n, item.proposal.kept, slot.step_accepted, tuple(slot.emitted), target, drafting, rest, plan
+            )
+        ]

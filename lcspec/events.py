@@ -4,10 +4,14 @@ Finished or Failed."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import TYPE_CHECKING, Any, Union
 
 from lcspec.errors import LcspecError
 from lcspec.text import Piece
+from lcspec.tree import TokenTree
+
+if TYPE_CHECKING:
+    from lcspec.planner import Plan
 
 
 @dataclass(frozen=True)
@@ -59,17 +63,21 @@ class Tokens:
 
 @dataclass(frozen=True)
 class StepStats:
-    """One decode step of one request. Seconds are those of the whole step, which all running slots share."""
+    """One decode step of one request.
+
+    `width` counts all tokens of the batch without padding; seconds are those of the whole step, which all running
+    slots share. `plan` says what the planner expected.
+    """
 
     request: int
     width: int
-    drafted: int
+    tree: TokenTree
     accepted: int
+    emitted: tuple[int, ...]
     target_seconds: float
     draft_seconds: float
     overhead_seconds: float
-    tree: Any = None
-    path: tuple[int, ...] = ()
+    plan: Plan
 
 
 @dataclass

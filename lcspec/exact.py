@@ -28,12 +28,16 @@ class ScratchPad:
         self.seq = seq
         self._used = False
 
-    def fill(self, exact: bool) -> None:
-        """Pad a batch of one token to width 2 when `exact` asks for it."""
+    def at_least(self, n: int) -> int:
+        """The width that a batch of `n` tokens must be padded to for its bits to be the certified ones."""
+        return max(2, n)
+
+    def fill(self, width: int) -> None:
+        """Pad the batch to `width` tokens."""
         batch = self.context.batch
-        self._used = exact and batch.n == 1
-        if self._used:
-            batch.add(batch.first_token, 0, (self.seq,), logits=False)
+        self._used = 0 < batch.n < width
+        for pos in range(width - batch.n if self._used else 0):
+            batch.add(batch.first_token, pos, (self.seq,), logits=False)
 
     def drop(self) -> None:
         """Remove the padding's cell."""

@@ -291,7 +291,7 @@ def _check_tokens(path: Path, vocabulary: Vocabulary) -> None:
             "get another GGUF of this model"
         )
     if vocabulary.tokenizer_model not in _BYTE_LEVEL:
-        for token, kind in zip(tokens, types):  # noqa: B905 (more types than tokens do no harm)
+        for token, kind in zip(tokens, types):
             if kind == _BYTE and not _BYTE_TOKEN.fullmatch(token):
                 raise ModelFileError(f"{path} is damaged: {token!r} is no byte token; get another GGUF of this model")
 

@@ -43,7 +43,8 @@ def uniform_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> 
         key = _mix(np.asarray([seed % SEED_LIMIT], dtype=np.uint64) + _GOLDEN)
         key = _mix(key ^ (np.uint64(position) * _GOLDEN + np.uint64(stream)))
         bits = _mix(key + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
-    return ((bits >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
+    # 52 bits, so that adding a half is exact and the result is never rounded up to 1
+    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def gumbel_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> NDArray[np.float64]:
@@ -87,9 +88,9 @@ def coupled_top(dist: Distribution, seed: int, position: int, k: int) -> NDArray
 
 
 def inverse_cdf(dist: Distribution, u: float) -> int:
-    """The token at which the cumulative distribution first exceeds `u` in (0, 1)."""
-    i = int(np.searchsorted(np.cumsum(dist.probs), u * float(dist.probs.sum()), side="right"))
-    return int(dist.ids[min(i, dist.ids.size - 1)])
+    """The token at which the cumulative distribution first exceeds `u` in (0, 1); never one of probability 0."""
+    cumulative = np.cumsum(dist.probs)
+    return int(dist.ids[np.searchsorted(cumulative, u * cumulative[-1], side="right")])
 
 
 @dataclass(frozen=True)
@@ -147,7 +148,9 @@ class SamplingParams:
                 limit = f"between {low:g} and {high:g}" if high != float("inf") else f"at least {low:g}"
                 raise SamplingError(f"{name} must be {limit}, not {value:g}")
         if self.repeat_penalty <= 0:
-            raise SamplingError(f"repeat_penalty must be greater than 0 (1 switches it off), not {self.repeat_penalty:g}")
+            raise SamplingError(
+                f"repeat_penalty must be greater than 0 (1 switches it off), not {self.repeat_penalty:g}"
+            )
         if self.seed is not None and not 0 <= self.seed < SEED_LIMIT:
             raise SamplingError(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
 

@@ -61,11 +61,13 @@ class Slot:
         self.params = request.sampling
         self.sampled_drafts = False
         self.drafters: list[Drafter] = []
+        self.bits: dict[str, int] = {}  # drafter name -> its bit in TokenTree.sources
         self.stats = RequestStats()
         self.reason: str | None = None
         self.cancelled = False
         self.decode_start = 0.0
         self.step_accepted = 0
+        self.emitted: list[int] = []  # tokens of the latest verdict
         self._rows: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._row_of: list[int] = []
         self._decoder = StreamDecoder()
@@ -159,12 +161,13 @@ class Slot:
         ranked = sorted(((int(t), float(logp[t])) for t in top), key=lambda item: -item[1])
         return TokenInfo(token, drafter, float(logp[token]), tuple(ranked))
 
+    def bit_of(self, drafter: Drafter) -> int:
+        """The drafter's bit in TokenTree.sources."""
+        return self.bits[drafter.name]
+
     def drafter_of(self, source: int) -> str | None:
-        """Name of the first drafter in a node's source mask."""
-        for i, drafter in enumerate(self.drafters):
-            if source >> i & 1:
-                return drafter.name
-        return None
+        """Name of the first of the slot's drafters in a node's source mask."""
+        return next((d.name for d in self.drafters if source & self.bits[d.name]), None)
 
     def count(self, tree: TokenTree, verdict: Verdict, emitted: int) -> int:
         """Add a decode step to the statistics; returns how many drafted nodes were accepted and emitted."""
@@ -182,8 +185,8 @@ class Slot:
                 counts.extend([0] * (depth + 1 - len(counts)))
             stats.drafted_by_depth[depth] += 1
             stats.accepted_by_depth[depth] += node in taken
-            for i, drafter in enumerate(self.drafters):
-                if tree.sources[node] >> i & 1:
+            for drafter in self.drafters:
+                if tree.sources[node] & self.bits[drafter.name]:
                     tally = stats.by_drafter.setdefault(drafter.name, {"drafted": 0, "accepted": 0})
                     tally["drafted"] += 1
                     tally["accepted"] += node in taken

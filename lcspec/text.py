@@ -46,7 +46,8 @@ class StopStrings:
         text = "".join(p.text for p in self._held)
         hits = [(at, s) for s in self.stops if (at := text.find(s)) >= 0]
         if hits:
-            at, self.found = min(hits, key=lambda hit: (hit[0], -len(hit[1])))
+            # The stop string that is complete first (of those, the longest), however the text was cut into pieces.
+            at, self.found = min(hits, key=lambda hit: (hit[0] + len(hit[1]), hit[0]))
             return self._release(at)
         return self._release(len(text) - self._suspicious(text))
 

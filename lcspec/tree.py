@@ -58,7 +58,8 @@ class TokenTree:
         parents: index of each node's parent; -1 for node 0.
         depths: distance from node 0.
         probs: the drafter's own estimate that the node is accepted given that its parent was, in [0, 1].
-        sources: bit mask of the drafters that proposed the node (bit i = i-th drafter of the request).
+        sources: bit mask of the drafters that proposed the node (bit i = i-th drafter of the engine).
+        features: a small number the drafter attaches for calibration (match length, rank among siblings).
         trials: for parents with *sampled* children, every draw in order (see `Trial`).
     """
 
@@ -67,6 +68,7 @@ class TokenTree:
     depths: list[int] = field(default_factory=lambda: [0])
     probs: list[float] = field(default_factory=lambda: [1.0])
     sources: list[int] = field(default_factory=lambda: [0])
+    features: list[int] = field(default_factory=lambda: [0])
     trials: dict[int, list[Trial]] = field(default_factory=dict)
     _children: list[dict[int, int]] = field(default_factory=lambda: [{}], repr=False)
 
@@ -76,7 +78,9 @@ class TokenTree:
         return cls(tokens=[int(pending)])
 
     @classmethod
-    def chain(cls, pending: int, tokens: Iterable[int], probs: Iterable[float] | None = None, source: int = 0) -> TokenTree:
+    def chain(
+        cls, pending: int, tokens: Iterable[int], probs: Iterable[float] | None = None, source: int = 0
+    ) -> TokenTree:
         """A single path below the pending token."""
         tree = cls.root(pending)
         tokens = list(tokens)
@@ -93,15 +97,24 @@ class TokenTree:
         """Nodes other than the pending token."""
         return len(self.tokens) - 1
 
-    def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0) -> int:
+    def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0, feature: int = 0) -> int:
         """Add `token` below `parent` and return its node; an existing equal child is merged instead.
 
-        A merged child keeps the larger estimate and remembers both proposers.
+        A merged child keeps the larger estimate (with its feature) and remembers both proposers.
         """
+        node = self._node(parent, token, prob, source, feature)
+        drawn = self.trials.get(parent)
+        if drawn is not None and not any(t.child == node and t.draft is None for t in drawn):
+            drawn.append(Trial(node, None))
+        return node
+
+    def _node(self, parent: int, token: int, prob: float, source: int, feature: int = 0) -> int:
+        """`add` without a word to the trials."""
         token = int(token)
         known = self._children[parent].get(token)
         if known is not None:
-            self.probs[known] = max(self.probs[known], float(prob))
+            if float(prob) > self.probs[known]:
+                self.probs[known], self.features[known] = float(prob), feature
             self.sources[known] |= source
             return known
         node = len(self.tokens)
@@ -110,6 +123,7 @@ class TokenTree:
         self.depths.append(self.depths[parent] + 1)
         self.probs.append(float(prob))
         self.sources.append(source)
+        self.features.append(feature)
         self._children[parent][token] = node
         self._children.append({})
         return node
@@ -117,7 +131,7 @@ class TokenTree:
     def add_sampled(self, parent: int, token: int, draft: Distribution, source: int = 0) -> int:
         """Add a child drawn from `draft`, recording the draw for the sampling verifiers."""
         deterministic = [Trial(c, None) for c in self.children(parent)] if parent not in self.trials else []
-        node = self.add(parent, token, draft.prob_of(token), source)
+        node = self._node(parent, token, draft.prob_of(token), source)
         self.trials.setdefault(parent, deterministic).append(Trial(node, draft))
         return node
 
@@ -132,10 +146,7 @@ class TokenTree:
     def trials_of(self, node: int) -> list[Trial]:
         """The attempts below `node` in order: recorded draws, else each child as a deterministic proposal."""
         recorded = self.trials.get(node)
-        if recorded is None:
-            return [Trial(c, None) for c in self.children(node)]
-        seen = {t.child for t in recorded}
-        return recorded + [Trial(c, None) for c in self.children(node) if c not in seen]
+        return [Trial(c, None) for c in self.children(node)] if recorded is None else list(recorded)
 
     def leaves(self) -> list[int]:
         """Nodes without children; `[0]` for a bare root."""
@@ -170,20 +181,26 @@ class TokenTree:
     def merge(self, other: TokenTree) -> None:
         """Merge `other` (same pending token) into this tree; equal paths share their nodes.
 
+        Where children were drawn, this tree's trials come first and no draw is left out because of the token it
+        drew: a drawn child that was also proposed deterministically is tried once as either.
+
         Raises:
             ValueError: the pending tokens differ.
         """
         if other.tokens[0] != self.tokens[0]:
             raise ValueError("only trees below the same pending token can be merged")
+        known = len(self)
         place = {0: 0}
         for i in range(1, len(other)):
-            place[i] = self.add(place[other.parents[i]], other.tokens[i], other.probs[i], other.sources[i])
-        for parent, trials in other.trials.items():
-            here = place[parent]
-            mine = self.trials_of(here)
-            mapped = [Trial(place[t.child], t.draft) for t in trials]
-            fresh = {t.child for t in mapped}
-            self.trials[here] = [t for t in mine if t.draft is not None or t.child not in fresh] + mapped
+            place[i] = self._node(
+                place[other.parents[i]], other.tokens[i], other.probs[i], other.sources[i], other.features[i]
+            )
+        for parent, here in place.items():
+            if parent in other.trials or here in self.trials:
+                mine = self.trials.get(here, [Trial(c, None) for c in self.children(here) if c < known])
+                certain = {t.child for t in mine if t.draft is None}
+                theirs = [Trial(place[t.child], t.draft) for t in other.trials_of(parent)]
+                self.trials[here] = mine + [t for t in theirs if t.draft is not None or t.child not in certain]
 
     def pruned(self, keep: Sequence[int]) -> TokenTree:
         """The tree made of the nodes in `keep` (node 0 implied; every kept node's parent must be kept).
@@ -198,7 +215,7 @@ class TokenTree:
             parent = self.parents[i]
             if parent not in place:
                 raise ValueError(f"node {i} is kept without its parent {parent}")
-            place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i])
+            place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i], self.features[i])
         for parent, trials in self.trials.items():
             if parent in place and all(t.child in place for t in trials):
                 out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in trials]
@@ -207,31 +224,44 @@ class TokenTree:
     def best(self, n: int) -> TokenTree:
         """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
 
-        Parents whose children were sampled are kept or dropped as a whole: dropping a draw because of
-        the token it drew would change the distribution of the sampling verifiers.
+        Parents whose children were sampled are kept or dropped as a whole, and count every draw, repeated or not:
+        a choice that depends on the tokens drawn would change the distribution of the sampling verifiers.
         """
+        if self.trials:
+            return self._whole_groups(n, free=0)
         if self.n_drafted <= n:
             return self
         if n <= 0:
             return TokenTree.root(self.tokens[0])
         reach = self.path_probs()
-        if not self.trials:
-            # stable, so that among equals the earlier node (its parent, if anything) comes first
-            order = np.argsort(-reach[1:], kind="stable")[:n] + 1
-            return self.pruned(order.tolist())
+        # stable, so that among equals the earlier node (its parent, if anything) comes first
+        order = np.argsort(-reach[1:], kind="stable")[:n] + 1
+        return self.pruned(order.tolist())
+
+    def _whole_groups(self, room: int, free: int) -> TokenTree:
+        """The children of the likeliest nodes, all or none of a node's, while they fit in `room`; `free` of each
+        node's children cost nothing. Whether a node's children are kept never depends on the tokens they drew.
+        """
+        reach = self.path_probs()
         kept: list[int] = []
         open_groups = [0]
         while open_groups:
             parent = max(open_groups, key=lambda g: reach[g])
             open_groups.remove(parent)
-            kids = self.children(parent)
-            if len(kept) + len(kids) <= n:
-                kept += kids
-                open_groups += kids
+            cost = max(0, len(self.trials_of(parent)) - free)
+            if cost <= room:
+                room -= cost
+                kept += self.children(parent)
+                open_groups += self.children(parent)
         return self.pruned(kept)
 
     def with_leaves(self, n: int) -> TokenTree:
-        """The tree without its least likely branches, so that at most `n` leaves remain (n >= 1)."""
+        """The tree without its least likely branches, so that at most `n` leaves remain (n >= 1).
+
+        As in `best`, sampled children are kept or dropped as a whole.
+        """
+        if self.trials:
+            return self._whole_groups(n - 1, free=1)
         leaves = self.leaves()
         if len(leaves) <= n:
             return self

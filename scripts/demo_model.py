@@ -122,6 +122,13 @@ class DemoModel(nn.Module):
             x = block(x, rope, cache[i] if cache is not None else None, past)
         return self.head(F.rms_norm(x, (self.shape.width,), self.norm, self.shape.norm_eps))
 
+    @torch.no_grad()
+    def start_from(self, other: DemoModel) -> None:
+        """Start with the closest token and output vectors of this width to those of a wider model with the same tokens."""
+        for mine, theirs in ((self.embed.weight, other.embed.weight), (self.head.weight, other.head.weight)):
+            left, scale, _ = torch.linalg.svd(theirs, full_matrices=False)
+            mine.copy_(left[:, : self.shape.width] * scale[: self.shape.width])
+
     def new_cache(self, batch: int, length: int) -> Cache:
         """An empty key/value cache."""
         size = batch, self.shape.kv_heads, length, self.shape.head_width

@@ -22,8 +22,10 @@ import math
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +38,9 @@ ROWS, LENGTH = 8, 512
 # The last part of the target's training uses rows twice as long, so that the model knows positions up to 1024.
 LONG_FROM, LONG_ROWS, LONG_LENGTH = 0.8, 4, 1024
 DRAFT_ROWS = 8
+PART_TOKENS = 1024  # of a batch, given to a thread at a time
 SAMPLED_SHARE = 0.5  # of the draft's rows: text the target sampled itself
-CHECKPOINT_SECONDS, EVALUATE_SECONDS = 120, 180
+CHECKPOINT_SECONDS, EVALUATE_SECONDS = 120, 600
 
 PROBE_TEXTS = (
     "Hi, can I get a large iced latte with oat milk, please?",
@@ -112,10 +115,58 @@ def learning_rate(peak: float, step: int, progress: float) -> float:
     return peak * min(1.0, (step + 1) / WARMUP_STEPS) * (FINAL_SHARE + (1 - FINAL_SHARE) * cosine)
 
 
-def train(model, name: str, minutes: float, peak: float, loss_of: Callable, evaluate: Callable, work: Path) -> None:
+def gradients(model, batch: np.ndarray, loss_of: Callable, pool: ThreadPoolExecutor, threads: int) -> float:
+    """Set the gradients of the mean loss of a batch, and return the loss.
+
+    Every thread takes small parts of the batch until none is left. Compared with threads inside each operation, a core
+    that other work keeps busy then does fewer parts instead of holding up the other cores.
+    """
+    import torch
+
+    parameters = list(model.parameters())
+    count = max(1, batch.size // PART_TOKENS)
+    parts = iter([part for part in np.array_split(batch, min(count, len(batch))) if len(part)])
+    lock = threading.Lock()
+
+    def work() -> tuple[list, float]:
+        torch.set_num_threads(1)  # of this thread only
+        sums, total = [], 0.0
+        while True:
+            with lock:
+                part = next(parts, None)
+            if part is None:
+                return sums, total
+            loss = loss_of(part) * (len(part) / len(batch))
+            found = torch.autograd.grad(loss, parameters)
+            total += loss.item()
+            if sums:
+                torch._foreach_add_(sums, found)
+            else:
+                sums = list(found)
+
+    results = [job.result() for job in [pool.submit(work) for _ in range(threads)]]
+    shares = [sums for sums, _ in results if sums]
+    for other in shares[1:]:
+        torch._foreach_add_(shares[0], other)
+    for parameter, gradient in zip(parameters, shares[0], strict=True):
+        parameter.grad = gradient
+    return sum(total for _, total in results)
+
+
+def train(
+    model,
+    name: str,
+    minutes: float,
+    peak: float,
+    batch_of: Callable,
+    loss_of: Callable,
+    evaluate: Callable,
+    args: argparse.Namespace,
+) -> None:
     """The loop both models share: AdamW, clipping, clock-driven schedule, resumable checkpoints.
 
-    `loss_of(progress)` gives the loss of a fresh batch and its number of tokens; `evaluate()` a dict of figures.
+    `batch_of(progress)` gives a fresh batch of rows, `loss_of(rows)` the mean loss of some of them, and `evaluate()` a
+    dict of figures.
     """
     import torch
 
@@ -123,7 +174,8 @@ def train(model, name: str, minutes: float, peak: float, loss_of: Callable, eval
     norms = [p for p in model.parameters() if p.dim() != 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
-    path = work / f"{name}.pt"
+    path = args.work / f"{name}.pt"
+    pool = ThreadPoolExecutor(args.threads)
     clock, step, tokens = Clock(minutes * 60), 0, 0
     if path.exists():
         state = torch.load(path, weights_only=True)
@@ -137,21 +189,23 @@ def train(model, name: str, minutes: float, peak: float, loss_of: Callable, eval
         temporary = path.with_suffix(".tmp")
         torch.save(state | {"elapsed": clock.elapsed, "step": step, "tokens": tokens}, temporary)
         temporary.replace(path)
-        model.save_weights(work / f"{name}-weights.npz", steps=step, tokens=tokens, minutes=clock.elapsed / 60, **facts)
+        model.save_weights(
+            args.work / f"{name}-weights.npz", steps=step, tokens=tokens, minutes=clock.elapsed / 60, **facts
+        )
 
     saved = evaluated = clock.elapsed
     while (progress := clock.progress) < 1:
         for group in optimizer.param_groups:
             group["lr"] = learning_rate(peak, step, progress)
-        loss, count = loss_of(progress)
-        loss.backward()
+        batch = batch_of(progress)
+        loss = gradients(model, batch, loss_of, pool, args.threads)
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        step, tokens = step + 1, tokens + count
+        step, tokens = step + 1, tokens + batch.size
         if step % 50 == 0:
             speed = tokens / clock.elapsed
-            log(f"{name} step {step} {clock.elapsed / 60:.1f} min loss {loss.item():.3f} {speed:.0f} tokens/s")
+            log(f"{name} step {step} {clock.elapsed / 60:.1f} min loss {loss:.3f} {speed:.0f} tokens/s")
         if clock.elapsed - evaluated > EVALUATE_SECONDS:
             log(f"{name} {evaluate()}")
             evaluated = clock.elapsed
@@ -210,11 +264,16 @@ def target_stage(args: argparse.Namespace) -> None:
     mixture = demo_data.Mixture(decks(args.work, seed), SHARES, seed)
     sets = validation(args.work)
 
-    def loss_of(progress: float):
-        rows, length = (ROWS, LENGTH) if progress < LONG_FROM else (LONG_ROWS, LONG_LENGTH)
-        return cross_entropy(model, mixture.batch(rows, length)), rows * length
+    def batch_of(progress: float) -> np.ndarray:
+        return mixture.batch(*((ROWS, LENGTH) if progress < LONG_FROM else (LONG_ROWS, LONG_LENGTH)))
 
-    train(model, "target", args.target_minutes, PEAK_RATE, loss_of, lambda: evaluate_losses(model, sets), args.work)
+    def loss_of(rows: np.ndarray):
+        return cross_entropy(model, rows)
+
+    def evaluate() -> dict[str, float]:
+        return evaluate_losses(model, sets)
+
+    train(model, "target", args.target_minutes, PEAK_RATE, batch_of, loss_of, evaluate, args)
 
 
 def load_model(path: Path, shape):
@@ -271,6 +330,7 @@ def draft_stage(args: argparse.Namespace) -> None:
     sampled = np.stack(sampled_texts(target, args.work, args.seed, args.samples)).astype(np.int64)
     random = np.random.default_rng(args.seed)
     draft = DemoModel(DRAFT_SHAPE)
+    draft.start_from(target)
     sets = validation(args.work)
 
     def divergence(rows: np.ndarray):
@@ -281,14 +341,15 @@ def draft_stage(args: argparse.Namespace) -> None:
             student = torch.log_softmax(draft(tokens).float().flatten(0, 1), -1)
         return torch.nn.functional.kl_div(student, teacher, reduction="batchmean", log_target=True)
 
-    def loss_of(progress: float):
+    def batch_of(progress: float) -> np.ndarray:
         if random.random() < SAMPLED_SHARE:
-            rows = sampled[random.integers(len(sampled), size=DRAFT_ROWS * LENGTH // sampled.shape[1]), :-1]
-        else:
-            rows = mixture.batch(DRAFT_ROWS, LENGTH)[:, :-1]
-        return divergence(rows), rows.size
+            return sampled[random.integers(len(sampled), size=DRAFT_ROWS * LENGTH // sampled.shape[1]), :-1]
+        return mixture.batch(DRAFT_ROWS, LENGTH)[:, :-1]
 
-    train(draft, "draft", args.draft_minutes, DRAFT_PEAK_RATE, loss_of, lambda: evaluate_losses(draft, sets), args.work)
+    def evaluate() -> dict[str, float]:
+        return evaluate_losses(draft, sets)
+
+    train(draft, "draft", args.draft_minutes, DRAFT_PEAK_RATE, batch_of, divergence, evaluate, args)
 
 
 def export_stage(args: argparse.Namespace) -> None:
@@ -327,7 +388,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--samples", type=int, default=3072, help="texts sampled from the target to distil from")
     parser.add_argument("--models", nargs="+", choices=["target", "draft"], default=["target", "draft"],
                         help="what to export")  # fmt: skip
-    parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 leaves it to torch")
+    parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--llama-python", help="interpreter with llama_cpp for the stages export and report")
     return parser.parse_args()
@@ -345,7 +406,7 @@ def main() -> None:
             command = [args.llama_python, __file__, stage, "--work", args.work, "--out", args.out]
             subprocess.run([*map(str, command), "--models", *args.models], check=True)
             continue
-        if stage in ("target", "draft") and args.threads:
+        if stage in ("target", "draft"):
             import torch
 
             torch.set_num_threads(args.threads)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Protocol, Sequence
+from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence
 
 from lcspec.config import DrafterSpec
 from lcspec.errors import UsageError
@@ -46,11 +46,22 @@ class SlotView(Protocol):
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a drafter may propose this step: `nodes` in all, no deeper than `depth`, `branch` children a node."""
+    """How much a drafter may propose this step.
+
+    Attributes:
+        nodes: drafted nodes in all.
+        depth: no node deeper than this.
+        branch: children a node; 1 is a chain.
+        source: the drafter's bit, for TokenTree.add.
+        keep_going: asked by costly drafters after every level with the tree so far and its newest nodes: is another
+            level worth its time? None means yes.
+    """
 
     nodes: int
     depth: int
     branch: int
+    source: int = 0
+    keep_going: Callable[[TokenTree, Iterable[int]], bool] | None = None
 
 
 class Drafter(Protocol):
@@ -59,11 +70,13 @@ class Drafter(Protocol):
     Attributes:
         name: its registry name, shown to users.
         default_nodes: nodes a step when nobody says otherwise.
+        costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
         wants_hidden: it needs the target's hidden states (see `observe`).
     """
 
     name: str
     default_nodes: int
+    costly: bool
     wants_hidden: bool
 
     def begin(self, slot: SlotView, spec: DrafterSpec) -> None:

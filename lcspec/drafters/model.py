@@ -45,6 +45,7 @@ class ModelDrafter:
 
     name = "model"
     default_nodes = 5
+    costly = True
     wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
@@ -58,7 +59,12 @@ class ModelDrafter:
         if env.draft_path is None:
             raise UsageError("the model drafter needs a draft model: add --draft DRAFT.gguf")
         options = ModelOptions(
-            env.draft_path, ctx=env.ctx, slots=env.slots, threads=env.threads, gpu_layers=env.gpu_layers, max_width=MAX_LEVEL
+            env.draft_path,
+            ctx=env.ctx,
+            slots=env.slots,
+            threads=env.threads,
+            gpu_layers=env.gpu_layers,
+            max_width=MAX_LEVEL,
         )
         self.model = Model.load(options, env.progress)
         try:
@@ -99,29 +105,12 @@ class ModelDrafter:
         state.tree, state.placed = tree, {0: 0}
         level = [0]
         while True:
-            rows = self.context.logits()
-            reach = {node: float(np.prod([tree.probs[v] for v in tree.path_to(node)])) for node in level}
-            fresh: list[int] = []
-            for node, row in zip(level, rows):
-                position = base + tree.depths[node] + 1
-                room = 1 if slot.sampled_drafts else branch
-                for token, prob, dist in self._children(slot, row[: self.n_vocab], position, room):
-                    if dist is not None:
-                        child = tree.add_sampled(node, token, dist)
-                        if prob >= state.p_min:
-                            fresh.append(child)
-                    elif reach[node] * prob >= state.p_min ** (tree.depths[node] + 1):
-                        fresh.append(tree.add(node, token, prob))
-            if not fresh or tree.depths[fresh[0]] >= depth or (branch == 1 and tree.n_drafted >= budget.nodes):
+            fresh = self._expand(state, slot, tree, level, base, budget, branch)
+            enough = branch == 1 and tree.n_drafted >= budget.nodes
+            if not fresh or enough or tree.depths[fresh[0]] >= depth:
                 break
-            # Deeper levels can only add nodes that are less probable than their parents; expand the best ones.
-            paths = tree.path_probs()
-            fresh.sort(key=lambda v: -paths[v])
-            level = fresh[: min(branch * 2, MAX_LEVEL)] if branch > 1 else fresh
-            if branch > 1 and tree.n_drafted >= budget.nodes:
-                floor = np.sort(paths[1:])[-budget.nodes]
-                level = [v for v in level if paths[v] * 0.9 > floor]
-            if not level:
+            level = fresh if branch == 1 else self._next_level(tree, fresh, budget.nodes, branch)
+            if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
             self._decode_level(state, tree, level, base)
         return tree.best(budget.nodes)
@@ -152,6 +141,34 @@ class ModelDrafter:
         """Free the draft model."""
         self.context.close()
         self.model.close()
+
+    def _expand(
+        self, state: _State, slot: SlotView, tree: TokenTree, level: list[int], base: int, budget: Budget, branch: int
+    ) -> list[int]:
+        """Add the children of the nodes just decoded; returns those worth looking below."""
+        fresh: list[int] = []
+        planned = budget.keep_going is not None
+        for node, row in zip(level, self.context.logits()):
+            position = base + tree.depths[node] + 1
+            room = 1 if slot.sampled_drafts else branch
+            found = self._children(slot, row[: self.n_vocab], position, room)
+            for rank, (token, prob, dist) in enumerate(found):
+                if dist is not None:
+                    # A draw stays whatever it drew; only what comes below it may depend on how likely it was.
+                    child = tree.add_sampled(node, token, dist, budget.source)
+                    if planned or prob >= state.p_min:
+                        fresh.append(child)
+                elif planned or prob >= state.p_min:
+                    fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
+        return fresh
+
+    @staticmethod
+    def _next_level(tree: TokenTree, fresh: list[int], nodes: int, branch: int) -> list[int]:
+        """The most probable of the new nodes that could still have a child among the `nodes` best of the tree."""
+        paths = tree.path_probs()
+        floor = np.sort(paths[1:])[-nodes] if tree.n_drafted >= nodes else 0.0
+        ranked = sorted((v for v in fresh if paths[v] > floor), key=lambda v: -paths[v])
+        return ranked[: min(branch * 2, MAX_LEVEL)]
 
     def _catch_up(self, state: _State, slot: SlotView, base: int) -> None:
         """Decode the tokens the draft has not seen; the last row is node 0's."""

@@ -53,6 +53,7 @@ class NgramDrafter:
 
     name = "ngram"
     default_nodes = 3
+    costly = False
     wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
@@ -74,12 +75,12 @@ class NgramDrafter:
             places = index.occurrences(n)
             if not places:
                 continue
-            self._add(tree, index.tokens, places, budget)
+            self._add(tree, index.tokens, places, budget, n)
             if budget.branch == 1 or tree.n_drafted >= budget.nodes:
                 break
         return tree
 
-    def _add(self, tree: TokenTree, tokens: list[int], places: list[int], budget: Budget) -> None:
+    def _add(self, tree: TokenTree, tokens: list[int], places: list[int], budget: Budget, n: int) -> None:
         """Walk all occurrences together, always down the most frequent (then newest) continuation first."""
         open_nodes: list[tuple[int, list[int]]] = [(0, places)]
         while open_nodes and tree.n_drafted < budget.nodes:
@@ -95,7 +96,7 @@ class NgramDrafter:
                 if len(tree.children(node)) >= budget.branch and tree.child(node, token) is None:
                     continue
                 # One more occurrence than counted keeps a single match from looking certain.
-                child = tree.add(node, token, len(rest) / (len(here) + 1))
+                child = tree.add(node, token, len(rest) / (len(here) + 1), budget.source, feature=n)
                 open_nodes.append((child, rest))
 
     def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:

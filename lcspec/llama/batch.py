@@ -37,7 +37,9 @@ class Batch:
         self._seq_id = np.zeros((n_max, n_seq), dtype=np.int32)
         self._logits = np.zeros(n_max, dtype=np.int8)
         # llama_batch wants a pointer per token: row i of _seq_id
-        self._rows = (self._seq_id.ctypes.data + np.arange(n_max, dtype=np.uintp) * self._seq_id.strides[0]).astype(np.uintp)
+        self._rows = (self._seq_id.ctypes.data + np.arange(n_max, dtype=np.uintp) * self._seq_id.strides[0]).astype(
+            np.uintp
+        )
         self.struct = C.llama_batch()
         self.struct.token = _pointer(self._token, ctypes.c_int32)
         self.struct.pos = _pointer(self._pos, ctypes.c_int32)

@@ -22,7 +22,7 @@ def schema_to_gbnf(schema: str | dict[str, Any]) -> str:
         except ValueError as error:
             raise GrammarError(f"the JSON schema is not JSON: {error}") from error
     if not isinstance(schema, dict):
-        raise GrammarError("the JSON schema must be an object such as {\"type\": \"object\", ...}")
+        raise GrammarError('the JSON schema must be an object such as {"type": "object", ...}')
     try:
         return str(json_schema_to_gbnf(json.dumps(schema)))
     except Exception as error:  # the converter raises whatever it trips over

@@ -12,7 +12,7 @@ from typing import Any, Iterator
 # A failed assertion inside the library would start a debugger to print its stack.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-import llama_cpp as C  # noqa: E402
+import llama_cpp as C
 
 __all__ = ["C", "ERROR_LEVEL", "init", "last_errors", "log_to_stderr", "version"]
 

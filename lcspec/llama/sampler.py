@@ -124,7 +124,9 @@ def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
     with error_reason("it does not parse") as reason:
         handle = C.llama_sampler_init_grammar(vocab.handle, text.encode(), b"root") if text.strip() else None
     if not handle:
-        raise GrammarError(f"the grammar is not valid GBNF ({reason[0]}): it needs a rule named root; see llama.cpp's grammars guide")
+        raise GrammarError(
+            f"the grammar is not valid GBNF ({reason[0]}): it needs a rule named root; see llama.cpp's grammars guide"
+        )
     return handle
 
 

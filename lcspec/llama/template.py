@@ -54,7 +54,9 @@ class ChatTemplate:
             "bos_token": vocab.text([vocab.bos], special=True) if vocab.bos >= 0 else "",
             "eos_token": vocab.text([vocab.eos], special=True) if vocab.eos >= 0 else "",
         }
-        env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"])
+        env = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
         env.filters["tojson"] = _tojson
         env.globals["raise_exception"] = _raise_exception
         env.globals["strftime_now"] = lambda form: datetime.datetime.now().strftime(form)

@@ -1,0 +1,62 @@
+"""What lcspec learned about models on this machine, as small JSON files in the user's cache directory.
+
+A file that is missing, unreadable, of another version or nonsense is simply measured again; a directory that cannot be
+written costs a re-measurement next time, never an error.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import platformdirs
+
+FORMAT = 1
+
+
+def cache_dir() -> Path:
+    """The user's cache directory (LCSPEC_CACHE_DIR moves it)."""
+    return Path(os.environ.get("LCSPEC_CACHE_DIR") or platformdirs.user_cache_dir("lcspec"))
+
+
+def file_identity(path: Path) -> str:
+    """Changes when the file is replaced: its real path, size and modification time."""
+    stat = path.stat()
+    return f"{path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
+
+
+def key_of(*parts: object) -> str:
+    """A file name for what `parts` identify."""
+    return hashlib.sha256("\0".join(str(p) for p in parts).encode()).hexdigest()[:32]
+
+
+def load(kind: str, key: str) -> Any:
+    """The stored value, or None."""
+    try:
+        data = json.loads((cache_dir() / kind / f"{key}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return None
+    return data.get("value") if isinstance(data, dict) and data.get("format") == FORMAT else None
+
+
+def save(kind: str, key: str, value: Any) -> bool:
+    """Store a value atomically; False if the directory cannot be written."""
+    folder = cache_dir() / kind
+    temporary = None
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump({"format": FORMAT, "value": value}, file)
+        os.replace(temporary, folder / f"{key}.json")
+    except OSError:
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+        return False
+    return True

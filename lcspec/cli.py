@@ -1,0 +1,191 @@
+"""The command line. Commands import what they need when they run: `lcspec --help` loads no model library."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import Any, Callable, NoReturn
+
+import click
+
+from lcspec import __version__
+from lcspec.errors import LcspecError, UsageError
+
+MODEL_PATH = click.Path(path_type=Path)
+CONFIG_NAME = "config.toml"
+
+
+def _config_path() -> Path:
+    import platformdirs
+
+    return Path(platformdirs.user_config_dir("lcspec")) / CONFIG_NAME
+
+
+def _load_defaults(path: Path | None) -> dict[str, Any]:
+    """Defaults of every command from a TOML file: a table per command, keys named like the options."""
+    chosen = path or _config_path()
+    if not chosen.exists():
+        if path is not None:
+            raise UsageError(f"there is no configuration file {path}")
+        return {}
+    from lcspec.config import load_toml
+
+    data = load_toml(chosen)
+    return {
+        section: {key.replace("-", "_"): value for key, value in table.items()}
+        for section, table in data.items()
+        if isinstance(table, dict)
+    }
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LCSPEC"})
+@click.version_option(__version__, prog_name="lcspec")
+@click.option("--config", type=MODEL_PATH, help="TOML file with defaults for the options of each command.")
+@click.pass_context
+def cli(ctx: click.Context, config: Path | None) -> None:
+    """Faster answers from the GGUF model you already have, with the same text."""
+    ctx.default_map = _load_defaults(config)
+
+
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def _stacked(*options: Decorator) -> Decorator:
+    def apply(function: Callable[..., Any]) -> Callable[..., Any]:
+        for option in reversed(options):
+            function = option(function)
+        return function
+
+    return apply
+
+
+class GpuLayers(click.ParamType):
+    """auto | all | a number."""
+
+    name = "auto|all|N"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int | None:
+        """To ModelOptions.gpu_layers."""
+        if value in (None, "auto"):
+            return None
+        if value == "all":
+            return -1
+        try:
+            layers = int(value)
+        except ValueError:
+            layers = -2
+        if layers < -1:
+            self.fail(f"{value!r} is not auto, all or a number of layers", param, ctx)
+        return layers
+
+
+engine_options = _stacked(
+    click.option("--draft", type=MODEL_PATH, help="Draft model: a smaller GGUF with the same vocabulary."),
+    click.option(
+        "--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens (0: the model's, at most 8192)."
+    ),
+    click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores)."),
+    click.option("--gpu-layers", type=GpuLayers(), default="auto", help="Layers on the GPU.", show_default=True),
+    click.option(
+        "--kv-type", default="f16", show_default=True, help="KV cache element type: f16, f32, bf16, q8_0, q4_0."
+    ),
+)
+
+speculation_options = _stacked(
+    click.option(
+        "--speculate",
+        default="auto",
+        show_default=True,
+        metavar="auto|off|NAME[,NAME...]",
+        help="Drafters to use, each NAME[:option=value...], e.g. ngram or model:branch=3.",
+    ),
+    click.option("--max-draft", type=click.IntRange(min=0), help="Drafted tokens per step at most."),
+    click.option(
+        "--verifier", default="coupled", show_default=True, help="How drafts are accepted: coupled or rejection."
+    ),
+    click.option(
+        "--exact", is_flag=True, help="The same bits as without speculation (F32, Q8_0 and Q4_0 models on CPU)."
+    ),
+)
+
+sampling_options = _stacked(
+    click.option("--temperature", "--temp", type=float, default=0.8, show_default=True, help="0 is greedy."),
+    click.option("--top-k", type=int, default=40, show_default=True),
+    click.option("--top-p", type=float, default=0.95, show_default=True),
+    click.option("--min-p", type=float, default=0.05, show_default=True),
+    click.option("--typical-p", type=float, default=1.0, show_default=True),
+    click.option("--repeat-penalty", type=float, default=1.0, show_default=True),
+    click.option("--repeat-last-n", type=int, default=64, show_default=True),
+    click.option("--frequency-penalty", type=float, default=0.0, show_default=True),
+    click.option("--presence-penalty", type=float, default=0.0, show_default=True),
+    click.option("--dry-multiplier", type=float, default=0.0, show_default=True),
+    click.option("--xtc-probability", type=float, default=0.0, show_default=True),
+    click.option("--seed", type=int, help="Seed of the sampling noise (default: a new one, which is reported)."),
+)
+
+
+@cli.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("-p", "--prompt", help="The prompt.")
+@click.option("-f", "--file", "prompt_file", type=MODEL_PATH, help="Read the prompt from a file.")
+@click.option("--chat", is_flag=True, help="Treat the prompt as a user's message in the model's chat template.")
+@click.option("--system", help="System message, with --chat.")
+@click.option("-n", "--max-tokens", type=click.IntRange(min=0), help="Tokens to generate at most.")
+@click.option("--stop", multiple=True, help="End the text at this string (repeatable).")
+@click.option("--grammar-file", type=MODEL_PATH, help="GBNF grammar the text must follow.")
+@click.option("--json-schema", help="JSON schema (or a file with one) the text must follow.")
+@sampling_options
+@engine_options
+@speculation_options
+@click.option("--ignore-eos", is_flag=True, help="Go on after the model's end token.")
+@click.option("--lens", is_flag=True, help="Colour accepted tokens by the drafter that proposed them.")
+@click.option("--stats", is_flag=True, help="Print statistics to stderr.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
+@click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
+def generate(**options: Any) -> None:
+    """Complete a prompt (or answer it, with --chat). Without MODEL the bundled demonstration pair serves."""
+    from lcspec.generate import run
+
+    sys.exit(run(**options))
+
+
+@cli.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def inspect(model: Path | None, as_json: bool) -> None:
+    """Say what a GGUF is and what speculation it allows."""
+    from lcspec.inspect import run
+
+    run(model, as_json)
+
+
+def main() -> NoReturn:
+    """Entry point: one line for every expected error, and an exit code (2 usage, 1 run time, 130 interrupted)."""
+    try:
+        cli.main(standalone_mode=False)
+        code = 0
+    except click.ClickException as error:
+        error.show()
+        code = error.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        code = 130
+    except LcspecError as error:
+        click.echo(f"lcspec: {error}", err=True)
+        code = error.exit_code
+    except BrokenPipeError:
+        # The reader went away (`| head`): nothing to say, and nothing more to flush.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else 1
+    except (OSError, MemoryError) as error:
+        click.echo(f"lcspec: {error or 'out of memory: try a smaller model or --ctx'}", err=True)
+        code = 1
+    except Exception as error:  # a bug of ours: no traceback unless asked for
+        if os.environ.get("LCSPEC_DEBUG"):
+            traceback.print_exc()
+        click.echo(f"lcspec: internal error: {error!r}; LCSPEC_DEBUG=1 shows where. Please report it.", err=True)
+        code = 1
+    sys.exit(code)

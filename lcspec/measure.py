@@ -1,0 +1,203 @@
+"""Measuring T(n) on the engine's own context, and keeping what was learned between sessions."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Sequence
+
+from lcspec import cache
+from lcspec.acceptance import Acceptance
+from lcspec.config import ModelOptions
+from lcspec.cost import CostCurve
+from lcspec.errors import DecodeError, TokenizeError
+from lcspec.llama import Context, version
+from lcspec.planner import AutoPlanner
+
+if TYPE_CHECKING:
+    from lcspec.engine import Engine
+
+MAX_WIDTH = 32
+SHORT_CONTEXT = 32
+LONG_CONTEXT = 512
+# What the first use of a model may spend on measuring, seconds.
+QUICK_SECONDS = 3.0
+
+Progress = Callable[[float], None]
+
+
+def sample_tokens(context: Context, n: int) -> list[int]:
+    """`n` tokens of real text: a mixture-of-experts model would wake too few experts on a repeated token."""
+    vocab = context.model.vocab
+    text = "\n".join(p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))[:6])
+    try:
+        tokens = vocab.tokenize(text, special=False)
+    except TokenizeError:
+        tokens = [t for t in range(vocab.n_tokens) if not vocab.is_end(t)]
+    return (tokens * (n // max(1, len(tokens)) + 1))[:n]
+
+
+class Meter:
+    """Decodes real text at chosen widths on a scratch sequence of a context and times it."""
+
+    def __init__(self, context: Context, seq: int) -> None:
+        self.context = context
+        self.seq = seq
+        self.tokens = sample_tokens(context, LONG_CONTEXT + 64 + MAX_WIDTH)
+        self.length = 0
+
+    def fill(self, length: int) -> None:
+        """Bring the sequence to `length` tokens of context."""
+        ctx = self.context
+        if length < self.length:
+            ctx.seq_remove(self.seq, 0)
+            self.length = 0
+        while self.length < length:
+            stop = min(length, self.length + ctx.options.batch)
+            ctx.batch.clear()
+            ctx.batch.add_run(self.tokens[self.length : stop], self.length, self.seq)
+            ctx.decode()
+            self.length = stop
+
+    def time(self, width: int, offset: int = 0) -> float:
+        """Seconds of one decode of `width` tokens with logits for each, which is then taken back."""
+        ctx = self.context
+        ctx.batch.clear()
+        for i in range(width):
+            token = self.tokens[(self.length + offset + i) % len(self.tokens)]
+            ctx.batch.add(token, self.length + i, (self.seq,), logits=True)
+        seconds = ctx.decode()
+        if not ctx.seq_remove(self.seq, self.length):
+            ctx.seq_remove(self.seq, 0)
+            self.length = 0
+        return seconds
+
+    def close(self) -> None:
+        """Remove the scratch sequence's cells."""
+        self.context.seq_remove(self.seq, 0)
+
+
+def measure(
+    context: Context,
+    seq: int,
+    *,
+    widths: Sequence[int] = tuple(range(1, MAX_WIDTH + 1)),
+    repeat: int = 3,
+    budget: float | None = None,
+    progress: Progress | None = None,
+) -> CostCurve:
+    """Measure T(n) at `widths` and two context lengths.
+
+    Rounds go over all widths in turn, so that a busy moment does not fall on one width. With a `budget` (seconds) the
+    widest widths, then the second context length, are left out when time is short; what was not measured is not used.
+
+    Raises:
+        DecodeError: the context cannot take the measurement.
+    """
+    meter = Meter(context, seq)
+    widths = [w for w in widths if w <= min(context.n_batch, context.options.max_width)]
+    lengths = [SHORT_CONTEXT, min(LONG_CONTEXT, context.n_ctx - MAX_WIDTH - 1)]
+    lengths = [n for n in lengths if n > 0 and n + MAX_WIDTH < context.n_ctx] or [0]
+    if not context.model.traits.attention_only:
+        lengths = [0]  # its state cannot be taken back to a length, only emptied
+    start = time.perf_counter()
+
+    def spent() -> float:
+        return time.perf_counter() - start
+
+    samples: dict[tuple[int, int], list[float]] = {}
+    total = len(set(lengths)) * len(widths) * repeat
+    try:
+        for length in dict.fromkeys(lengths):
+            if budget is not None and length > SHORT_CONTEXT and samples:
+                per_token = min(samples[(max(w for w, _ in samples), lengths[0])]) / max(w for w, _ in samples)
+                if spent() + per_token * length > budget:
+                    break
+            meter.fill(length)
+            meter.time(1)  # the first decode of a shape pays for building its graph
+            for round_ in range(repeat):
+                for width in widths:
+                    if budget is not None and round_ == 0 and width > 8 and spent() > budget * 0.5:
+                        widths = [w for w in widths if w < width]
+                        break
+                    if budget is not None and round_ > 0 and spent() > budget:
+                        break
+                    samples.setdefault((width, length), []).append(meter.time(width, offset=7 * round_))
+                    if progress is not None:
+                        progress(sum(map(len, samples.values())) / total)
+    finally:
+        meter.close()
+    curve = CostCurve()
+    pick = min if budget is not None else statistics.median
+    for (width, length), seconds in samples.items():
+        curve.points.setdefault(width, {})[length] = pick(seconds)
+    return curve
+
+
+def curve_key(options: ModelOptions, threads: int, gpu_layers: int) -> str:
+    """Everything T(n) depends on."""
+    return cache.key_of(
+        "curve",
+        cache.file_identity(options.path),
+        threads,
+        gpu_layers,
+        options.kv_type,
+        options.flash_attn,
+        options.repack,
+        options.slots,
+        version(),
+    )
+
+
+def pair_key(target: Path, draft: Path | None) -> str:
+    """A target/drafter pair."""
+    return cache.key_of("pair", cache.file_identity(target), cache.file_identity(draft) if draft else "")
+
+
+def load_curve(context: Context) -> CostCurve | None:
+    """The stored curve of this model on this machine, if there is a sound one."""
+    data = cache.load("curves", curve_key(context.options, context.n_threads, context.model.gpu_layers))
+    try:
+        return CostCurve.from_dict(data) if data is not None else None
+    except ValueError:
+        return None
+
+
+def save_curve(context: Context, curve: CostCurve) -> bool:
+    """Store a curve; False if the cache cannot be written."""
+    return cache.save(
+        "curves", curve_key(context.options, context.n_threads, context.model.gpu_layers), curve.as_dict()
+    )
+
+
+def prepare(engine: Engine) -> AutoPlanner:
+    """The planner for an engine: with the stored cost curve, or after a short measurement on first use."""
+    context = engine.context
+    curve = load_curve(context)
+    if curve is None:
+        seq = engine.pool.take()
+        try:
+            curve = measure(context, seq, budget=QUICK_SECONDS)
+            save_curve(context, curve)
+        except DecodeError:
+            curve = CostCurve()  # no room to measure in: nothing is known, so nothing is speculated
+        finally:
+            engine.pool.give(seq)
+    planner = AutoPlanner(curve)
+    stored = cache.load("acceptance", pair_key(context.options.path, engine.env.draft_path))
+    if stored is not None:
+        try:
+            planner.acceptance = Acceptance.from_dict(stored, list(engine.drafters))
+        except ValueError:
+            pass
+    return planner
+
+
+def keep(engine: Engine) -> None:
+    """Store what the engine's planner learned."""
+    if engine.auto is None or not engine.auto.decode_seconds:
+        return
+    save_curve(engine.context, engine.auto.curve)
+    key = pair_key(engine.context.options.path, engine.env.draft_path)
+    cache.save("acceptance", key, engine.auto.acceptance.as_dict(list(engine.drafters)))

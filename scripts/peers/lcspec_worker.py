@@ -1,0 +1,170 @@
+"""lcspec as one of the programs compared: a process that loads a model once and answers JSON lines.
+
+Started by compare_peers.py; one request object a line on standard input, one reply a line on standard output. Every
+completion gets an engine of its own, so that nothing carries over from one run of a prompt to the next (caches of
+earlier answers would make a repetition of the same prompt look far too good); only the target's weights stay.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lcspec.config
+from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.drafters import DrafterEnv
+from lcspec.engine import Engine
+from lcspec.errors import LcspecError
+from lcspec.events import Finished, Tokens
+from lcspec.llama import Model
+from lcspec.llama.template import ChatTemplate
+from lcspec.llama.threads import default_threads
+from lcspec.sampling import SamplingParams
+from lcspec.slot import Request
+
+# Like the bias that --ignore-eos sets in llama.cpp, but finite.
+NEVER = -1e9
+
+
+def speculation(text: str, max_draft: int | None) -> SpeculationParams:
+    """What `--speculate TEXT` means: off, or drafters with their options; the library's own reading if it has one."""
+    parse = getattr(lcspec.config, "parse_speculation", None)
+    if parse is not None:
+        params: SpeculationParams = parse(text, max_draft)
+        return params
+    names = [] if text.strip() == "off" else text.split(",")
+    return SpeculationParams(tuple(DrafterSpec.parse(name) for name in names), max_draft)
+
+
+class Worker:
+    """One target model, and requests on it."""
+
+    def __init__(self, target: str, draft: str | None, threads: int, gpu_layers: int | None) -> None:
+        self.threads = threads or default_threads()
+        self.draft = Path(draft) if draft else None
+        self.gpu_layers = gpu_layers
+        self.model = Model.load(ModelOptions(Path(target), threads=self.threads, gpu_layers=gpu_layers))
+        self.ctx = 0
+        self.banned: set[tuple[int, ...]] = set()
+
+    def op_describe(self) -> dict[str, Any]:
+        """What is loaded."""
+        traits = self.model.traits
+        return {
+            "threads": self.threads,
+            "ctx_train": traits.n_ctx_train,
+            "description": traits.description,
+            "size_bytes": traits.size_bytes,
+            "n_params": traits.n_params,
+        }
+
+    def op_prepare(self, texts: list[str], chat: bool) -> list[dict[str, Any]]:
+        """The prompt text every program is given for each of `texts`, and its length in tokens.
+
+        A prompt that cannot be used has an `error` instead.
+        """
+        template = ChatTemplate(self.model) if chat else None
+        out: list[dict[str, Any]] = []
+        for text in texts:
+            try:
+                if template is not None:
+                    text = template.render([{"role": "user", "content": text}])
+                    if template.has_bos(text):  # every program adds it again
+                        text = text[len(template.tokens["bos_token"]) :]
+                out.append({"text": text, "tokens": len(self.model.vocab.tokenize(text))})
+            except LcspecError as error:
+                out.append({"error": str(error)})
+        return out
+
+    def op_open(self, ctx: int) -> dict[str, Any]:
+        """Positions of the contexts to come."""
+        self.ctx = ctx
+        return {}
+
+    def op_run(self, strategy: str, max_draft: int | None, prompt: str | None, n: int) -> dict[str, Any]:
+        """Complete `prompt` (None: a single token, as llama-bench does) with `n` tokens from decode steps."""
+        vocab = self.model.vocab
+        ids = tuple(vocab.tokenize(prompt)) if prompt is not None else (max(0, vocab.bos),)
+        while True:
+            bias = {int(t): NEVER for t in vocab.end_mask.nonzero()[0]} if ids in self.banned else {}
+            request = Request(
+                ids,
+                SamplingParams(temperature=0.0, logit_bias=bias),
+                speculation(strategy, max_draft),
+                max_tokens=n + 1,  # the first comes from the prompt's last row
+                ignore_end=True,
+            )
+            finished, tokens, text = self._complete(request)
+            if bias or not any(vocab.is_end(t) for t in tokens):
+                break
+            # The other programs ban end tokens instead of running past them: do the same where it makes a difference.
+            self.banned.add(ids)
+        stats = finished.stats
+        return {
+            "rate": stats.tokens_per_second,
+            "tokens": stats.step_tokens,
+            "seconds": stats.decode_seconds,
+            "reported": stats.tokens_per_second,
+            "n_prompt": finished.prompt_tokens,
+            "drafted": stats.drafted,
+            "accepted": stats.accepted,
+            "text": text,
+        }
+
+    def _complete(self, request: Request) -> tuple[Finished, list[int], str]:
+        options = ModelOptions(
+            self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers
+        )
+        env = DrafterEnv(
+            self.model, 1, self.ctx, draft_path=self.draft, threads=self.threads, gpu_layers=self.gpu_layers
+        )
+        tokens: list[int] = []
+        text = ""
+        with Engine(self.model, options, env) as engine:
+            for event in engine.run(request):
+                if isinstance(event, Tokens):
+                    tokens += [info.id for info in event.tokens]
+                    text += event.text
+                if isinstance(event, Finished):
+                    return event, tokens, text
+        raise LcspecError("the engine stopped without finishing the request")
+
+
+@contextlib.contextmanager
+def protocol_stream() -> Iterator[Any]:
+    """Standard output for replies alone: whatever else prints goes to standard error."""
+    sys.stdout.flush()
+    with os.fdopen(os.dup(1), "w", buffering=1) as stream:
+        os.dup2(2, 1)
+        yield stream
+
+
+def main() -> None:
+    """Serve until standard input ends."""
+    with protocol_stream() as out:
+        worker: Worker | None = None
+        for line in sys.stdin:
+            message = json.loads(line)
+            op = message.pop("op")
+            try:
+                if op == "load":
+                    worker = Worker(**message)
+                    reply: Any = worker.op_describe()
+                elif worker is None:
+                    raise LcspecError("no model is loaded")
+                else:
+                    reply = getattr(worker, f"op_{op}")(**message)
+                print(json.dumps({"ok": reply}), file=out)
+            except LcspecError as error:
+                print(json.dumps({"error": str(error)}), file=out)
+            except Exception as error:
+                print(json.dumps({"error": f"{type(error).__name__}: {error}"}), file=out)
+
+
+if __name__ == "__main__":
+    main()
