@@ -37,13 +37,14 @@ def key_of(tree: TokenTree, node: int) -> Key:
 
 def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
     """Nodes whose parent was emitted, with whether they were emitted themselves, given the step's `tokens`."""
-    node: int | None = 0
+    node = 0
     for token in tokens:
         for child in tree.children(node):
             yield child, tree.tokens[child] == token
-        node = tree.child(node, token)
-        if node is None:
+        match = tree.child(node, token)
+        if match is None:
             return
+        node = match
 
 
 @dataclass

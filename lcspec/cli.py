@@ -61,7 +61,7 @@ def _stacked(*options: Decorator) -> Decorator:
     return apply
 
 
-class GpuLayers(click.ParamType):
+class GpuLayers(click.ParamType):  # type: ignore[type-arg]
     """auto | all | a number."""
 
     name = "auto|all|N"

@@ -162,7 +162,8 @@ def load_toml(path: Path) -> dict[str, Any]:
     else:
         import tomli as tomllib
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        data: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+        return data
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import time
 from pathlib import Path
@@ -187,10 +188,8 @@ def prepare(engine: Engine) -> AutoPlanner:
     planner = AutoPlanner(curve)
     stored = cache.load("acceptance", pair_key(context.options.path, engine.env.draft_path))
     if stored is not None:
-        try:
+        with contextlib.suppress(ValueError):
             planner.acceptance = Acceptance.from_dict(stored, list(engine.drafters))
-        except ValueError:
-            pass
     return planner
 
 

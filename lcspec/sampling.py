@@ -31,7 +31,8 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """The finalizer of SplitMix64 (Steele, Lea, Flood 2014), on uint64 arrays of any shape."""
     x = (x ^ (x >> np.uint64(30))) * _MIX1
     x = (x ^ (x >> np.uint64(27))) * _MIX2
-    return x ^ (x >> np.uint64(31))
+    mixed: NDArray[np.uint64] = x ^ (x >> np.uint64(31))
+    return mixed
 
 
 def uniform_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> NDArray[np.float64]:
@@ -44,7 +45,8 @@ def uniform_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> 
         key = _mix(key ^ (np.uint64(position) * _GOLDEN + np.uint64(stream)))
         bits = _mix(key + (np.asarray(ids).astype(np.uint64) + np.uint64(1)) * _GOLDEN)
     # 52 bits, so that adding a half is exact and the result is never rounded up to 1
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    uniform: NDArray[np.float64] = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return uniform
 
 
 def gumbel_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> NDArray[np.float64]:

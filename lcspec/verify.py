@@ -61,7 +61,9 @@ def coupled(tree: TokenTree, target: Target, position: int, seed: int) -> Verdic
         position: absolute position of the token after the pending one.
         seed: unused here (the target's choice already carries it); part of the common signature.
     """
-    node, path, tokens = 0, [], []
+    node = 0
+    path: list[int] = []
+    tokens: list[int] = []
     while True:
         token = target.choose(node, position)
         tokens.append(token)
@@ -112,7 +114,9 @@ def rejection(tree: TokenTree, target: Target, position: int, seed: int) -> Verd
     each tested against what the rejections before it left over, is SpecInfer's multi-step speculative sampling
     (Miao et al. 2023, arXiv:2305.09781, algorithm 2).
     """
-    node, path, tokens = 0, [], []
+    node = 0
+    path: list[int] = []
+    tokens: list[int] = []
     while True:
         p = target.distribution(node)
         child = None
@@ -138,7 +142,7 @@ Verifier = Callable[[TokenTree, Target, int, int], Verdict]
 
 
 class VerifierInfo(NamedTuple):
-    """A registered verifier: the function, whether it is lossless, and whether model drafters should *sample* for it."""
+    """A registered verifier, whether it is lossless, and whether model drafters should *sample* for it."""
 
     verify: Verifier
     lossless: bool

@@ -147,4 +147,4 @@ def _rows(pointer: ctypes._Pointer, n: int, width: int) -> NDArray[np.float32]: 
         return np.zeros((0, width), dtype=np.float32)
     address = ctypes.cast(pointer, ctypes.c_void_p).value
     buffer = (ctypes.c_float * (n * width)).from_address(address or 0)
-    return np.frombuffer(buffer, dtype=np.float32).reshape(n, width)
+    return np.ctypeslib.as_array(buffer).reshape(n, width)

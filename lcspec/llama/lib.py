@@ -23,7 +23,7 @@ _echo = bool(os.environ.get("LCSPEC_LLAMA_LOG"))
 _initialised = False
 
 
-@C.llama_log_callback
+@C.llama_log_callback  # type: ignore[untyped-decorator]
 def _on_log(level: int, text: bytes, _user: Any) -> None:
     message = text.decode("utf-8", "replace").rstrip("\n")
     if level == ERROR_LEVEL and message.strip(" ."):

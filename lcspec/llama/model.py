@@ -134,7 +134,7 @@ def _load_once(options: ModelOptions, layers: int, progress: Progress | None) ->
     params.use_extra_bufts = options.repack
     stopped = False
 
-    @C.llama_progress_callback
+    @C.llama_progress_callback  # type: ignore[untyped-decorator]
     def on_progress(fraction: float, _user: object) -> bool:
         nonlocal stopped
         # An exception must not cross the C frame; KeyboardInterrupt here means "stop loading".

@@ -8,6 +8,7 @@ advances only through `accept`, i.e. along the emitted text.
 from __future__ import annotations
 
 import ctypes
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -108,7 +109,9 @@ class Sampler:
         weights = np.exp(x - x.max())
         return Distribution(ids, weights / weights.sum())
 
-    def _run(self, sampler: ctypes.c_void_p, array: np.ndarray) -> tuple[NDArray[np.int32], NDArray[np.float32]]:  # type: ignore[type-arg]
+    def _run(
+        self, sampler: ctypes.c_void_p | None, array: NDArray[np.void]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
         cur = C.llama_token_data_array()
         cur.data = ctypes.cast(array.ctypes.data, type(cur.data))
         cur.size, cur.selected, cur.sorted = array.size, -1, False
@@ -127,7 +130,7 @@ def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
         raise GrammarError(
             f"the grammar is not valid GBNF ({reason[0]}): it needs a rule named root; see llama.cpp's grammars guide"
         )
-    return handle
+    return cast(ctypes.c_void_p, handle)
 
 
 def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
@@ -176,4 +179,4 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
         if params.xtc_probability > 0.0:
             add(C.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, seed % 2**32))
         add(C.llama_sampler_init_temp(params.temperature))
-    return chain
+    return cast(ctypes.c_void_p, chain)
