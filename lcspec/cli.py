@@ -161,6 +161,37 @@ def inspect(model: Path | None, as_json: bool) -> None:
     run(model, as_json)
 
 
+@cli.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--draft", type=MODEL_PATH, help="Also measure this draft model's step.")
+@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def calibrate(**options: Any) -> None:
+    """Measure what a step of each width costs here, and say which speculation can pay."""
+    from lcspec.calibrate import run
+
+    run(**options)
+
+
+@cli.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--draft", type=MODEL_PATH, help="Draft model to compare texts with.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
+@click.option("--positions", type=click.IntRange(min=1), default=320, show_default=True, help="Positions to compare.")
+@click.option("-n", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens per text.")
+@click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option("--repack/--no-repack", default=True, help="Let the library repack weights for this CPU.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def verify(**options: Any) -> None:
+    """Check on this machine that speculation does not change the text: width classes, trees, texts on against off."""
+    from lcspec.selfcheck import run
+
+    sys.exit(run(**options))
+
+
 def main() -> NoReturn:
     """Entry point: one line for every expected error, and an exit code (2 usage, 1 run time, 130 interrupted)."""
     try:

@@ -65,7 +65,7 @@ class CostCurve:
         """Expected seconds of a decode `width` tokens wide at `context` tokens, as the machine is now."""
         return self.measured(width, context) * math.exp(self.drift + self.bias.get(width, 0.0))
 
-    def effective(self, context: int, allowed: set[int] | None = None) -> dict[int, tuple[float, int]]:
+    def effective(self, context: int, allowed: frozenset[int] | None = None) -> dict[int, tuple[float, int]]:
         """For each need n: the cheapest (seconds, width) among widths >= n, i.e. with padding allowed.
 
         `allowed` restricts the widths (to a certified class, say). Needs beyond the widest width are missing.

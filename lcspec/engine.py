@@ -19,11 +19,12 @@ from typing import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.certify import certificate_for
 from lcspec.config import ModelOptions
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.errors import ContextOverflow, LcspecError, UnsupportedModel, UsageError
 from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats
-from lcspec.exact import ScratchPad, check_exact
+from lcspec.exact import PROMPT_BLOCK, Certificate, ScratchPad, in_order
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
 from lcspec.measure import keep, prepare
 from lcspec.planner import AutoPlanner, FixedPlanner, Limits, Plan, Planner, Proposal
@@ -60,6 +61,7 @@ class Engine:
         self.shelf = CacheShelf(self.context, self.pool, self.options.slots)
         self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
         self.fixed = FixedPlanner()
+        self.certificate: Certificate | None = None  # made when --exact is first asked for
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
         self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
@@ -98,7 +100,10 @@ class Engine:
     def _plan(self) -> tuple[list[_Staged], Plan]:
         """Decide what every running slot puts into the batch: a prompt chunk, or its pending token and a tree."""
         work, plan = [], Plan()
+        exact = self.certificate if any(s.request.speculation.exact for s in self.running) else None
         chunk = min(self.options.batch, self.context.batch.n_max - len(self.running))
+        if exact is not None and self.running[0].prefilling:
+            chunk = PROMPT_BLOCK - self.running[0].cache.length % PROMPT_BLOCK
         for slot in self.running:
             fresh = len(slot.fresh)
             if fresh > chunk:
@@ -118,9 +123,9 @@ class Engine:
                 w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
             context = sum(len(w.slot.tokens) for w in mine) // len(mine)
             plan = planner.select([w.proposal for w in mine if w.proposal], base, context)
-        if any(w.slot.request.speculation.exact for w in work):
+        if exact is not None:
             drafted = sum(w.proposal.kept.n_drafted for w in work if w.proposal and w.proposal.kept)
-            plan.width = max(plan.width, self.pad.at_least(base + drafted))
+            plan.width = exact.pad(max(plan.width, base + drafted)) if decoding else PROMPT_BLOCK
         return work, plan
 
     def _stage(self, item: _Staged) -> None:
@@ -143,11 +148,13 @@ class Engine:
         slot = item.slot
         if item.proposal is None or item.proposal.kept is None:
             slot.cache.length = item.length
+            self._mark_canonical(slot)
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
         tree, spec, first, before = item.proposal.kept, slot.request.speculation, slot.prefilling, slot.generated
         slot.show_rows(rows, item.row_of)
         verdict = VERIFIERS[spec.verifier].verify(tree, slot, len(slot.tokens), slot.seed)
-        slot.cache.commit(verdict.path, self.pad.in_order(item.order, verdict.path) if spec.exact else None)
+        slot.cache.commit(verdict.path, in_order(item.order, verdict.path) if spec.exact else None)
+        self._mark_canonical(slot)
         events: list[Event] = [Prefill(slot.id, slot.n_prompt, slot.n_prompt)] if first else []
         events += slot.emit(tree, verdict)
         slot.emitted = verdict.tokens
@@ -183,7 +190,7 @@ class Engine:
         if spec.verifier not in VERIFIERS:
             raise UsageError(f"unknown verifier {spec.verifier!r}: choose from {', '.join(sorted(VERIFIERS))}")
         if spec.exact:
-            check_exact(self.model, self.options)
+            self.certificate = self.certificate or certificate_for(self)
         if spec.drafters and self.context.branching is Branching.NONE:
             raise UnsupportedModel(
                 f"{self.model.options.path.name} has a recurrent state that cannot be taken back, so drafts cannot be "
@@ -262,8 +269,7 @@ class Engine:
     def _start(self, number: int, request: Request) -> Event:
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
         sampler = Sampler(self.model.vocab, request.sampling, seed)
-        # With --exact the text must not depend on what ran before, and prompt kernels differ from decode kernels.
-        cache = self.shelf.take(request.prompt, reuse=not request.speculation.exact)
+        cache = self.shelf.take(request.prompt, exact=request.speculation.exact)
         reused = cache.length
         slot = Slot(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
         for token in request.prompt:
@@ -310,9 +316,17 @@ class Engine:
         depth, leaves = slot.max_depth, slot.cache.max_leaves
         if self.context.branching is Branching.CHAIN:
             depth, leaves = min(depth, self.context.max_rollback - 1), 1
-        if slot.request.speculation.exact:
-            nodes = min(nodes, self.pad.max_width - base)
-        return Limits(max(0, nodes), depth, leaves)
+        if not slot.request.speculation.exact or self.certificate is None:
+            return Limits(max(0, nodes), depth, leaves)
+        widths = self.certificate.widths
+        leaves = leaves if self.certificate.trees else 1
+        return Limits(max(0, min(nodes, max(widths) - base)), depth, leaves, widths)
+
+    def _mark_canonical(self, slot: Slot) -> None:
+        """Note which cells a later exact request may reuse: prompt blocks, and answers if they give the same bits."""
+        exact = self.certificate if slot.request.speculation.exact else None
+        if exact is not None and (slot.prefilling or exact.prompt_in_class):
+            slot.cache.canonical = slot.cache.length
 
     def _learn(self, work: list[_Staged], width: int, target: float) -> None:
         """Tell the planners what came of the step."""

@@ -1,36 +1,98 @@
-"""`--exact`: keep every step on widths whose logits are bit-identical.
+"""`--exact`: keep every step on widths whose logits are bit-identical, so that speculation cannot change a bit.
 
-What is known (measured on CPU; see docs/exactness.md): with F32, Q8_0 and Q4_0 weights every width from 2 to 32
-gives the same bits and width 1 does not, because matrix-vector and single-token attention kernels sum in another
-order. So a lone token is padded with a throwaway token on a scratch sequence, and an accepted path that does not
-lie in the cache in text order is decoded again with the next step.
+Kernels sum in another order at other widths, so widths fall into *classes* that agree only among themselves; which
+ones is measured (certify.py), not assumed. An exact request decodes every step of its answer in one class:
+
+- a step narrower than the class's next width is padded with throwaway tokens on a scratch sequence;
+- prompts are evaluated in blocks of PROMPT_BLOCK tokens, the last one padded, whatever the chunk size;
+- an accepted path that does not lie in the cache in text order is decoded again with the next step, because
+  attention sums run over cells and scattered cells would change the bits;
+- cells are reused between requests only where they were computed the same way.
 """
 
 from __future__ import annotations
 
-from typing import Sequence
+from dataclasses import dataclass
+from typing import Any, Sequence
 
-from lcspec.config import ModelOptions
-from lcspec.errors import ExactnessError
-from lcspec.llama import Context, Model, supports_gpu_offload
+from lcspec.llama import Context
 
-EXACT_TYPES = frozenset({"F32", "Q8_0", "Q4_0"})
-EXACT_WIDTH = 32
+PROMPT_BLOCK = 32
+TRUSTED_POSITIONS = 300
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Which widths give the same bits, for one model on one machine.
+
+    Attributes:
+        classes: widths grouped by identical logits.
+        positions: text positions that were compared.
+        trees: tree-decoded rows equal path-by-path rows within the chosen class.
+        repeatable: the same decode twice gives the same bits; without that nothing can be certified.
+    """
+
+    classes: tuple[tuple[int, ...], ...]
+    positions: int
+    trees: bool
+    repeatable: bool
+
+    @property
+    def widths(self) -> frozenset[int]:
+        """The class that exact requests use: the one with most narrow widths, which speculate best.
+
+        Chosen without looking at a clock, so that it is the same in every session.
+        """
+
+        def rank(group: tuple[int, ...]) -> tuple[int, int, int]:
+            return sum(w <= 8 for w in group), len(group), -min(group)
+
+        best = frozenset(max(self.classes, key=rank))
+        # Width 1 has kernels of its own; a short look that saw no difference is not enough to trust it.
+        return best - {1} if self.positions < TRUSTED_POSITIONS and len(best) > 1 else best
+
+    @property
+    def prompt_in_class(self) -> bool:
+        """Whether prompt blocks give the same bits as decode steps."""
+        return PROMPT_BLOCK in self.widths
+
+    def pad(self, n: int) -> int:
+        """The class's narrowest width that takes `n` tokens."""
+        return min((w for w in self.widths if w >= n), default=n)
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the cache file and `verify --json`."""
+        return {
+            "classes": [list(c) for c in self.classes],
+            "positions": self.positions,
+            "trees": self.trees,
+            "repeatable": self.repeatable,
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Certificate:
+        """Read `as_dict`'s form.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        try:
+            classes = tuple(tuple(int(w) for w in c) for c in data["classes"])
+            out = cls(classes, int(data["positions"]), bool(data["trees"]), bool(data["repeatable"]))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"not a certificate: {error}") from error
+        if not classes or not all(classes) or any(w < 1 for c in classes for w in c):
+            raise ValueError("not a certificate: bad widths")
+        return out
 
 
 class ScratchPad:
-    """Keeps a lone token company."""
-
-    max_width = EXACT_WIDTH
+    """Fills batches up with throwaway tokens on a sequence of its own."""
 
     def __init__(self, context: Context, seq: int) -> None:
         self.context = context
         self.seq = seq
         self._used = False
-
-    def at_least(self, n: int) -> int:
-        """The width that a batch of `n` tokens must be padded to for its bits to be the certified ones."""
-        return max(2, n)
 
     def fill(self, width: int) -> None:
         """Pad the batch to `width` tokens."""
@@ -40,36 +102,15 @@ class ScratchPad:
             batch.add(batch.first_token, pos, (self.seq,), logits=False)
 
     def drop(self) -> None:
-        """Remove the padding's cell."""
+        """Remove the padding's cells."""
         if self._used:
             self.context.seq_remove(self.seq, 0)
-
-    @staticmethod
-    def in_order(order: Sequence[int], path: Sequence[int]) -> int:
-        """How many accepted nodes lie in the cache in text order: those that came first in the batch.
-
-        The others are decoded again: attention sums run over cells, so scattered cells would change the bits.
-        """
-        n = 0
-        while n < len(path) and order[n + 1] == path[n]:
-            n += 1
-        return n
+            self._used = False
 
 
-def check_exact(model: Model, options: ModelOptions) -> None:
-    """Refuse what cannot be promised.
-
-    Raises:
-        ExactnessError: several slots, layers on a GPU, or weights in a type whose widths are known to disagree.
-    """
-    name = options.path.name
-    if options.slots > 1:
-        raise ExactnessError("--exact needs a single slot: requests decoded side by side change each other's bits")
-    if model.gpu_layers != 0 and supports_gpu_offload():
-        raise ExactnessError(f"--exact is not certified with layers of {name} on a GPU: add --gpu-layers 0")
-    other = sorted(set(model.header.tensor_types) - EXACT_TYPES)
-    if other:
-        raise ExactnessError(
-            f"--exact cannot be promised for {name}: it has weights in {', '.join(other)}, whose results depend on how "
-            f"many tokens are decoded at once; use a {', '.join(sorted(EXACT_TYPES))} version, or leave --exact out"
-        )
+def in_order(order: Sequence[int], path: Sequence[int]) -> int:
+    """How many accepted nodes lie in the cache in text order: those that came first in the batch."""
+    n = 0
+    while n < len(path) and order[n + 1] == path[n]:
+        n += 1
+    return n

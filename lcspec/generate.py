@@ -16,7 +16,7 @@ from lcspec.config import ModelOptions
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.sampling import SamplingParams
-from lcspec.session import ModelPair, Session, open_session, parse_speculation
+from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
 
 if TYPE_CHECKING:
     from lcspec.slot import Request
@@ -249,16 +249,3 @@ def read_grammar(grammar_file: Path | None, schema: str | None) -> str | None:
     if not schema.lstrip().startswith("{"):
         schema = read_text(Path(schema), "the JSON schema")
     return schema_to_gbnf(schema)
-
-
-def loading_line() -> Any:
-    """A progress line on a terminal's stderr while models load; None elsewhere."""
-    if not sys.stderr.isatty():
-        return None
-
-    def show(what: str, fraction: float) -> None:
-        end = "\r\x1b[K" if fraction >= 1.0 else ""
-        sys.stderr.write(f"\r\x1b[Kloading {what} {fraction:4.0%}{end}")
-        sys.stderr.flush()
-
-    return show

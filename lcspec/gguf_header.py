@@ -256,8 +256,6 @@ class _Parser:
 
     def _strings(self, count: int, wanted: bool) -> list[bytes] | None:
         """Reads or steps over `count` strings. A vocabulary has some 100 000 of them: this loop is the hot one."""
-        if count * 8 > self._size - self._offset:
-            self._truncated()
         unpack_length, view = struct.Struct("<Q").unpack_from, self._view
         offset, last = self._offset, self._size - 8
         values: list[bytes] = []
@@ -295,7 +293,7 @@ class _Parser:
             if n_bytes is None:  # a type from the future; where the next one starts is not known then
                 end = max(end, tensor.offset)
                 continue
-            if False:
+            if tensor.offset < end or tensor.offset % alignment:
                 self._damaged(f"the data of the tensor {tensor.name!r} is in the wrong place")
             end = tensor.offset + n_bytes
         expected = data_offset + end if tensors else self._offset

@@ -40,11 +40,15 @@ FREE_BRANCH = 3
 
 @dataclass(frozen=True)
 class Limits:
-    """What a step can take for one slot: drafted nodes, their depth, leaves of the tree."""
+    """What a step can take for one slot: drafted nodes, their depth, leaves of the tree.
+
+    `widths`: the step must be one of these many tokens wide (padding included); None means any.
+    """
 
     nodes: int
     depth: int
     leaves: int
+    widths: frozenset[int] | None = None
 
 
 @dataclass
@@ -139,11 +143,10 @@ class DrafterRecord:
 class AutoPlanner:
     """The planner of the module docstring."""
 
-    def __init__(self, curve: CostCurve, acceptance: Acceptance | None = None, widths: set[int] | None = None) -> None:
-        """Plan with a measured `curve`; `widths` restricts steps to a certified class of widths."""
+    def __init__(self, curve: CostCurve, acceptance: Acceptance | None = None) -> None:
+        """Plan with a measured `curve`."""
         self.curve = curve
         self.acceptance = acceptance or Acceptance()
-        self.widths = widths
         self.records: dict[str, DrafterRecord] = {}
         self.decode_seconds = 0.0
         self.probe_seconds = 0.0
@@ -158,7 +161,7 @@ class AutoPlanner:
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
         if nodes > 0:
-            self._costs = self.curve.effective(len(slot.tokens), self.widths)
+            self._costs = self.curve.effective(len(slot.tokens), limits.widths)
             for drafter in slot.drafters:
                 bit = slot.bit_of(drafter)
                 if not drafter.costly:
@@ -170,7 +173,7 @@ class AutoPlanner:
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
         """Keep the n most probable nodes of all slots together, n by expected tokens per second."""
-        self._costs = self.curve.effective(context, self.widths)
+        self._costs = self.curve.effective(context, proposals[0].limits.widths)
         pool: list[tuple[float, int, int]] = []  # (-P, proposal, node): parents sort before their children
         for i, p in enumerate(proposals):
             reach = self.acceptance.path_probs(p.tree, self.offsets(p.slot))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib.resources
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, Mapping, Sequence
@@ -118,3 +119,16 @@ def parse_speculation(
     else:
         specs = tuple(DrafterSpec.parse(part) for part in text.split(",") if part.strip())
     return SpeculationParams(specs, auto=text == "auto", max_draft=max_draft, verifier=verifier, exact=exact)
+
+
+def loading_line() -> Progress | None:
+    """A progress line on a terminal's stderr while models load; None elsewhere."""
+    if not sys.stderr.isatty():
+        return None
+
+    def show(what: str, fraction: float) -> None:
+        end = "\r\x1b[K" if fraction >= 1.0 else ""
+        sys.stderr.write(f"\r\x1b[Kloading {what} {fraction:4.0%}{end}")
+        sys.stderr.flush()
+
+    return show

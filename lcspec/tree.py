@@ -205,9 +205,17 @@ class TokenTree:
     def pruned(self, keep: Sequence[int]) -> TokenTree:
         """The tree made of the nodes in `keep` (node 0 implied; every kept node's parent must be kept).
 
+        Whoever chose `keep` has seen which tokens were drawn, so draws are forgotten: every child becomes a
+        deterministic proposal, which the sampling verifiers accept less often and without bias. `best` and
+        `with_leaves` choose in a way that lets draws stay draws.
+
         Raises:
             ValueError: a kept node's parent is missing.
         """
+        return self._pruned(keep)[0]
+
+    def _pruned(self, keep: Sequence[int]) -> tuple[TokenTree, dict[int, int]]:
+        """`pruned`, and where each kept node went."""
         out = TokenTree.root(self.tokens[0])
         out.sources[0] = self.sources[0]
         place = {0: 0}
@@ -216,10 +224,7 @@ class TokenTree:
             if parent not in place:
                 raise ValueError(f"node {i} is kept without its parent {parent}")
             place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i], self.features[i])
-        for parent, trials in self.trials.items():
-            if parent in place and all(t.child in place for t in trials):
-                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in trials]
-        return out
+        return out, place
 
     def best(self, n: int) -> TokenTree:
         """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
@@ -244,6 +249,7 @@ class TokenTree:
         """
         reach = self.path_probs()
         kept: list[int] = []
+        whole: list[int] = []
         open_groups = [0]
         while open_groups:
             parent = max(open_groups, key=lambda g: reach[g])
@@ -251,9 +257,14 @@ class TokenTree:
             cost = max(0, len(self.trials_of(parent)) - free)
             if cost <= room:
                 room -= cost
+                whole.append(parent)
                 kept += self.children(parent)
                 open_groups += self.children(parent)
-        return self.pruned(kept)
+        out, place = self._pruned(kept)
+        for parent in whole:
+            if parent in self.trials:
+                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in self.trials[parent]]
+        return out
 
     def with_leaves(self, n: int) -> TokenTree:
         """The tree without its least likely branches, so that at most `n` leaves remain (n >= 1).

@@ -125,6 +125,10 @@ class Context:
         """One past the largest position held by `seq`, 0 when it is empty."""
         return int(C.llama_memory_seq_pos_max(self.memory, seq)) + 1
 
+    def set_threads(self, n: int) -> None:
+        """Decode with `n` threads from now on (`n_threads` keeps the number the context was made with)."""
+        C.llama_set_n_threads(self.handle, n, n)
+
     def clear(self) -> None:
         """Forget everything."""
         C.llama_memory_clear(self.memory, False)

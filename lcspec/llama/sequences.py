@@ -50,6 +50,7 @@ class SlotCache:
         self.pool = pool
         self.main = pool.take()
         self.length = 0
+        self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.exact)
         self._upto: dict[int, int] = {}
         self._sets: list[list[int]] = []
         self._reach: dict[int, int] = {}
@@ -213,18 +214,20 @@ class CacheShelf:
         self._made = 0
         self._idle: list[tuple[SlotCache, list[int]]] = []
 
-    def take(self, prompt: Sequence[int], reuse: bool = True) -> SlotCache:
+    def take(self, prompt: Sequence[int], exact: bool = False) -> SlotCache:
         """The idle cache that shares the longest prefix with `prompt`, cut to it; else a new or the oldest one.
 
-        The last prompt token is never taken from a cache: its logits are needed.
+        The last prompt token is never taken from a cache: its logits are needed. `exact` reuses only cells that were
+        computed the way an exact prompt's are (`SlotCache.canonical`).
         """
-        shared = [common_prefix(text, prompt) if reuse else 0 for _, text in self._idle]
+        shared = [min(common_prefix(text, prompt), c.canonical if exact else c.length) for c, text in self._idle]
         best = max(range(len(shared)), key=shared.__getitem__, default=-1)
         if best < 0 or (shared[best] == 0 and self._made < self.slots):
             self._made += 1
             return SlotCache(self.context, self.pool)
         cache, _ = self._idle.pop(best)
         cache.truncate(min(shared[best], len(prompt) - 1))
+        cache.canonical = min(cache.canonical, cache.length)
         return cache
 
     def put(self, cache: SlotCache, text: list[int]) -> None:
@@ -233,6 +236,13 @@ class CacheShelf:
         cache.drop_leaves()
         cache.truncate(len(text))
         self._idle.append((cache, text))
+
+    def clear(self) -> None:
+        """Drop every idle cache."""
+        for cache, _ in self._idle:
+            cache.release()
+            self._made -= 1
+        self._idle = []
 
     def lost(self) -> None:
         """A cache that was taken has been released and will not come back."""

@@ -1,0 +1,187 @@
+"""`lcspec calibrate`: measure T(n) on this machine, show it, and say what follows."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lcspec.config import ModelOptions
+from lcspec.cost import CostCurve
+from lcspec.session import ModelPair, Session, loading_line, open_session
+
+BAR = 40
+K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
+
+
+def run(model: Path | None, draft: Path | None, threads: int, gpu_layers: int | None, ctx: int, as_json: bool) -> None:
+    """Measure, print, store.
+
+    Raises:
+        LcspecError: the model cannot be loaded or measured.
+    """
+    pair = ModelPair.resolve(model, draft)
+    options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers)
+    with open_session(options, pair.draft, loading_line()) as session:
+        curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)
+        info = describe(session, curve, draft_seconds, by_threads)
+    if as_json:
+        click.echo(json.dumps(info))
+        return
+    click.echo(table(curve, info))
+    for sentence in info["conclusions"]:
+        click.echo(sentence)
+    if not stored:
+        click.echo("(The cache directory cannot be written, so this will be measured again.)", err=True)
+
+
+def _measure(session: Session, quiet: bool) -> tuple[CostCurve, float | None, dict[int, float], bool]:
+    """The curve, the draft's step cost in seconds, T(1) by thread count, and whether the curve was stored."""
+    from lcspec.measure import Meter, measure, save_curve
+
+    engine = session.engine
+    seq = engine.pool.take()
+    bar = click.progressbar(
+        length=1000, label="measuring T(n)", file=sys.stderr, hidden=quiet or not sys.stderr.isatty()
+    )
+    with bar:
+        shown = 0
+
+        def progress(fraction: float) -> None:
+            nonlocal shown
+            bar.update(int(fraction * 1000) - shown)
+            shown = int(fraction * 1000)
+
+        curve = measure(engine.context, seq, repeat=5, progress=progress)
+    by_threads: dict[int, float] = {}
+    context = engine.context
+    for n in sorted({max(1, context.n_threads // 2), context.n_threads, context.n_threads + 1}):
+        context.set_threads(n)
+        meter = Meter(context, seq)
+        meter.fill(16)
+        meter.time(1)
+        by_threads[n] = sorted(meter.time(1, i) for i in range(5))[2]
+        meter.close()
+    context.set_threads(context.n_threads)
+    engine.pool.give(seq)
+    return curve, _draft_step(session), by_threads, save_curve(context, curve)
+
+
+def _draft_step(session: Session) -> float | None:
+    """Seconds of one step of the draft model, if there is one."""
+    if session.engine.env.draft_path is None:
+        return None
+    from lcspec.drafters import create
+    from lcspec.drafters.model import ModelDrafter
+
+    drafter = create("model", session.engine.env)
+    assert isinstance(drafter, ModelDrafter)
+    try:
+        return drafter.step_seconds()
+    finally:
+        drafter.close()
+
+
+def break_even(
+    curve: CostCurve, context: int, draft_seconds: float, widths: frozenset[int] | None = None
+) -> float | None:
+    """The smallest per-token acceptance at which a chain beats plain decoding; None if not even certainty does."""
+    costs = curve.effective(context, widths)
+    plain = costs[1][0]
+
+    def gain(a: float) -> float:
+        best, expected, p = 0.0, 1.0, 1.0
+        for n in range(1, len(costs)):
+            p *= a
+            expected += p
+            if n + 1 in costs:
+                best = max(best, expected * plain / (costs[n + 1][0] + n * draft_seconds))
+        return best
+
+    if gain(1.0) <= 1.0:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if gain(middle) <= 1.0 else (low, middle)
+    return high
+
+
+def describe(
+    session: Session, curve: CostCurve, draft_seconds: float | None, by_threads: dict[int, float]
+) -> dict[str, Any]:
+    """Everything `calibrate --json` prints."""
+    engine = session.engine
+    lengths = sorted({c for by in curve.points.values() for c in by})
+    context = lengths[0] if lengths else 0
+    t1 = curve.measured(1, context)
+    ratios = {n: curve.measured(n, context) / t1 for n in curve.widths}
+    free, drafted = break_even(curve, context, 0.0), None
+    if draft_seconds is not None:
+        drafted = break_even(curve, context, draft_seconds)
+    info = {
+        "model": str(engine.options.path),
+        "quantization": session.model.header.quantization,
+        "threads": engine.context.n_threads,
+        "gpu_layers": session.model.gpu_layers,
+        "contexts": lengths,
+        "seconds": {str(n): {str(c): s for c, s in by.items()} for n, by in curve.points.items()},
+        "relative": {str(n): r for n, r in ratios.items()},
+        "draft_step_seconds": draft_seconds,
+        "break_even_acceptance": {"free_drafts": free, "draft_model": drafted},
+        "seconds_by_threads": {str(n): s for n, s in by_threads.items()},
+    }
+    info["conclusions"] = conclusions(info, ratios, session.model.gpu_layers != 0)
+    return info
+
+
+def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) -> list[str]:
+    """What follows, in a few sentences."""
+    out = []
+    cheap = [n for n in ratios if n > 1 and all(ratios[n] / n < ratios[m] / m for m in (n - 1, n + 1) if m in ratios)]
+    best = sorted(cheap or [n for n in ratios if n > 1], key=lambda n: ratios[n] / n)[:4]
+    named = ", ".join(f"{n} ({ratios[n]:.2f} x one token)" for n in sorted(best))
+    out.append(f"Cheap widths here: {named}.")
+    pays = info["break_even_acceptance"]
+    if pays["free_drafts"] is None:
+        out.append("No width is cheap enough for speculation to pay: lcspec will decode plainly.")
+    else:
+        text = f"Speculation pays from an acceptance of {pays['free_drafts']:.0%} a token with n-gram drafts"
+        if pays["draft_model"] is not None:
+            text += f", {pays['draft_model']:.0%} with this draft model"
+        elif info["draft_step_seconds"] is not None:
+            text += "; this draft model is too slow to pay at any acceptance"
+        out.append(text + ".")
+    two = min(ratios.get(3, 9.9) / 3, ratios.get(4, 9.9) / 4)
+    if info["quantization"].startswith(K_QUANTS) and not on_gpu and two > 0.45:
+        out.append(
+            f"{info['quantization']} widens slowly on CPUs (a token in a step of 4 costs {two:.0%} of one alone); "
+            "a Q4_0 file of the same model, whose weights are repacked, usually speculates better."
+        )
+    timed = {int(n): s for n, s in info["seconds_by_threads"].items()}
+    if timed:
+        fastest = min(timed, key=timed.__getitem__)
+        if timed[fastest] < 0.95 * timed.get(info["threads"], 0.0):
+            out.append(f"{fastest} threads decode a token in {timed[fastest] * 1e3:.1f} ms: try --threads {fastest}.")
+    return out
+
+
+def table(curve: CostCurve, info: dict[str, Any]) -> str:
+    """The curve as a table with bars."""
+    lengths = info["contexts"]
+    head = "width " + " ".join(f"{f'{c} ctx':>10}" for c in lengths) + "   relative   per token"
+    lines = [f"{info['model']} ({info['quantization']}), {info['threads']} threads", head]
+    longest = max(info["relative"].values(), default=1.0)
+    for n in curve.widths:
+        cells = []
+        for c in lengths:
+            seconds = curve.points[n].get(c)
+            cells.append(f"{seconds * 1e3:7.2f} ms" if seconds is not None else f"{'-':>10}")
+        r = info["relative"][str(n)]
+        lines.append(f"{n:5} {' '.join(cells)} {r:10.2f} {r / n:11.2f} " + "#" * max(1, round(r / longest * BAR)))
+    if info["draft_step_seconds"] is not None:
+        lines.append(f"draft model: {info['draft_step_seconds'] * 1e3:.2f} ms a step")
+    return "\n".join(lines)

@@ -1,0 +1,180 @@
+"""`lcspec verify`: is speculation exact on this machine? Width classes, trees, then text with it on against off."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.errors import ExactnessError
+from lcspec.events import Tokens
+from lcspec.sampling import SamplingParams
+from lcspec.session import ModelPair, Session, loading_line, open_session
+
+if TYPE_CHECKING:
+    from lcspec.certify import Report
+
+SPOT_STRIDE = 33
+PROMPT_TOKENS = 48
+
+
+def run(
+    model: Path | None,
+    draft: Path | None,
+    threads: int,
+    gpu_layers: int | None,
+    positions: int,
+    n: int,
+    prompts: int,
+    repack: bool,
+    as_json: bool,
+) -> int:
+    """Measure, compare, print; returns 0 when everything that is promised holds.
+
+    Raises:
+        LcspecError: the model cannot be loaded.
+    """
+    pair = ModelPair.resolve(model, draft)
+    options = ModelOptions(pair.target, threads=threads, gpu_layers=gpu_layers, repack=repack)
+    with open_session(options, pair.draft, loading_line()) as session:
+        report = classes(session, positions, quiet=as_json)
+        result: dict[str, Any] = {
+            "model": str(pair.target),
+            "quantization": session.model.header.quantization,
+            "threads": session.engine.context.n_threads,
+            "gpu_layers": session.model.gpu_layers,
+            "repack": repack,
+            **report.certificate.as_dict(),
+            "widths": sorted(report.certificate.widths) if report.certificate.repeatable else [],
+            "reference_width": report.reference,
+            "largest_difference": {str(c.width): c.largest for c in report.comparisons},
+            "argmax_flips": {str(c.width): c.flips for c in report.comparisons},
+            "tree_mismatches": report.tree_mismatches,
+        }
+        if not as_json:
+            click.echo(classes_text(result))
+        try:
+            result["texts"] = texts(session, n, prompts, quiet=as_json)
+        except ExactnessError as error:
+            result["texts"], result["refused"] = [], str(error)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        click.echo(texts_text(result))
+    return 0 if "refused" not in result and all(t["identical_exact"] == t["prompts"] for t in result["texts"]) else 1
+
+
+def classes(session: Session, positions: int, quiet: bool) -> Report:
+    """Certify all widths at enough spots for `positions` positions, and store the certificate."""
+    from lcspec.certify import ALL_WIDTHS, SPAN, measure_certificate, store
+
+    limit = session.engine.context.n_ctx - 3 * SPAN
+    spots = [s for s in range(8, max(9, limit), SPOT_STRIDE)][: max(1, -(-positions // SPAN))]
+    hidden = quiet or not sys.stderr.isatty()
+    with click.progressbar(length=1000, label="comparing widths", file=sys.stderr, hidden=hidden) as bar:
+        shown = 0
+
+        def progress(fraction: float) -> None:
+            nonlocal shown
+            bar.update(int(fraction * 1000) - shown)
+            shown = int(fraction * 1000)
+
+        report = measure_certificate(session.engine, spots=spots, widths=ALL_WIDTHS, progress=progress)
+    store(session.engine, report.certificate)
+    return report
+
+
+def classes_text(result: dict[str, Any]) -> str:
+    """The width classes for people."""
+    lines = [
+        f"{result['model']} ({result['quantization']}), {result['threads']} threads, weights "
+        f"{'repacked' if result['repack'] else 'as stored'}: {result['positions']} positions compared"
+    ]
+    if not result["repeatable"]:
+        lines.append("The same computation twice gives different bits: nothing can be certified here.")
+        return "\n".join(lines)
+    for group in result["classes"]:
+        largest = max(result["largest_difference"][str(w)] for w in group)
+        flips = max(result["argmax_flips"][str(w)] for w in group)
+        mark = "*" if set(result["widths"]) <= set(group) else " "
+        against = f"differs from width {result['reference_width']} by up to {largest:.4g}, {flips} argmax flips"
+        lines.append(f" {mark} {ranges(group):<24} {'the reference' if largest == 0 else against}")
+    lines.append(f"--exact decodes at widths {ranges(result['widths'])} (marked *).")
+    trees = "give the same bits as chains" if result["trees"] else "do not: --exact uses chains only"
+    lines.append(f"Trees {trees}.")
+    return "\n".join(lines)
+
+
+def ranges(widths: list[int]) -> str:
+    """1, 2-5, 8 and so on."""
+    out: list[list[int]] = []
+    for w in sorted(widths):
+        if out and w == out[-1][1] + 1:
+            out[-1][1] = w
+        else:
+            out.append([w, w])
+    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
+
+
+def texts(session: Session, n: int, prompts: int, quiet: bool) -> list[dict[str, Any]]:
+    """Speculation on against off, greedy and seeded, with --exact and without, on real text."""
+    from lcspec.measure import sample_tokens
+
+    engine = session.engine
+    tokens = sample_tokens(engine.context, PROMPT_TOKENS * prompts)
+    starts = [tuple(tokens[i * PROMPT_TOKENS : (i + 1) * PROMPT_TOKENS]) for i in range(prompts)]
+    strategies: dict[str, tuple[DrafterSpec, ...]] = {
+        "ngram": (DrafterSpec("ngram", {"nodes": "7"}),),
+        "ngram tree": (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),),
+    }
+    if engine.env.draft_path is not None:
+        strategies["model"] = (DrafterSpec("model"),)
+        strategies["model tree"] = (DrafterSpec("model", {"nodes": "12", "branch": "3"}),)
+    out = []
+    for temperature in (0.0, 0.8):
+        plain = {
+            exact: [_text(session, p, n, temperature, SpeculationParams(exact=exact)) for p in starts]
+            for exact in (True, False)
+        }
+        for name, specs in strategies.items():
+            row: dict[str, Any] = {"strategy": name, "temperature": temperature, "prompts": len(starts)}
+            for exact in (True, False):
+                spec = SpeculationParams(specs, exact=exact)
+                same = [_text(session, p, n, temperature, spec) == t for p, t in zip(starts, plain[exact])]
+                row["identical_exact" if exact else "identical"] = sum(same)
+            out.append(row)
+            if not quiet and sys.stderr.isatty():
+                click.echo(f"compared {name} at temperature {temperature}", err=True)
+    return out
+
+
+def _text(
+    session: Session, prompt: tuple[int, ...], n: int, temperature: float, speculation: SpeculationParams
+) -> list[int]:
+    from lcspec.slot import Request
+
+    request = Request(prompt, SamplingParams(temperature=temperature, seed=1), speculation, n, ignore_end=True)
+    ids: list[int] = []
+    for event in session.engine.run(replace(request)):
+        if isinstance(event, Tokens):
+            ids += [t.id for t in event.tokens]
+    return ids
+
+
+def texts_text(result: dict[str, Any]) -> str:
+    """The comparison of texts for people."""
+    if "refused" in result:
+        return str(result["refused"])
+    lines = ["speculation on against off, prompts with identical text:"]
+    for row in result["texts"]:
+        how = "greedy" if row["temperature"] == 0 else f"temperature {row['temperature']}, seeded"
+        lines.append(
+            f"  {row['strategy']:<11} {how:<24} --exact {row['identical_exact']}/{row['prompts']}"
+            f"   without {row['identical']}/{row['prompts']}"
+        )
+    return "\n".join(lines)
