@@ -136,6 +136,7 @@ sampling_options = _stacked(
 @click.option("--stop", multiple=True, help="End the text at this string (repeatable).")
 @click.option("--grammar-file", type=MODEL_PATH, help="GBNF grammar the text must follow.")
 @click.option("--json-schema", help="JSON schema (or a file with one) the text must follow.")
+@click.option("--prediction", type=MODEL_PATH, help="File with the text you expect, to draft from.")
 @sampling_options
 @engine_options
 @speculation_options

@@ -131,7 +131,7 @@ class SpeculationParams:
         drafters: which drafters to ask; empty = plain decoding.
         auto: the planner decides step by step whom to ask and what to keep; else every drafter drafts every step.
         max_draft: drafted nodes per step at most; None = each drafter's own default.
-        verifier: name in `verify.VERIFIERS`.
+        verifier: a name in `verify.VERIFIERS`, with options as in `typical:epsilon=0.1`.
         exact: keep every step on widths whose logits are bit-identical.
     """
 

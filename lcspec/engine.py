@@ -30,7 +30,7 @@ from lcspec.measure import keep, prepare
 from lcspec.planner import AutoPlanner, FixedPlanner, Limits, Plan, Planner, Proposal
 from lcspec.slot import Request, Slot
 from lcspec.tree import TokenTree
-from lcspec.verify import VERIFIERS
+from lcspec.verify import make_verifier
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Engine:
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
         tree, spec, first, before = item.proposal.kept, slot.request.speculation, slot.prefilling, slot.generated
         slot.show_rows(rows, item.row_of)
-        verdict = VERIFIERS[spec.verifier].verify(tree, slot, len(slot.tokens), slot.seed)
+        verdict = slot.verifier.verify(tree, slot, len(slot.tokens), slot.seed)
         slot.cache.commit(verdict.path, in_order(item.order, verdict.path) if spec.exact else None)
         self._mark_canonical(slot)
         events: list[Event] = [Prefill(slot.id, slot.n_prompt, slot.n_prompt)] if first else []
@@ -187,8 +187,9 @@ class Engine:
         if request.max_tokens is not None and request.max_tokens < 0:
             raise UsageError(f"the number of tokens to generate must be 0 or more, not {request.max_tokens}")
         spec = request.speculation
-        if spec.verifier not in VERIFIERS:
-            raise UsageError(f"unknown verifier {spec.verifier!r}: choose from {', '.join(sorted(VERIFIERS))}")
+        lossless = make_verifier(spec.verifier).lossless
+        if spec.exact and not lossless:
+            raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
         if spec.exact:
             self.certificate = self.certificate or certificate_for(self)
         if spec.drafters and self.context.branching is Branching.NONE:
@@ -274,8 +275,7 @@ class Engine:
         slot = Slot(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
         for token in request.prompt:
             sampler.accept(token, generated=False)
-        info = VERIFIERS[request.speculation.verifier]
-        slot.sampled_drafts = info.sampled_drafts and not request.sampling.greedy
+        slot.draws = 0 if request.sampling.greedy else slot.verifier.draws
         self.running.append(slot)
         try:
             slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}

@@ -143,6 +143,7 @@ class Finished:
     completion_tokens: int
     seed: int
     stats: RequestStats
+    lossless: bool = True
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,8 @@ class Certificate:
         def rank(group: tuple[int, ...]) -> tuple[int, int, int]:
             return sum(w <= 8 for w in group), len(group), -min(group)
 
-        best = frozenset(max(self.classes, key=rank))
+        chosen: tuple[int, ...] = max(self.classes, key=rank)
+        best = frozenset(chosen)
         # Width 1 has kernels of its own; a short look that saw no difference is not enough to trust it.
         return best - {1} if self.positions < TRUSTED_POSITIONS and len(best) > 1 else best
 

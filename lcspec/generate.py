@@ -49,13 +49,15 @@ def run(**o: Any) -> int:
 
     log_to_stderr(o["verbose"])
     prompt = read_prompt(o["prompt"], o["prompt_file"])
-    sampling = SamplingParams(
-        **{k: o[k] for k in SAMPLING_OPTIONS}, grammar=read_grammar(o["grammar_file"], o["json_schema"])
-    )
+    grammar = read_grammar(o["grammar_file"], o["json_schema"])
+    sampling = SamplingParams(**{k: o[k] for k in SAMPLING_OPTIONS}, grammar=grammar)
+    prediction = read_text(o["prediction"], "the prediction") if o["prediction"] is not None else ""
     pair = ModelPair.resolve(o["model"], o["draft"])
     speculation = parse_speculation(
         o["speculate"],
         has_draft=pair.draft is not None,
+        has_grammar=grammar is not None,
+        has_prediction=o["prediction"] is not None,
         max_draft=o["max_draft"],
         verifier=o["verifier"],
         exact=o["exact"],
@@ -81,6 +83,7 @@ def run(**o: Any) -> int:
             stop=stop,
             logprobs=0 if o["as_json"] else None,
             ignore_end=o["ignore_eos"],
+            prediction=tuple(session.model.vocab.tokenize(prediction, special=False)) if prediction else (),
         )
         printer = JsonPrinter() if o["as_json"] else TextPrinter(o["lens"])
         finished = stream(session, request, printer)
@@ -148,6 +151,7 @@ class JsonPrinter:
             "prompt_tokens": finished.prompt_tokens,
             "completion_tokens": finished.completion_tokens,
             "seed": finished.seed,
+            "lossless": finished.lossless,
             "stats": finished.stats.as_dict(),
         }
 
@@ -188,6 +192,8 @@ def stats_text(finished: Finished) -> str:
         f"{s.target_steps} target steps, {s.mean_acceptance_length:.2f} tokens each; "
         f"drafted {s.drafted}, accepted {s.accepted} ({share})",
     ]
+    if not finished.lossless:
+        lines.append("the verifier is lossy: this is not the text that plain decoding gives")
     for name, tally in s.by_drafter.items():
         lines.append(f"  {name}: drafted {tally['drafted']}, accepted {tally['accepted']}")
     if s.decode_seconds:

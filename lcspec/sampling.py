@@ -91,8 +91,8 @@ def coupled_top(dist: Distribution, seed: int, position: int, k: int) -> NDArray
 
 def inverse_cdf(dist: Distribution, u: float) -> int:
     """The token at which the cumulative distribution first exceeds `u` in (0, 1); never one of probability 0."""
-    cumulative = np.cumsum(dist.probs)
-    return int(dist.ids[np.searchsorted(cumulative, u * cumulative[-1], side="right")])
+    cumulative = dist.probs.cumsum()
+    return int(dist.ids[cumulative.searchsorted(u * cumulative[-1], side="right")])
 
 
 @dataclass(frozen=True)

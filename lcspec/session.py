@@ -105,14 +105,21 @@ def open_session(
 
 
 def parse_speculation(
-    text: str, *, has_draft: bool, max_draft: int | None = None, verifier: str = "coupled", exact: bool = False
+    text: str,
+    *,
+    has_draft: bool,
+    has_grammar: bool = False,
+    has_prediction: bool = False,
+    max_draft: int | None = None,
+    verifier: str = "coupled",
+    exact: bool = False,
 ) -> SpeculationParams:
     """Read `--speculate`: off, or drafters separated by commas, each `name[:option=value...]`.
 
     `auto` asks every drafter that this session can have.
     """
     if text == "auto":
-        names = ["ngram", "model"] if has_draft else ["ngram"]
+        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"] + ["model"] * has_draft
         specs = tuple(DrafterSpec(name) for name in names)
     elif text in ("off", "none", ""):
         specs = ()

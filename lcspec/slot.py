@@ -17,7 +17,7 @@ from lcspec.llama.vocab import Vocab
 from lcspec.sampling import SamplingParams, log_softmax
 from lcspec.text import Piece, StopStrings, StreamDecoder
 from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import Verdict
+from lcspec.verify import Verdict, make_verifier
 
 
 @dataclass(frozen=True)
@@ -32,6 +32,7 @@ class Request:
         stop: strings that end the text (not included in it).
         logprobs: None = none; k = each token's log-probability and the k most probable tokens.
         ignore_end: go on after end-of-text tokens (for benchmarks).
+        prediction: the answer the caller expects, as token ids (OpenAI's predicted outputs).
     """
 
     prompt: tuple[int, ...]
@@ -41,6 +42,7 @@ class Request:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     ignore_end: bool = False
+    prediction: tuple[int, ...] = ()
 
 
 class Slot:
@@ -59,7 +61,9 @@ class Slot:
         self.tokens: list[int] = list(request.prompt)
         self.n_prompt = len(request.prompt)
         self.params = request.sampling
-        self.sampled_drafts = False
+        self.draws = 0
+        self.prediction = request.prediction
+        self.verifier = make_verifier(request.speculation.verifier)
         self.drafters: list[Drafter] = []
         self.bits: dict[str, int] = {}  # drafter name -> its bit in TokenTree.sources
         self.stats = RequestStats()
@@ -116,6 +120,15 @@ class Slot:
         if not ended:
             self.sampler.accept(token)
         return ended and not self.request.ignore_end
+
+    def raw(self, node: int) -> Distribution:
+        """The model's own distribution after `node`: softmax of the raw logits over the whole vocabulary."""
+        row = self._rows[self._row_of[node]]
+        return Distribution(np.arange(row.size, dtype=np.int32), np.exp(log_softmax(row)))
+
+    def forced_text(self, limit: int) -> str:
+        """What the grammar allows no alternative to (see drafters.SlotView)."""
+        return self.sampler.forced_text(limit)
 
     # Emission.
 
@@ -204,4 +217,5 @@ class Slot:
             completion_tokens=self.generated,
             seed=self.seed,
             stats=self.stats,
+            lossless=self.verifier.lossless,
         )

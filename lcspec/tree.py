@@ -33,7 +33,7 @@ class Distribution(NamedTuple):
 
     def prob_of(self, token: int) -> float:
         """Probability of `token`, 0.0 when it is not among the candidates."""
-        hit = np.flatnonzero(self.ids == token)
+        hit = (self.ids == token).nonzero()[0]
         return float(self.probs[hit[0]]) if hit.size else 0.0
 
 

@@ -2,6 +2,9 @@
 
     coupled     the child is kept if it *is* the target's choice at that position; lossless, keeps seeds
     rejection   speculative sampling: accept with min(1, p/q), else resample the residual; lossless in distribution
+    multi_step  the same walk over several sampled children a node (SpecInfer); lossless in distribution
+    typical     keep what the target finds typical enough (Medusa); lossy
+    lenient     keep what the target finds nearly as good as its favourite; lossy
 
 Numpy only. A verifier sees the target through `Target`, row by row and only along the accepted path, so at most
 `accepted + 1` rows are ever turned into distributions and stateful samplers advance exactly once per emitted token.
@@ -9,11 +12,13 @@ Numpy only. A verifier sees the target through `Target`, row by row and only alo
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Callable, NamedTuple, Protocol
 
 import numpy as np
 
+from lcspec.errors import UsageError
 from lcspec.sampling import inverse_cdf, normalized, uniform_noise
 from lcspec.tree import Distribution, TokenTree, Trial
 
@@ -31,6 +36,9 @@ class Target(Protocol):
 
     def distribution(self, node: int) -> Distribution:
         """The target's sampling distribution after `node`."""
+
+    def raw(self, node: int) -> Distribution:
+        """The model's own distribution after `node`, before sampling parameters (lossy verifiers only)."""
 
     def accept(self, token: int) -> bool:
         """Advance past an emitted token; True when it ends the text."""
@@ -138,18 +146,100 @@ def rejection(tree: TokenTree, target: Target, position: int, seed: int) -> Verd
         node, position = child, position + 1
 
 
+def typical(
+    tree: TokenTree, target: Target, position: int, seed: int, *, epsilon: float = 0.09, delta: float = 0.3
+) -> Verdict:
+    """Medusa's typical acceptance (Cai et al. 2024, arXiv:2401.10774, section 2.3.1). LOSSY.
+
+    A child is accepted when the model gives it more than min(epsilon, delta * exp(-entropy)); of several, the most
+    probable one. The last token is the target's own choice.
+    """
+    node = 0
+    path: list[int] = []
+    tokens: list[int] = []
+    while True:
+        child = None
+        if tree.children(node):
+            p = target.raw(node)
+            positive = p.probs[p.probs > 0]
+            threshold = min(epsilon, delta * float(np.exp((positive * np.log(positive)).sum())))
+            ranked = sorted(((p.prob_of(tree.tokens[c]), c) for c in tree.children(node)), reverse=True)
+            child = ranked[0][1] if ranked[0][0] > threshold else None
+        token = tree.tokens[child] if child is not None else target.choose(node, position)
+        tokens.append(token)
+        if target.accept(token) or child is None:
+            return Verdict(path, tokens, bonus=bool(path) and not tree.children(node))
+        path.append(child)
+        node, position = child, position + 1
+
+
+def lenient(tree: TokenTree, target: Target, position: int, seed: int, *, lenience: float = 0.5) -> Verdict:
+    """Accept a child unless the model finds it much worse than its favourite. LOSSY (lenience 1 is greedy decoding).
+
+    The lenience factor of Leviathan et al. 2023 (arXiv:2211.17192, A.5) in its argmax form: a drafted token is kept
+    when its probability is at least `lenience` times the largest one.
+    """
+    node = 0
+    path: list[int] = []
+    tokens: list[int] = []
+    while True:
+        child = None
+        if tree.children(node):
+            p = target.raw(node)
+            ranked = sorted(((p.prob_of(tree.tokens[c]), c) for c in tree.children(node)), reverse=True)
+            child = ranked[0][1] if ranked[0][0] >= lenience * float(p.probs.max()) else None
+        token = tree.tokens[child] if child is not None else target.choose(node, position)
+        tokens.append(token)
+        if target.accept(token) or child is None:
+            return Verdict(path, tokens, bonus=bool(path) and not tree.children(node))
+        path.append(child)
+        node, position = child, position + 1
+
+
 Verifier = Callable[[TokenTree, Target, int, int], Verdict]
+
+MANY = 1_000
 
 
 class VerifierInfo(NamedTuple):
-    """A registered verifier, whether it is lossless, and whether model drafters should *sample* for it."""
+    """A registered verifier: the function, whether it is lossless, its options, and how many children of a node a
+    model drafter should *draw* for it at temperature > 0 (0: it wants the most probable ones)."""
 
-    verify: Verifier
+    verify: Callable[..., Verdict]
     lossless: bool
-    sampled_drafts: bool
+    draws: int
+    options: tuple[str, ...] = ()
 
 
 VERIFIERS: dict[str, VerifierInfo] = {
-    "coupled": VerifierInfo(coupled, lossless=True, sampled_drafts=False),
-    "rejection": VerifierInfo(rejection, lossless=True, sampled_drafts=True),
+    "coupled": VerifierInfo(coupled, lossless=True, draws=0),
+    "rejection": VerifierInfo(rejection, lossless=True, draws=1),
+    "multi_step": VerifierInfo(rejection, lossless=True, draws=MANY),
+    "typical": VerifierInfo(typical, lossless=False, draws=0, options=("epsilon", "delta")),
+    "lenient": VerifierInfo(lenient, lossless=False, draws=0, options=("lenience",)),
 }
+
+
+@functools.lru_cache(maxsize=64)
+def make_verifier(text: str) -> VerifierInfo:
+    """The verifier that `text` names, `name` or `name:option=number`.
+
+    Raises:
+        UsageError: there is none, or it has no such option.
+    """
+    name, *rest = text.split(":")
+    if name not in VERIFIERS:
+        raise UsageError(f"unknown verifier {name!r}: choose from {', '.join(sorted(VERIFIERS))}")
+    info = VERIFIERS[name]
+    options: dict[str, float] = {}
+    for item in rest:
+        key, _, value = item.partition("=")
+        try:
+            options[key] = float(value)
+        except ValueError:
+            raise UsageError(f"{name}:{key} must be a number from 0 to 1, not {value!r}") from None
+        if key not in info.options:
+            raise UsageError(f"{name} has no option {key!r}; it knows {', '.join(info.options) or 'none'}")
+        if not 0.0 <= options[key] <= 1.0:
+            raise UsageError(f"{name}:{key} must be a number from 0 to 1, not {value!r}")
+    return info._replace(verify=functools.partial(info.verify, **options)) if options else info

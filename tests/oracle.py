@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from lcspec import sampling, verify
 from lcspec.sampling import coupled_choice, coupled_top, inverse_cdf
 from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import DRAFT_STREAM, Verifier
+from lcspec.verify import ACCEPT_STREAM, DRAFT_STREAM, RESAMPLE_STREAM, Verifier
 
 Text = tuple[int, ...]
 FloatTable = NDArray[np.float64]
@@ -129,7 +129,7 @@ Draft = Callable[[Text, int], TokenTree]
 
 
 def drafting(model: Model, plan: str, depth: int) -> Draft:
-    """A drafter that gives every node above `depth` the children that `plan` lists, in its order.
+    """A drafter that gives every node above `depth` the children that `plan` lists, in order; levels apart: "SS/S".
 
     S  a token drawn from the draft distribution (with replacement, recorded)
     T  the most probable token of the draft; a second T the second most probable, and so on
@@ -138,6 +138,8 @@ def drafting(model: Model, plan: str, depth: int) -> Draft:
     L  a liar: the most probable token, recorded as if it had been drawn (what llama.cpp's tree example does)
     """
 
+    plans = plan.split("/")
+
     def draft(text: Text, seed: int) -> TokenTree:
         tree = TokenTree.root(PENDING)
         texts = {0: text}
@@ -145,12 +147,13 @@ def drafting(model: Model, plan: str, depth: int) -> Draft:
         for step in range(depth):
             position = FIRST_POSITION + len(text) + step
             draws = 0
+            symbols = plans[min(step, len(plans) - 1)]
             for node in level:
                 q = model.draft(texts[node])
-                top = q.ids[np.argsort(-q.probs, kind="stable")] if "T" in plan or "L" in plan else q.ids
-                coupled = q.ids[coupled_top(q, seed, position, plan.count("C"))] if "C" in plan else q.ids
-                for i, symbol in enumerate(plan):
-                    nth = plan[:i].count(symbol)
+                top = q.ids[np.argsort(-q.probs, kind="stable")] if "T" in symbols or "L" in symbols else q.ids
+                coupled = q.ids[coupled_top(q, seed, position, symbols.count("C"))] if "C" in symbols else q.ids
+                for i, symbol in enumerate(symbols):
+                    nth = symbols[:i].count(symbol)
                     if symbol == "S":
                         # looked up in the module, because the tests read this noise from tables
                         u = float(sampling.uniform_noise(seed, position, [draws], DRAFT_STREAM)[0])
@@ -191,17 +194,20 @@ def cut(draft: Draft, change: Callable[[TokenTree], TokenTree]) -> Draft:
 
 # --- noise for many seeds ---------------------------------------------------------------------------------------------
 
-# Most draws one drafter of these tests makes at one position.
-MAX_IDS = 32
+# Ids that occur at one position: tokens, trials of a node, 0, draws of a drafter of these tests.
+N_IDS = {0: 16, ACCEPT_STREAM: 6, RESAMPLE_STREAM: 1, DRAFT_STREAM: 12}
 
 
-def noise_of_seeds(n_seeds: int, position: int, stream: int, n_ids: int = MAX_IDS) -> FloatTable:
+def noise_of_seeds(n_seeds: int, position: int, stream: int, n_ids: int) -> FloatTable:
     """`uniform_noise` of the seeds 0 .. n_seeds - 1 and the ids 0 .. n_ids - 1, float64 [n_seeds, n_ids]."""
     golden, mix = sampling._GOLDEN, sampling._mix
     with np.errstate(over="ignore"):
-        key = mix(mix(np.arange(n_seeds, dtype=np.uint64) + golden) ^ (np.uint64(position) * golden + np.uint64(stream)))
+        key = mix(
+            mix(np.arange(n_seeds, dtype=np.uint64) + golden) ^ (np.uint64(position) * golden + np.uint64(stream))
+        )
         bits = mix(key[:, None] + (np.arange(n_ids, dtype=np.uint64) + np.uint64(1)) * golden)
-    return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    out: FloatTable = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+    return out
 
 
 class NoiseTables:
@@ -215,14 +221,14 @@ class NoiseTables:
     def uniform(self, seed: int, position: int, ids: Any, stream: int = 0) -> FloatTable:
         table = self._uniform.get((position, stream))
         if table is None:
-            table = self._uniform[position, stream] = noise_of_seeds(self.n_seeds, position, stream)
+            table = self._uniform[position, stream] = noise_of_seeds(self.n_seeds, position, stream, N_IDS[stream])
         out: FloatTable = table[seed][ids]
         return out
 
     def gumbel(self, seed: int, position: int, ids: Any) -> FloatTable:
         table = self._gumbel.get(position)
         if table is None:
-            table = self._gumbel[position] = -np.log(-np.log(noise_of_seeds(self.n_seeds, position, 0)))
+            table = self._gumbel[position] = -np.log(-np.log(noise_of_seeds(self.n_seeds, position, 0, N_IDS[0])))
         out: FloatTable = table[seed][ids]
         return out
 

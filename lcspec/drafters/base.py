@@ -40,8 +40,16 @@ class SlotView(Protocol):
         """Seed of the counter-based noise."""
 
     @property
-    def sampled_drafts(self) -> bool:
-        """Whether the verifier wants children drawn from the draft distribution (see TokenTree.add_sampled)."""
+    def draws(self) -> int:
+        """Children a node may have that are *drawn* from the draft distribution (see TokenTree.add_sampled);
+        0: the verifier wants the most probable ones instead."""
+
+    @property
+    def prediction(self) -> Sequence[int]:
+        """The answer the caller expects, as token ids; empty if unknown."""
+
+    def forced_text(self, limit: int) -> str:
+        """What the request's grammar allows no alternative to, `limit` characters at most; often empty."""
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ class ModelDrafter:
         planned = budget.keep_going is not None
         for node, row in zip(level, self.context.logits()):
             position = base + tree.depths[node] + 1
-            room = 1 if slot.sampled_drafts else branch
+            room = min(slot.draws, branch) or branch
             found = self._children(slot, row[: self.n_vocab], position, room)
             for rank, (token, prob, dist) in enumerate(found):
                 if dist is not None:
@@ -224,10 +224,9 @@ class ModelDrafter:
             total = float(np.exp(logits - peak).sum())
             return [(int(t), float(np.exp(logits[t] - peak)) / total, None) for t in top]
         dist = draft_distribution(logits, slot.params)
-        if slot.sampled_drafts:
-            u = float(uniform_noise(slot.seed, position, [0], DRAFT_STREAM)[0])
-            token = inverse_cdf(dist, u)
-            return [(token, float(dist.probs.max()), dist)]
+        if slot.draws:
+            noise = uniform_noise(slot.seed, position, range(n), DRAFT_STREAM)
+            return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
         order = coupled_top(dist, slot.seed, position, n)
         score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
         weights = np.exp(score - score.max())

@@ -73,6 +73,29 @@ class Sampler:
         if generated and self._grammar is not None and not self.vocab.is_end(token):
             C.llama_sampler_accept(self._grammar, token)
 
+    def forced_text(self, limit: int) -> str:
+        """The text the grammar allows no alternative to from here on, `limit` characters at most."""
+        if self._grammar is None:
+            return ""
+        singles = self.vocab.single_characters
+        probe = np.zeros(len(singles) + 1, dtype=CANDIDATE)
+        probe["id"][:-1] = list(singles.values())
+        probe["id"][-1] = self.vocab.eos  # a grammar that may end here forces nothing
+        of_token = {token: char for char, token in singles.items()}
+        grammar = C.llama_sampler_clone(self._grammar)
+        text = ""
+        try:
+            while len(text) < limit:
+                ids, logits = self._run(grammar, probe.copy())
+                allowed = ids[np.isfinite(logits)]
+                if len(allowed) != 1 or int(allowed[0]) not in of_token:
+                    break
+                text += of_token[int(allowed[0])]
+                C.llama_sampler_accept(grammar, int(allowed[0]))
+        finally:
+            C.llama_sampler_free(grammar)
+        return text
+
     def close(self) -> None:
         """Free the chain. Idempotent."""
         for handle in (self._chain, self._grammar):

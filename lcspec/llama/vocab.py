@@ -80,6 +80,16 @@ class Vocab:
         """bool [n_tokens]: tokens that end a generation."""
         return np.array([C.llama_vocab_is_eog(self.handle, t) for t in range(self.n_tokens)], dtype=np.bool_)
 
+    @cached_property
+    def single_characters(self) -> dict[str, int]:
+        """A token for every single ASCII character that has one of its own."""
+        found: dict[str, int] = {}
+        for token in range(self.n_tokens):
+            piece = self.piece(token)
+            if len(piece) == 1 and piece[0] < 128:
+                found.setdefault(chr(piece[0]), token)
+        return found
+
     def fingerprint(self) -> list[bytes]:
         """Every token's text as stored in the file, in order; two models may pair up when these agree."""
         return [C.llama_vocab_get_text(self.handle, t) or b"" for t in range(self.n_tokens)]

@@ -6,7 +6,7 @@ The noise is a pure function of the seed, so every run of these tests sees the s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -14,10 +14,11 @@ import pytest
 from lcspec import sampling, verify
 from lcspec.sampling import coupled_choice, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
 from lcspec.tree import Distribution, TokenTree, Trial
-from lcspec.verify import ACCEPT_STREAM, DRAFT_STREAM, RESAMPLE_STREAM, VERIFIERS, Verdict, coupled, rejection
+from lcspec.verify import ACCEPT_STREAM, RESAMPLE_STREAM, VERIFIERS, Verdict, coupled, rejection
 from tests.oracle import (
     FIRST_POSITION,
     KINDS,
+    N_IDS,
     PENDING,
     Draft,
     Model,
@@ -33,28 +34,28 @@ from tests.oracle import (
 )
 
 MANY = 200_000
-FEW = 12_000
+FEW = 5_000
 
 
 @pytest.fixture(scope="module")
 def tables() -> NoiseTables:
-    return NoiseTables(MANY)
+    return NoiseTables(FEW)
 
 
 @pytest.fixture(autouse=True)
-def noise_from_tables(tables: NoiseTables, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def noise_from_tables(tables: NoiseTables, monkeypatch: pytest.MonkeyPatch) -> None:
     tables.install(monkeypatch)
-    yield
 
 
 def test_the_tables_hold_the_noise_of_the_real_functions(tables: NoiseTables) -> None:
-    ids = np.array([7, 0, 31], dtype=np.int32)
-    for seed in (0, 1, 12_345, MANY - 1):
+    for seed in (0, 1, 2_345, FEW - 1):
         for position in (FIRST_POSITION, FIRST_POSITION + 2):
-            for stream in (0, ACCEPT_STREAM, RESAMPLE_STREAM, DRAFT_STREAM):
+            for stream, n_ids in N_IDS.items():
+                ids = np.array([n_ids - 1, 0], dtype=np.int32)
                 assert (tables.uniform(seed, position, ids, stream) == uniform_noise(seed, position, ids, stream)).all()
             assert (tables.gumbel(seed, position, ids) == gumbel_noise(seed, position, ids)).all()
-    assert verify.uniform_noise is not uniform_noise and sampling.gumbel_noise is not gumbel_noise
+    assert vars(verify)["uniform_noise"] is not uniform_noise
+    assert vars(sampling)["gumbel_noise"] is not gumbel_noise
 
 
 # --- 200 000 draws ----------------------------------------------------------------------------------------------------
@@ -65,12 +66,15 @@ def test_the_tables_hold_the_noise_of_the_real_functions(tables: NoiseTables) ->
     ("verifier", "plan", "n_vocab"),
     [
         pytest.param("coupled", "C", 8, id="coupled-chain"),
-        pytest.param("coupled", "CCN", 5, id="coupled-tree"),
+        pytest.param("coupled", "CCN/C", 5, id="coupled-tree"),
         pytest.param("rejection", "S", 8, id="rejection-chain"),
-        pytest.param("rejection", "TSS", 5, id="rejection-tree"),
+        pytest.param("rejection", "TSS/S", 5, id="rejection-tree"),
     ],
 )
-def test_the_first_two_tokens_have_the_target_s_joint_distribution(verifier: str, plan: str, n_vocab: int) -> None:
+def test_the_first_two_tokens_have_the_target_s_joint_distribution(
+    verifier: str, plan: str, n_vocab: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    NoiseTables(MANY).install(monkeypatch)
     model = Model(n_vocab)
     counts = count_texts(VERIFIERS[verifier].verify, model, drafting(model, plan, 2), MANY)
     assert_sample_of(counts, model.joint(2))
@@ -85,7 +89,7 @@ def test_coupled_keeps_the_distribution_whoever_drafts(plan: str) -> None:
     assert_sample_of(count_texts(coupled, model, drafting(model, plan, 2), FEW), model.joint(2))
 
 
-@pytest.mark.parametrize("plan", ["T", "TTT", "N", "NN", "SS", "SSS", "NS", "SN", "TSTS"])
+@pytest.mark.parametrize("plan", ["T", "TTT", "N", "NN", "SS", "SSS/S", "NS", "SN", "TSTS/S"])
 def test_rejection_keeps_the_distribution_whoever_drafts(plan: str) -> None:
     model = Model(6, seed=2)
     assert_sample_of(count_texts(rejection, model, drafting(model, plan, 2), FEW), model.joint(2))
@@ -143,9 +147,11 @@ def test_merging_keeps_a_draw_that_an_ngram_proposed_as_well() -> None:
 # --- the assertion has teeth ------------------------------------------------------------------------------------------
 
 
-def _walk(tree: TokenTree, target: Target, position: int, seed: int, accept: Callable[[Distribution, Trial], float]) -> Verdict:
+def _walk(
+    tree: TokenTree, target: verify.Target, position: int, seed: int, accept: Callable[[Distribution, Trial], float]
+) -> Verdict:
     """A verifier with a flaw: children are accepted with probability `accept`, and p itself is sampled after that."""
-    node, path, tokens = 0, [], []
+    node, path, tokens = 0, list[int](), list[int]()
     while True:
         p = target.distribution(node)
         child = None
@@ -165,11 +171,11 @@ def _walk(tree: TokenTree, target: Target, position: int, seed: int, accept: Cal
         node, position = child, position + 1
 
 
-def always_accept(tree: TokenTree, target: Target, position: int, seed: int) -> Verdict:
+def always_accept(tree: TokenTree, target: verify.Target, position: int, seed: int) -> Verdict:
     return _walk(tree, target, position, seed, lambda p, trial: 1.0)
 
 
-def no_residual(tree: TokenTree, target: Target, position: int, seed: int) -> Verdict:
+def no_residual(tree: TokenTree, target: verify.Target, position: int, seed: int) -> Verdict:
     def accept(p: Distribution, trial: Trial) -> float:
         token = tree.tokens[trial.child]
         return p.prob_of(token) / (1.0 if trial.draft is None else trial.draft.prob_of(token))
@@ -177,9 +183,9 @@ def no_residual(tree: TokenTree, target: Target, position: int, seed: int) -> Ve
     return _walk(tree, target, position, seed, accept)
 
 
-def stuck_position(tree: TokenTree, target: Target, position: int, seed: int) -> Verdict:
+def stuck_position(tree: TokenTree, target: verify.Target, position: int, seed: int) -> Verdict:
     """Coupled, but every token uses the noise of one position: each token is right, their joint distribution is not."""
-    node, path, tokens = 0, [], []
+    node, path, tokens = 0, list[int](), list[int]()
     while True:
         token = coupled_choice(target.distribution(node), seed, FIRST_POSITION)
         tokens.append(token)
@@ -191,8 +197,12 @@ def stuck_position(tree: TokenTree, target: Target, position: int, seed: int) ->
         node = child
 
 
-@pytest.mark.parametrize("kind", ["random", "certain", "disjoint", "tiny"])
-@pytest.mark.parametrize("broken", [always_accept, no_residual])
+@pytest.mark.parametrize(
+    ("broken", "kind"),
+    # (no_residual is all but right where the draft is certain of a token that the target never takes)
+    [(always_accept, kind) for kind in ("random", "certain", "disjoint", "tiny")]
+    + [(no_residual, kind) for kind in ("random", "disjoint", "tiny")],
+)
 def test_broken_rejection_is_found_out(broken: verify.Verifier, kind: str) -> None:
     model = Model(6, kinds=[kind], seed=3)
     counts = count_texts(broken, model, drafting(model, "S", 1), FEW)
@@ -299,7 +309,7 @@ def test_rejection_accepts_as_often_as_theory_says(plan: str, kind: str) -> None
     p, q = model.target(()), model.draft(())
     theory = sum(min(x, q.prob_of(int(t))) for t, x in zip(*p)) if plan == "S" else p.prob_of(1)
     draft = drafting(model, plan, 1)
-    n = 10_000
+    n = FEW
     hits = 0
     for seed in range(n):
         tree = draft((), seed)

@@ -1,0 +1,101 @@
+"""A text the caller expects (OpenAI's predicted outputs): an edited file, a template, an earlier answer.
+
+The drafter walks along the prediction; where the answer departs from it, it finds its place again by matching the
+last tokens of the answer, nearest to where it lost it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+# Tokens that must match to find the place again, the longest first.
+ANCHORS = (8, 5, 3, 2)
+MAX_RUN = 15
+
+
+@dataclass
+class _Place:
+    """Where the answer is in the prediction: the next expected index, and how many tokens matched so far."""
+
+    text: tuple[int, ...]
+    anchors: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
+    at: int = 0
+    run: int = 0
+    read: int = 0
+
+    def index(self) -> None:
+        """Note where every anchor ends."""
+        for n in ANCHORS:
+            for i in range(n, len(self.text) + 1):
+                self.anchors.setdefault(self.text[i - n : i], []).append(i)
+
+    def follow(self, answer: list[int]) -> None:
+        """Read new tokens of the answer."""
+        for i in range(self.read, len(answer)):
+            if self.at < len(self.text) and self.text[self.at] == answer[i]:
+                self.at += 1
+                self.run += 1
+            else:
+                self.run = 0
+                self._find(answer[: i + 1])
+        self.read = len(answer)
+
+    def _find(self, answer: list[int]) -> None:
+        for n in ANCHORS:
+            places = self.anchors.get(tuple(answer[-n:])) if len(answer) >= n else None
+            if places:
+                # An edit inserts or deletes a little: the place nearest to the lost one is the likeliest.
+                self.at = min(places, key=lambda p: abs(p - self.at))
+                self.run = n
+                return
+
+
+@register("prediction")
+class PredictionDrafter:
+    """Drafts the expected text."""
+
+    name = "prediction"
+    default_nodes = 8
+    costly = False
+    wants_hidden = False
+
+    def __init__(self, env: DrafterEnv) -> None:
+        self._slots: dict[int, _Place] = {}
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Index the request's prediction; without one there is nothing to draft."""
+        spec.check_keys({"nodes"})
+        place = _Place(tuple(slot.prediction))
+        place.index()
+        self._slots[slot.id] = place
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """The prediction from here on; the longer it has held, the surer."""
+        place = self._slots[slot.id]
+        ahead = place.text[place.at : place.at + min(budget.nodes, budget.depth)]
+        started = bool(slot.tokens[slot.n_prompt :])
+        tree = TokenTree.root(slot.tokens[-1])
+        if started and not place.run:
+            return tree
+        node = 0
+        run = min(place.run, MAX_RUN)
+        for token in ahead:
+            node = tree.add(node, token, (run + 1) / (run + 2), budget.source, feature=run)
+        return tree
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """Follow the answer."""
+        place = self._slots[slot.id]
+        place.follow(list(slot.tokens[slot.n_prompt :]))
+
+    def end(self, slot: SlotView) -> None:
+        """Drop the slot's place."""
+        self._slots.pop(slot.id, None)
+
+    def close(self) -> None:
+        """Nothing to free."""

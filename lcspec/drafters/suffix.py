@@ -1,0 +1,195 @@
+"""Suffix decoding: continuations of the longest suffix seen before, weighted by how often each followed.
+
+Oliaro et al. 2024 ("SuffixDecoding", arXiv:2411.04975). Two suffix automata (Blumer et al. 1985) are looked up: one
+over the request's own prompt and answer, one over the earlier texts of this engine. An automaton finds the longest
+match of any length in constant time a token, and counts how often every substring occurred.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Sequence
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+# Tokens of earlier texts that are remembered; beyond that the older half is dropped.
+MAX_REMEMBERED = 50_000
+MIN_MATCH = 2
+# Matches are told apart in calibration up to this length.
+MAX_FEATURE = 15
+
+
+class SuffixAutomaton:
+    """All substrings of a growing set of token sequences, with their number of occurrences.
+
+    State 0 is the empty string; `length`, `link`, `count` and `next` are indexed by state.
+    """
+
+    def __init__(self) -> None:
+        self.length = [0]
+        self.link = [-1]
+        self.count = [0]
+        self.next: list[dict[int, int]] = [{}]
+        self.last = 0
+
+    def restart(self) -> None:
+        """The next token begins a new text."""
+        self.last = 0
+
+    def extend(self, token: int) -> None:
+        """Append a token to the current text."""
+        self.last = self._state_after(self.last, token)
+        state = self.last
+        while state > 0:
+            self.count[state] += 1
+            state = self.link[state]
+
+    def _state_after(self, last: int, token: int) -> int:
+        """The state of the current text plus `token`, made if need be."""
+        known = self.next[last].get(token)
+        if known is not None:  # the text so far is a prefix of an earlier one
+            return known if self.length[known] == self.length[last] + 1 else self._clone(last, token, known)
+        state = self._new(self.length[last] + 1)
+        p = last
+        while p >= 0 and token not in self.next[p]:
+            self.next[p][token] = state
+            p = self.link[p]
+        if p < 0:
+            self.link[state] = 0
+        else:
+            q = self.next[p][token]
+            self.link[state] = q if self.length[q] == self.length[p] + 1 else self._clone(p, token, q)
+        return state
+
+    def _clone(self, p: int, token: int, q: int) -> int:
+        """Split off from `q` the substrings that end like `p` plus `token`."""
+        clone = self._new(self.length[p] + 1)
+        self.next[clone] = dict(self.next[q])
+        self.link[clone] = self.link[q]
+        self.count[clone] = self.count[q]
+        self.link[q] = clone
+        while p >= 0 and self.next[p].get(token) == q:
+            self.next[p][token] = clone
+            p = self.link[p]
+        return clone
+
+    def _new(self, length: int) -> int:
+        self.length.append(length)
+        self.link.append(0)
+        self.count.append(0)
+        self.next.append({})
+        return len(self.length) - 1
+
+    def step(self, state: int, matched: int, token: int) -> tuple[int, int]:
+        """The longest known suffix after reading `token` in (`state`, `matched` tokens long)."""
+        while state and token not in self.next[state]:
+            state = self.link[state]
+            matched = self.length[state]
+        if token in self.next[state]:
+            return self.next[state][token], matched + 1
+        return 0, 0
+
+
+@dataclass
+class _Slot:
+    own: SuffixAutomaton = field(default_factory=SuffixAutomaton)
+    read: int = 0
+    # Where the text ends in the automaton of earlier texts, and how many tokens match there.
+    state: int = 0
+    matched: int = 0
+
+
+@register("suffix")
+class SuffixDrafter:
+    """Drafts from what was written before, in this text and in earlier ones; costs microseconds."""
+
+    name = "suffix"
+    default_nodes = 6
+    costly = False
+    wants_hidden = False
+
+    def __init__(self, env: DrafterEnv) -> None:
+        self._earlier = SuffixAutomaton()
+        self._texts: list[list[int]] = []
+        self._slots: dict[int, _Slot] = {}
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Read the prompt."""
+        spec.check_keys({"branch", "nodes"})
+        self._slots[slot.id] = _Slot()
+        self._read(slot)
+
+    def _read(self, slot: SlotView) -> None:
+        mine = self._slots[slot.id]
+        for token in slot.tokens[mine.read :]:
+            mine.own.extend(token)
+            mine.state, mine.matched = self._earlier.step(mine.state, mine.matched, token)
+        mine.read = len(slot.tokens)
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """The most probable continuations of the longer of the two matches, then of the other one."""
+        mine = self._slots[slot.id]
+        tree = TokenTree.root(slot.tokens[-1])
+        # The longest suffix of the text that also occurs earlier in it is the suffix link of the whole text.
+        own = mine.own.link[mine.own.last]
+        sources = [(mine.own.length[max(own, 0)], mine.own, max(own, 0)), (mine.matched, self._earlier, mine.state)]
+        for matched, automaton, state in sorted(sources, key=lambda s: -s[0]):
+            if matched >= MIN_MATCH and tree.n_drafted < budget.nodes:
+                self._grow(tree, automaton, state, min(matched, MAX_FEATURE), budget)
+        return tree
+
+    @staticmethod
+    def _grow(tree: TokenTree, automaton: SuffixAutomaton, state: int, feature: int, budget: Budget) -> None:
+        """Add continuations best first by P(v), the product of their shares of the occurrences."""
+        heap = [(-1.0, 0, 0, state)]  # (-P, tie breaker, node, state)
+        ties = 0
+        while heap and tree.n_drafted < budget.nodes:
+            reach, _, node, at = heapq.heappop(heap)
+            if tree.depths[node] >= budget.depth:
+                continue
+            followers = [(automaton.count[to], token, to) for token, to in automaton.next[at].items()]
+            total = sum(f[0] for f in followers) + 1  # one more than counted: a single match is not a certainty
+            followers.sort(key=lambda f: -f[0])
+            for count, token, to in followers[: budget.branch]:
+                known = tree.child(node, token)
+                if known is None and (len(tree.children(node)) >= budget.branch or tree.n_drafted >= budget.nodes):
+                    continue
+                p = count / total
+                child = tree.add(node, token, p, budget.source, feature)
+                ties += 1
+                heapq.heappush(heap, (reach * p, ties, child, to))
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """Read what was emitted."""
+        self._read(slot)
+
+    def end(self, slot: SlotView) -> None:
+        """Remember the text for later requests."""
+        if self._slots.pop(slot.id, None) is not None:
+            self.remember(list(slot.tokens))
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Add an earlier text; the oldest ones go when there are too many."""
+        self._texts.append(list(tokens)[-MAX_REMEMBERED:])
+        if sum(map(len, self._texts)) > MAX_REMEMBERED:
+            while sum(map(len, self._texts)) > MAX_REMEMBERED // 2 and len(self._texts) > 1:
+                self._texts.pop(0)
+            self._earlier = SuffixAutomaton()
+            for text in self._texts:
+                self._add(text)
+            for mine in self._slots.values():
+                mine.state, mine.matched = 0, 0
+        else:
+            self._add(self._texts[-1])
+
+    def _add(self, text: Sequence[int]) -> None:
+        self._earlier.restart()
+        for token in text:
+            self._earlier.extend(token)
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,182 @@
+"""The n-gram drafter against a search of the whole text."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters import Budget, Drafter, DrafterEnv
+from lcspec.drafters.base import create
+from lcspec.drafters.ngram import NgramDrafter, _Index
+from lcspec.errors import UsageError
+from lcspec.sampling import SamplingParams
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+fixed = settings(derandomize=True, deadline=None, max_examples=200)
+ENV = cast(DrafterEnv, SimpleNamespace())
+TEXT = st.lists(st.integers(0, 2), min_size=1, max_size=30)
+
+
+@dataclass
+class View:
+    """A slot as a drafter sees it."""
+
+    tokens: list[int]
+    id: int = 1
+    n_prompt: int = 0
+    params: SamplingParams = field(default_factory=SamplingParams)
+    seed: int = 0
+    sampled_drafts: bool = False
+
+
+def budget(nodes: int = 8, depth: int = 8, branch: int = 1, **more: Any) -> Budget:
+    return Budget(nodes, depth, branch, **more)
+
+
+def started(text: list[int], spec: str = "ngram", number: int = 1) -> tuple[NgramDrafter, View]:
+    drafter, view = NgramDrafter(ENV), View(list(text), number)
+    drafter.begin(view, DrafterSpec.parse(spec))
+    return drafter, view
+
+
+def draft(text: list[int], spec: str = "ngram", **limits: int) -> TokenTree:
+    drafter, view = started(text, spec)
+    return drafter.draft(view, budget(**limits))
+
+
+def texts(tree: TokenTree) -> set[tuple[int, ...]]:
+    """The drafted continuations, every path from its first drafted token."""
+    return {tuple(tree.tokens[v] for v in tree.path_to(i)[1:]) for i in range(1, len(tree))}
+
+
+def places(text: list[int], n: int) -> list[int]:
+    """Every earlier position that follows the text's last `n` tokens, newest first; by looking everywhere."""
+    return [at for at in range(len(text) - 1, n - 1, -1) if n <= len(text) and text[at - n : at] == text[-n:]]
+
+
+def test_a_repeated_phrase_is_continued() -> None:
+    tree = draft([1, 2, 3, 4, 5, 9, 1, 2, 3])
+    assert tree.tokens[0] == 3 and tree.tokens[1:] == [4, 5, 9, 1, 2, 3]
+    assert tree.depths == list(range(7))
+
+
+def test_nothing_to_say() -> None:
+    for text in ([1], [1, 2], [1, 2, 3, 4], [2, 2]):
+        assert draft(text).n_drafted == 0
+    assert draft([5, 6, 7, 5], "ngram:min_n=1").tokens == [5, 6, 7, 5]
+
+
+def test_the_text_s_own_end_is_no_match() -> None:
+    # [2, 2, 2]: the last two tokens occur before, one position earlier, and only there
+    assert draft([2, 2, 2]).tokens == [2, 2]
+    assert draft([1, 1, 1], "ngram:min_n=3").n_drafted == 0
+
+
+def test_the_longest_match_comes_first() -> None:
+    # after (2, 3): 7 twice, more recently; after (1, 2, 3): 4
+    text = [1, 2, 3, 4, 8, 2, 3, 7, 9, 2, 3, 7, 0, 1, 2, 3]
+    assert draft(text, nodes=1).tokens == [3, 4]
+    assert draft(text, "ngram:max_n=2", nodes=1).tokens == [3, 7]
+    assert texts(draft(text, nodes=8, depth=1, branch=2)) == {(4,), (7,)}
+
+
+def test_the_most_frequent_then_the_newest_continuation() -> None:
+    often = [1, 2, 5, 0, 1, 2, 5, 3, 1, 2, 6, 4, 1, 2]
+    assert draft(often, nodes=1).tokens == [2, 5]
+    once_each = [1, 2, 5, 0, 1, 2, 6, 4, 1, 2]
+    assert draft(once_each, nodes=1).tokens == [2, 6]
+
+
+def test_several_continuations_become_one_tree() -> None:
+    text = [1, 2, 3, 4, 0, 1, 2, 3, 5, 9, 1, 2, 7, 8, 6, 1, 2]
+    tree = draft(text, nodes=8, depth=2, branch=2)
+    assert texts(tree) == {(3,), (7,), (3, 4), (3, 5), (7, 8)}
+    child = tree.child(0, 3)
+    assert child is not None and tree.probs[child] == pytest.approx(2 / 4)
+
+
+def test_shares_never_reach_1() -> None:
+    tree = draft([1, 2, 3] * 6, nodes=5)
+    assert tree.tokens[1:] == [1, 2, 3, 1, 2]
+    assert all(0.5 <= p < 1.0 for p in tree.probs[1:])
+    assert draft([1, 2, 3, 9, 1, 2], nodes=1).probs[1] == 0.5
+
+
+@fixed
+@given(TEXT, st.integers(0, 6), st.integers(0, 4), st.integers(1, 3))
+def test_budgets_are_respected_and_every_path_was_seen(text: list[int], nodes: int, depth: int, branch: int) -> None:
+    tree = draft(text, nodes=nodes, depth=depth, branch=branch)
+    assert tree.tokens[0] == text[-1]
+    assert tree.n_drafted <= nodes
+    assert max(tree.depths) <= depth
+    assert all(len(tree.children(i)) <= branch for i in range(len(tree)))
+    assert not tree.trials
+    grams = {tuple(text[i:j]) for i in range(len(text)) for j in range(i, len(text) + 1)}
+    for path in texts(tree):
+        assert (*text[-2:], *path) in grams
+    matched = [n for n in (4, 3, 2) if places(text, n)]
+    if nodes and depth:
+        assert (tree.n_drafted > 0) == bool(matched)
+    if tree.n_drafted:
+        here = [text[at] for at in places(text, matched[0])]
+        counts = Counter(here)
+        # most frequent, and the newest of those
+        assert tree.tokens[1] == next(t for t in here if counts[t] == max(counts.values()))
+
+
+@fixed
+@given(TEXT, st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=4), max_size=8))
+def test_an_index_that_grows_equals_one_from_scratch(prompt: list[int], steps: list[list[int]]) -> None:
+    drafter, view = started(prompt, "ngram:min_n=1")
+    for emitted in steps:
+        tree = drafter.draft(view, budget(branch=2))
+        view.tokens += emitted
+        drafter.observe(view, tree, Verdict([], emitted, False))
+        fresh, other = started(view.tokens, "ngram:min_n=1")
+        assert drafter._slots[1] == fresh._slots[1]
+        ours, theirs = drafter.draft(view, budget(branch=2)), fresh.draft(other, budget(branch=2))
+        assert (ours.tokens, ours.parents, ours.probs) == (theirs.tokens, theirs.parents, theirs.probs)
+
+
+@fixed
+@given(TEXT, st.integers(1, 5))
+def test_occurrences_are_those_a_search_finds(text: list[int], n: int) -> None:
+    index = _Index(1, 5)
+    index.extend(text)
+    assert index.occurrences(n) == places(text, n)[:16]
+
+
+def test_slots_are_apart_and_end() -> None:
+    drafter, one = started([1, 2, 3, 1, 2])
+    two = View([4, 5, 6, 4, 5], 2)
+    drafter.begin(two, DrafterSpec("ngram"))
+    assert drafter.draft(one, budget(1)).tokens == [2, 3]
+    assert drafter.draft(two, budget(1)).tokens == [5, 6]
+    drafter.end(one)
+    drafter.end(one)
+    assert drafter.draft(two, budget(1)).tokens == [5, 6]
+    again = View([7, 8, 9], 1)
+    drafter.begin(again, DrafterSpec("ngram"))
+    assert drafter.draft(again, budget(1)).n_drafted == 0
+
+
+def test_options() -> None:
+    for spec in ("ngram:max_n=0", "ngram:min_n=17", "ngram:min_n=3:max_n=2", "ngram:nonsense=1", "ngram:max_n=x"):
+        with pytest.raises(UsageError):
+            started([1, 2], spec)
+    assert draft([1, 2, 3, 4, 5, 9, 1, 2, 3, 4, 5], "ngram:min_n=5").tokens[1] == 9
+
+
+def test_the_registry_knows_it() -> None:
+    drafter: Drafter = create("ngram", ENV)
+    assert drafter.name == "ngram" and not drafter.wants_hidden
+    with pytest.raises(UsageError, match="ngram"):
+        create("nonsense", ENV)
