@@ -280,8 +280,8 @@ class Mixture:
         return np.stack([self.decks[kind].row(length + 1) for kind in kinds]).astype(np.int64)
 
 
-def validation_rows(documents: list[np.ndarray], length: int, limit: int) -> np.ndarray:
-    """Fixed rows for validation, cut one after another from the held-out documents."""
-    tokens = np.concatenate(documents)
-    rows = min(limit, len(tokens) // (length + 1))
-    return tokens[: rows * (length + 1)].reshape(rows, length + 1).astype(np.int64)
+def cut_rows(tokens: np.ndarray, length: int, limit: int) -> np.ndarray:
+    """At most `limit` rows of `length` + 1 tokens, evenly spaced over a text."""
+    count = len(tokens) // (length + 1)
+    rows = tokens[: count * (length + 1)].reshape(count, length + 1)
+    return rows[np.linspace(0, count - 1, min(limit, count)).astype(int)].astype(np.int64)

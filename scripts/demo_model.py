@@ -124,7 +124,7 @@ class DemoModel(nn.Module):
 
     @torch.no_grad()
     def start_from(self, other: DemoModel) -> None:
-        """Start with the closest token and output vectors of this width to those of a wider model with the same tokens."""
+        """Start with the closest token and output vectors of this width to those of a wider model."""
         for mine, theirs in ((self.embed.weight, other.embed.weight), (self.head.weight, other.head.weight)):
             left, scale, _ = torch.linalg.svd(theirs, full_matrices=False)
             mine.copy_(left[:, : self.shape.width] * scale[: self.shape.width])

@@ -11,6 +11,7 @@ import llama_cpp
 import numpy as np
 
 ROW, LONG_ROW = 512, 1024
+VALIDATION_TOKENS = 24 * 1024  # of each kind and row length
 MAX_ANSWER = 96
 PROMPTS_PER_SOURCE = 24
 CHAIN = 4  # length of the draft in the simulated acceptance length
@@ -76,7 +77,7 @@ def validation_figures(model: Model, sets: dict[str, np.ndarray]) -> dict[str, f
     figures = {}
     for kind, tokens in sets.items():
         for length, label in ((ROW, kind), (LONG_ROW, f"{kind}, positions {ROW} to {LONG_ROW - 1}")):
-            rows = tokens[: len(tokens) // (length + 1) * (length + 1)].reshape(-1, length + 1)
+            rows = demo_data.cut_rows(tokens, length, VALIDATION_TOKENS // length)
             losses = np.stack([token_losses(model, row) for row in rows])
             figures[label] = round(float(losses[:, ROW if length > ROW else 0 :].mean()), 3)
     return figures

@@ -225,7 +225,7 @@ def decks(work: Path, seed: int) -> dict[str, demo_data.Deck]:
 def validation(work: Path) -> dict[str, np.ndarray]:
     """A fixed set of validation rows by kind."""
     return {
-        kind: demo_data.validation_rows(load_documents(work / f"valid-{kind}.npz"), LENGTH, 64)
+        kind: demo_data.cut_rows(np.concatenate(load_documents(work / f"valid-{kind}.npz")), LENGTH, 64)
         for kind in ("dialogue", "code")
     }
 

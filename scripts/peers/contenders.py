@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 OURS = "lcspec"
 PLAIN = f"{OURS} off"
-DEFAULT_STRATEGIES = "off; ngram@3|5|7; model@3|5|7"
+DEFAULT_STRATEGIES = "auto; ngram@3|5|7; model@3|5|7"
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Contender:
     Attributes:
         name: unique, shown in tables.
         program: the executable, or `lcspec`.
-        method: plain | ngram | model | lookahead | mixed; rows of the same method are compared with each other.
+        method: plain | ngram | model | lookahead | mixed | auto; rows of the same method are compared with each other.
         settings: the grid; the best one by the tuning prompts runs on all prompts.
         draft: it needs a draft model.
         free: see `outputs.parse_example`.
@@ -86,9 +86,9 @@ def _ngram_sizes(kind: str, *pairs: tuple[int, int]) -> tuple[Setting, ...]:
 
 
 def _ngram_mod(n_match: int, n_max: int) -> Setting:
-    args = ("--spec-type", "ngram-mod", "--spec-ngram-mod-n-match", str(n_match))
-    args += ("--spec-ngram-mod-n-min", "1", "--spec-ngram-mod-n-max", str(n_max))
-    return Setting(f"ngram-mod {n_match}/{n_max}", args, fresh=True)
+    sizes = {"n-match": n_match, "n-min": 1, "n-max": n_max}
+    args = [part for name, value in sizes.items() for part in (f"--spec-ngram-mod-{name}", str(value))]
+    return Setting(f"ngram-mod {n_match}/{n_max}", ("--spec-type", "ngram-mod", *args), fresh=True)
 
 
 # Its draft length is fixed to 8 in the source.

@@ -2,7 +2,8 @@
 
 Started by compare_peers.py; one request object a line on standard input, one reply a line on standard output. Every
 completion gets an engine of its own, so that nothing carries over from one run of a prompt to the next (caches of
-earlier answers would make a repetition of the same prompt look far too good); only the target's weights stay.
+earlier answers would make a repetition of the same prompt look far too good); only the target's weights stay, and what
+lcspec keeps in its cache directory between two calls anyway: the cost curve and the acceptance rates of drafters.
 """
 
 from __future__ import annotations
@@ -15,8 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import lcspec.config
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.config import ModelOptions
 from lcspec.drafters import DrafterEnv
 from lcspec.engine import Engine
 from lcspec.errors import LcspecError
@@ -25,20 +25,11 @@ from lcspec.llama import Model
 from lcspec.llama.template import ChatTemplate
 from lcspec.llama.threads import default_threads
 from lcspec.sampling import SamplingParams
+from lcspec.session import parse_speculation
 from lcspec.slot import Request
 
 # Like the bias that --ignore-eos sets in llama.cpp, but finite.
 NEVER = -1e9
-
-
-def speculation(text: str, max_draft: int | None) -> SpeculationParams:
-    """What `--speculate TEXT` means: off, or drafters with their options; the library's own reading if it has one."""
-    parse = getattr(lcspec.config, "parse_speculation", None)
-    if parse is not None:
-        params: SpeculationParams = parse(text, max_draft)
-        return params
-    names = [] if text.strip() == "off" else text.split(",")
-    return SpeculationParams(tuple(DrafterSpec.parse(name) for name in names), max_draft)
 
 
 class Worker:
@@ -95,7 +86,7 @@ class Worker:
             request = Request(
                 ids,
                 SamplingParams(temperature=0.0, logit_bias=bias),
-                speculation(strategy, max_draft),
+                parse_speculation(strategy, has_draft=self.draft is not None, max_draft=max_draft),
                 max_tokens=n + 1,  # the first comes from the prompt's last row
                 ignore_end=True,
             )
@@ -117,9 +108,7 @@ class Worker:
         }
 
     def _complete(self, request: Request) -> tuple[Finished, list[int], str]:
-        options = ModelOptions(
-            self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers
-        )
+        options = ModelOptions(self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers)
         env = DrafterEnv(
             self.model, 1, self.ctx, draft_path=self.draft, threads=self.threads, gpu_layers=self.gpu_layers
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from .prompts import Prompt
 from .runners import RunError, Runner
 
 TUNING_SHARE = 0.4  # of the budget, at most
+GIVE_UP = 3  # failures in a row in the main part
 
 
 @dataclass
@@ -23,36 +24,47 @@ class Entry:
 
     Attributes:
         contender: who.
-        runs: runs by setting and prompt id, in the order they were made.
-        walls: seconds each run took, loading and prompt included, by setting.
-        failures: why a setting failed, the first time it did; it is not tried again in the tuning.
-        best: the setting chosen by the tuning prompts.
+        tuning: a run by setting and prompt id, from the grid.
+        best: the setting chosen by the tuning.
+        runs: the best setting's runs by prompt id, from the main part.
+        walls: seconds that runs took, loading and prompt included, by setting.
+        failures: reasons by setting in the tuning, by prompt id in the main part.
         note: what a reader of the table has to know.
+        out: it takes no part in the main part.
     """
 
     contender: Contender
-    runs: dict[str, dict[str, list[Run]]] = field(default_factory=dict)
+    tuning: dict[str, dict[str, Run]] = field(default_factory=dict)
+    best: Setting | None = None
+    runs: dict[str, list[Run]] = field(default_factory=dict)
     walls: dict[str, list[float]] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    best: Setting | None = None
     note: str = ""
-    slow: bool = False
+    out: bool = False
 
     def rates(self) -> dict[str, float]:
-        """Median tokens per second of the best setting, by prompt id."""
-        runs = self.runs.get(self.best.label, {}) if self.best else {}
-        return {prompt: statistics.median(run.rate for run in done) for prompt, done in runs.items() if done}
+        """Median tokens per second by prompt id; of the tuning for those that were left out of the main part."""
+        if self.runs or self.best is None:
+            return {prompt: statistics.median(run.rate for run in runs) for prompt, runs in self.runs.items()}
+        return {prompt: run.rate for prompt, run in self.tuning[self.best.label].items()}
 
     def wall(self, setting: Setting | None = None) -> float:
-        """Seconds to expect for a run."""
+        """Seconds to expect for a run: those of `setting` so far, else those of any."""
         walls = self.walls.get(setting.label, []) if setting else []
         walls = walls or [wall for some in self.walls.values() for wall in some]
         return statistics.fmean(walls) if walls else 0.0
 
-
-def geometric_mean(values: list[float]) -> float:
-    """exp of the mean log; nan of nothing."""
-    return math.exp(statistics.fmean(math.log(v) for v in values)) if values else math.nan
+    def choose(self) -> None:
+        """Settle on the setting with the highest geometric mean among those that never failed."""
+        scores = {
+            setting: geometric_mean(run.rate for run in self.tuning[setting.label].values())
+            for setting in self.contender.settings
+            if self.tuning.get(setting.label) and setting.label not in self.failures
+        }
+        if scores:
+            self.best = max(scores, key=lambda setting: scores[setting])
+        else:
+            self.note, self.out = "failed: " + next(iter(self.failures.values()), "it never ran"), True
 
 
 class Measurement:
@@ -69,16 +81,17 @@ class Measurement:
         budget: float | None,
         slow_factor: float,
         report: Callable[[str], None],
-        save: Callable[[], None],
+        save: Callable[[Measurement], None],
     ) -> None:
-        """
+        """Prepare.
+
         Args:
             contenders: who takes part; the first one is plain decoding.
             prompts: in the order to run them.
             make: makes a runner for a contender with a setting.
             tune_prompts: prompts (the first ones) that the grids run on.
             repeat: repetitions of every prompt in the main part.
-            budget: seconds for everything from now on.
+            budget: seconds for everything from now on; None = no limit.
             slow_factor: a contender this many times slower than plain in the tuning runs no further.
             report: called with lines about the progress.
             save: called whenever there is something new worth keeping.
@@ -92,7 +105,6 @@ class Measurement:
         self.report = report
         self.save = save
         self.start = time.monotonic()
-        self.deadline = None if budget is None else self.start + budget
         self.budget = budget
         self.done: list[str] = []
         self.runners: dict[tuple[str, str], Runner] = {}
@@ -104,8 +116,15 @@ class Measurement:
             self._tune()
             self._main()
         finally:
-            for runner in self.runners.values():
-                runner.close()
+            for entry in self.entries:
+                if entry.best is None and not entry.out:
+                    entry.choose()
+            self._stop_all()
+            self.save(self)
+
+    def left(self) -> float:
+        """Seconds of the budget that are left."""
+        return math.inf if self.budget is None else self.start + self.budget - time.monotonic()
 
     # ------------------------------------------------------------------ the parts
 
@@ -113,87 +132,70 @@ class Measurement:
         """Everybody's first setting on the first prompt: who works at all, and how long things take."""
         self.report(f"trying {len(self.entries)} contenders on one prompt ...")
         for entry in self.entries:
-            self._once(entry, entry.contender.settings[0], self.prompts[0])
-            self._stop_others(None)
-        pilot = sum(entry.wall() for entry in self.entries)
-        tuning = sum(self._cells(entry) * entry.wall() for entry in self.entries)
-        if self.budget is not None and tuning * self.tune_prompts > TUNING_SHARE * self.budget:
-            self.tune_prompts = max(1, int(TUNING_SHARE * self.budget / tuning))
-        main = pilot * self.repeat * len(self.prompts)
+            self._try(entry, entry.contender.settings[0], self.prompts[0])
+        one = sum(entry.wall() * len(entry.contender.settings) for entry in self.entries)
+        if self.budget is not None and one > 0:
+            self.tune_prompts = max(1, min(self.tune_prompts, int(TUNING_SHARE * self.budget / one)))
+        main = sum(entry.wall() for entry in self.entries) * self.repeat * len(self.prompts)
         self.report(
-            f"estimate: tuning {_minutes(tuning * self.tune_prompts)} ({self.tune_prompts} prompts), then "
-            f"{_minutes(main)} for {len(self.prompts)} prompts x {self.repeat}; fewer if somebody is very slow"
+            f"estimate without a budget: tuning on {self.tune_prompts} prompts {_minutes(one * self.tune_prompts)}, "
+            f"then {len(self.prompts)} prompts x {self.repeat} {_minutes(main)}; the very slow are left out of that"
         )
-        self.save()
-
-    def _cells(self, entry: Entry) -> int:
-        """Settings to try for every tuning prompt; a contender with a single one needs no tuning but gives a pace."""
-        return len(entry.contender.settings)
 
     def _tune(self) -> None:
-        """The grids, prompt by prompt; then everybody's best setting by geometric mean."""
+        """The grids, prompt by prompt; then everybody's best setting."""
         for number, prompt in enumerate(self.prompts[: self.tune_prompts], 1):
             self.report(f"tuning on prompt {number} of {self.tune_prompts} ({prompt.category}) ...")
             for entry in self.entries:
                 for setting in entry.contender.settings:
-                    if prompt.id not in entry.runs.get(setting.label, {}) and setting.label not in entry.failures:
-                        self._once(entry, setting, prompt)
-                    self._stop_others(None)
-            self.save()
+                    if setting.label not in entry.failures and prompt.id not in entry.tuning.get(setting.label, {}):
+                        self._try(entry, setting, prompt)
+            self.save(self)
         for entry in self.entries:
-            self._choose(entry)
-        self._drop_slow()
-        self.save()
-
-    def _choose(self, entry: Entry) -> None:
-        scores = {}
-        for setting in entry.contender.settings:
-            runs = entry.runs.get(setting.label, {})
-            if runs and setting.label not in entry.failures:
-                scores[setting.label] = geometric_mean([run.rate for done in runs.values() for run in done])
-        if scores:
-            label = max(scores, key=lambda name: scores[name])
-            entry.best = next(s for s in entry.contender.settings if s.label == label)
-        else:
-            entry.note = "failed: " + next(iter(entry.failures.values()), "it never ran")
-
-    def _drop_slow(self) -> None:
-        plain = geometric_mean(list(self.entries[0].rates().values()))
+            entry.choose()
+        plain = geometric_mean(self.entries[0].rates().values())
         for entry in self.entries[1:]:
-            rate = geometric_mean(list(entry.rates().values()))
-            if rate * self.slow_factor < plain:
-                entry.slow = True
-                entry.note = f"{plain / rate:.1f} times slower than plain: tuning prompts only"
+            slower = plain / geometric_mean(entry.rates().values())
+            if slower > self.slow_factor:
+                entry.out, entry.note = True, f"{slower:.1f} times slower than plain: tuning prompts only"
 
     def _main(self) -> None:
         """Best settings on every prompt: A, B, ... on prompt 1, again for each repetition, then prompt 2."""
-        active = [entry for entry in self.entries if entry.best is not None and not entry.slow]
-        for entry in active:  # the tuning's runs of the best setting would count twice
-            entry.runs[entry.best.label] = {}  # type: ignore[union-attr]
-        pace = sum(entry.wall(entry.best) for entry in active) * self.repeat
+        pace = sum(entry.wall(entry.best) for entry in self.entries if not entry.out) * self.repeat
         fits = len(self.prompts)
-        if self.deadline is not None and pace > 0:
-            fits = max(1, min(fits, int((self.deadline - time.monotonic()) / pace)))
+        if pace > 0:
+            fits = int(max(1, min(fits, self.left() / pace)))
         self.report(f"main part: {fits} of {len(self.prompts)} prompts x {self.repeat}, about {_minutes(pace * fits)}")
-        longest = 0.0
+        in_a_row = {entry.contender.name: 0 for entry in self.entries}
         for number, prompt in enumerate(self.prompts, 1):
-            start = time.monotonic()
-            if self.done and self.deadline is not None and start + max(pace, longest) > self.deadline:
-                self.report(f"the budget ends here: {len(self.done)} of {len(self.prompts)} prompts")
+            if self.done and pace > self.left():
+                self.report(f"the budget ends here, after {len(self.done)} of {len(self.prompts)} prompts")
                 break
+            start = time.monotonic()
             for _ in range(self.repeat):
-                for entry in active:
-                    if entry.best is not None:
-                        self._once(entry, entry.best, prompt)
+                for entry in self.entries:
+                    if entry.out or entry.best is None:
+                        continue
+                    run = self._run(entry, entry.best, prompt, prompt.id)
+                    if run is not None:
+                        entry.runs.setdefault(prompt.id, []).append(run)
+                    self._count_failures(entry, in_a_row, run is None)
             self.done.append(prompt.id)
             spent = time.monotonic() - start
-            longest = max(spent, 0.9 * longest)
-            self.report(f"prompt {number} of {fits} ({prompt.category}, {prompt.n_tokens} tokens): {_seconds(spent)}")
-            self.save()
+            self.report(f"prompt {number} of {fits} ({prompt.category}, {prompt.n_tokens} tokens): {spent:.1f} s")
+            pace = max(spent, 0.8 * pace + 0.2 * spent)
+            self.save(self)
 
     # ------------------------------------------------------------------ one run
 
-    def _once(self, entry: Entry, setting: Setting, prompt: Prompt) -> None:
+    def _try(self, entry: Entry, setting: Setting, prompt: Prompt) -> None:
+        """A run of the tuning; its runner goes at once, so that only one program is in memory beside lcspec."""
+        run = self._run(entry, setting, prompt, setting.label)
+        if run is not None:
+            entry.tuning.setdefault(setting.label, {})[prompt.id] = run
+        self._stop_all()
+
+    def _run(self, entry: Entry, setting: Setting, prompt: Prompt, failure_key: str) -> Run | None:
         key = (entry.contender.name, setting.label)
         start = time.monotonic()
         try:
@@ -201,17 +203,23 @@ class Measurement:
                 self.runners[key] = self.make(entry.contender, setting)
             run = self.runners[key].run(prompt)
         except RunError as error:
-            if setting.label not in entry.failures:
-                entry.failures[setting.label] = str(error)
+            if failure_key not in entry.failures:
+                entry.failures[failure_key] = str(error)
                 self.report(f"  {entry.contender.name} ({setting.label}) on {prompt.id}: {error}")
-            return
-        entry.runs.setdefault(setting.label, {}).setdefault(prompt.id, []).append(run)
+            return None
         entry.walls.setdefault(setting.label, []).append(time.monotonic() - start)
+        return run
 
-    def _stop_others(self, keep: tuple[str, str] | None) -> None:
-        """End the servers of settings that are not needed now."""
-        for key in [key for key in self.runners if key != keep]:
-            self.runners.pop(key).close()
+    def _count_failures(self, entry: Entry, in_a_row: dict[str, int], failed: bool) -> None:
+        name = entry.contender.name
+        in_a_row[name] = in_a_row[name] + 1 if failed else 0
+        if in_a_row[name] >= GIVE_UP:
+            entry.out, entry.note = True, f"given up after {GIVE_UP} failures: {list(entry.failures.values())[-1]}"
+
+    def _stop_all(self) -> None:
+        for runner in self.runners.values():
+            runner.close()
+        self.runners.clear()
 
     # ------------------------------------------------------------------ results
 
@@ -220,31 +228,33 @@ class Measurement:
         return {
             "prompts_done": self.done,
             "repeat": self.repeat,
-            "tune_prompts": [prompt.id for prompt in self.prompts[: self.tune_prompts]],
+            "tuning_prompts": [prompt.id for prompt in self.prompts[: self.tune_prompts]],
             "seconds": time.monotonic() - self.start,
-            "contenders": [
-                {
-                    "name": entry.contender.name,
-                    "program": entry.contender.program,
-                    "method": entry.contender.method,
-                    "strategy": entry.contender.strategy,
-                    "best": entry.best.label if entry.best else None,
-                    "args": list(entry.best.args) if entry.best else [],
-                    "note": entry.note,
-                    "failures": entry.failures,
-                    "runs": {
-                        label: {prompt: [vars(run) for run in done] for prompt, done in prompts.items()}
-                        for label, prompts in entry.runs.items()
-                    },
-                }
-                for entry in self.entries
-            ],
+            "contenders": [_entry_dict(entry) for entry in self.entries],
         }
+
+
+def geometric_mean(values: Iterable[float]) -> float:
+    """exp of the mean log; nan of nothing."""
+    logs = [math.log(value) for value in values]
+    return math.exp(statistics.fmean(logs)) if logs else math.nan
+
+
+def _entry_dict(entry: Entry) -> dict[str, Any]:
+    contender, best = entry.contender, entry.best
+    return {
+        "name": contender.name,
+        "program": contender.program,
+        "method": contender.method,
+        "strategy": contender.strategy,
+        "best": best.label if best else None,
+        "args": list(best.args) if best else [],
+        "note": entry.note,
+        "failures": entry.failures,
+        "tuning": {label: {p: vars(run) for p, run in runs.items()} for label, runs in entry.tuning.items()},
+        "runs": {prompt: [vars(run) for run in runs] for prompt, runs in entry.runs.items()},
+    }
 
 
 def _minutes(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 90 else f"{seconds:.0f} s"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.1f} s"

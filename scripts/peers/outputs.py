@@ -11,11 +11,16 @@ from typing import Any
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _ENCODED = re.compile(r"encoded\s+(\d+) tokens in\s+([\d.]+) seconds")
 _DECODED = re.compile(r"decoded\s+(\d+) tokens in\s+([\d.]+) seconds, speed:\s+([\d.]+|inf) t/s")
+_TELLING = re.compile(r"error|fail|assert|unknown|invalid|abort|not supported|removed|too long", re.IGNORECASE)
 _COUNT = re.compile(r"^.*?\b(n_drafted|n_accept)\s*= (\d+)\s*$", re.MULTILINE)
 
 
 class OutputError(Exception):
     """A program's output does not hold what it should; the message says what is missing."""
+
+
+class LostStatistics(OutputError):
+    """The closing statistics are not there, though the program ended well."""
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,7 @@ class Run:
         drafted: tokens drafted, None when it does not say.
         accepted: drafted tokens accepted, None when it does not say.
         text: what it wrote.
+        tries: how often it had to run until its statistics arrived.
     """
 
     rate: float
@@ -41,6 +47,7 @@ class Run:
     drafted: int | None = None
     accepted: int | None = None
     text: str = ""
+    tries: int = 1
 
 
 def parse_example(stdout: str, stderr: str, prompt: str, free: int) -> Run:
@@ -53,12 +60,13 @@ def parse_example(stdout: str, stderr: str, prompt: str, free: int) -> Run:
         free: tokens of its count that cost no decode step, because they were sampled from the prompt's last row.
 
     Raises:
-        OutputError: the statistics are missing.
+        LostStatistics: they are missing.
+        OutputError: they make no sense.
     """
     log = _ANSI.sub("", stdout + "\n" + stderr)
     encoded, decoded = _last(_ENCODED, log), _last(_DECODED, log)
     if encoded is None or decoded is None:
-        raise OutputError("no 'encoded/decoded N tokens' lines: " + reason_of(stderr or stdout))
+        raise LostStatistics("no 'encoded/decoded N tokens' lines: " + reason_of(stderr or stdout))
     total, seconds = int(decoded[1]), float(decoded[2])
     if total <= free or seconds <= 0:
         raise OutputError(f"it decoded only {total} tokens in {seconds} s")
@@ -82,7 +90,8 @@ def parse_server(answer: dict[str, Any]) -> Run:
         OutputError: it holds an error, or no timings.
     """
     if "error" in answer:
-        raise OutputError(str(answer["error"].get("message", answer["error"])))
+        error = answer["error"]
+        raise OutputError(str(error.get("message", error) if isinstance(error, dict) else error))
     timings = answer.get("timings")
     if not isinstance(timings, dict) or not timings.get("predicted_ms"):
         raise OutputError("the reply has no timings")
@@ -140,12 +149,11 @@ def same_text(one: str, other: str) -> bool:
 def reason_of(log: str) -> str:
     """The line of a failed program's log that most likely says why."""
     lines = [line.strip() for line in _ANSI.sub("", log).splitlines() if line.strip()]
-    telling = [line for line in lines if re.search(r"error|fail|assert|unknown|invalid|abort|not supported", line, re.I)]
-    return (telling or lines or ["it printed nothing"])[-1 if not telling else 0][:200]
+    thrown = [line for line in lines if line.startswith("what():")]
+    telling = [line for line in lines if _TELLING.search(line)]
+    return (thrown[:1] or telling[:1] or lines[-1:] or ["it printed nothing"])[0][:200]
 
 
 def _last(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
-    found = None
-    for found in pattern.finditer(text):
-        pass
-    return found
+    found = list(pattern.finditer(text))
+    return found[-1] if found else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import os
 import socket
@@ -17,11 +18,14 @@ from pathlib import Path
 from typing import IO, Any, Protocol
 
 from .contenders import OURS, Contender, Setting
-from .outputs import OutputError, Run, parse_bench, parse_example, parse_server, reason_of
+from .outputs import LostStatistics, OutputError, Run, parse_bench, parse_example, parse_server, reason_of
 from .prompts import Prompt
 
 LOAD_SECONDS = 600.0
 BATCH = 2048
+# llama.cpp's log is written by a thread that nobody waits for at the end (its issue 22142), so the last lines of a
+# program, which are its statistics, are lost now and then.
+TRIES = 5
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -95,11 +99,18 @@ class ExampleRunner:
             # It drops one newline at the end of the file.
             file.write_bytes(prompt.text.encode() + b"\n")
             command = [str(self.job.bin / self.contender.program), *self.job.common_args(self.contender.draft)]
-            stdout, stderr = execute([*command, "-f", str(file), *self.setting.args], self.job.timeout)
-        try:
-            return parse_example(stdout, stderr, prompt.text, self.contender.free)
-        except OutputError as error:
-            raise RunError(str(error)) from error
+            command += ["-f", str(file), *self.setting.args]
+            for tries in range(1, TRIES + 1):
+                stdout, stderr = execute(command, self.job.timeout)
+                try:
+                    run = parse_example(stdout, stderr, prompt.text, self.contender.free)
+                    return dataclasses.replace(run, tries=tries)
+                except LostStatistics as error:
+                    if tries == TRIES:
+                        raise RunError(f"{error} ({TRIES} times)") from error
+                except OutputError as error:
+                    raise RunError(str(error)) from error
+        raise AssertionError("unreachable")
 
     def close(self) -> None:
         """Nothing stays."""
@@ -149,7 +160,7 @@ class ServerRunner:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
         self.url = f"http://127.0.0.1:{port}"
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the server)
         command = [str(self.job.bin / self.contender.program), *self.job.common_args(self.contender.draft)]
         command += ["--host", "127.0.0.1", "--port", str(port), "-np", "1", "--no-cache-prompt", "-cram", "0"]
         self.process = spawn([*command, *self.setting.args], stdout=self.log, stderr=subprocess.STDOUT)
@@ -200,7 +211,7 @@ class Lcspec:
 
     def __init__(self) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
-        self.log = tempfile.TemporaryFile()
+        self.log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
         self.process = spawn(
             [sys.executable, str(Path(__file__).with_name("lcspec_worker.py"))],
             stdin=subprocess.PIPE,

@@ -116,6 +116,7 @@ def test_same_text() -> None:
 
 def test_the_reason_is_the_first_telling_line() -> None:
     assert reason_of("loading\n\x1b[31merror: no such model\x1b[0m\nbye") == "error: no such model"
+    assert reason_of("terminate called after throwing a 'std::runtime_error'\n  what():  no") == "what():  no"
     assert reason_of("loading\nbye\n") == "bye"
     assert reason_of("") == "it printed nothing"
 
@@ -225,7 +226,8 @@ def measurement(prompts: list[Prompt], saved: list[dict[str, Any]], **options: A
 
 def results_of(m: Measurement, prompts: list[Prompt]) -> dict[str, Any]:
     out: dict[str, Any] = json.loads(json.dumps(m.as_dict()))
-    return {**out, "categories": {p.id: p.category for p in prompts}}
+    about = {"n": 100, "threads": 2, "prompt_tokens": {p.id: 5 for p in prompts}}
+    return {**out, **about, "categories": {p.id: p.category for p in prompts}}
 
 
 def test_measurement_picks_the_best_setting_and_reports_failures() -> None:
@@ -249,7 +251,7 @@ def test_measurement_picks_the_best_setting_and_reports_failures() -> None:
     assert [cell.strip() for cell in summary.split("|")[2:-1]] == [
         "good", "2", "16.0", "1.60", "1.25", "1.25", "0.50", "2/2", "",
     ]  # fmt: skip
-    assert "slower than plain" in text and "broken, bad: out of luck" in text and "fast, p1: out of luck" in text
+    assert "slower than plain" in text and "broken (bad): out of luck" in text and "fast (bad; p1): out of luck" in text
     assert "a (2)" in lines["t/s, x"] and "16.0 x1.25" in lines["fast"]
 
 

@@ -1,0 +1,114 @@
+"""What `make demo` runs: the bundled pair answers plainly and with speculation, then so does a copy at real cost.
+
+The bundled models are so small that a decode costs little more than the work around it. So the demonstration also
+makes a *scaled-cost* copy of the target (same function, half a billion parameters, see scale_model.py), on which the
+speed-up means something.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from pathlib import Path
+
+import click
+from scale_model import scale_model
+
+from lcspec.config import ModelOptions
+from lcspec.errors import LcspecError
+from lcspec.events import Finished, Tokens
+from lcspec.sampling import SamplingParams
+from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path, open_session, parse_speculation
+from lcspec.slot import Request
+
+PROMPT = "Hi! I'd like to order a coffee, please."
+TOKENS = 128
+REPEAT = 3
+COLOURS = {"model": "green", "ngram": "cyan", "suffix": "magenta"}
+
+
+def answer(session: Session, strategy: str, *, show: bool) -> tuple[list[int], Finished]:
+    """One answer to PROMPT, printed as it comes if `show`: token ids and the closing event."""
+    ids, stop = session.chat_ids([{"role": "user", "content": PROMPT}])
+    speculation = parse_speculation(strategy, has_draft=True, exact=True)
+    # The same number of tokens for everyone, so that times compare; the first answer ends where the model ends it.
+    request = Request(ids, SamplingParams(temperature=0.0), speculation, TOKENS, stop, ignore_end=not show)
+    tokens: list[int] = []
+    finished = None
+    for event in session.engine.run(request):
+        if isinstance(event, Tokens):
+            tokens += [t.id for t in event.tokens]
+            for piece in event.pieces if show else ():
+                click.secho(piece.text, nl=False, fg=COLOURS.get(piece.drafter or ""))
+        elif isinstance(event, Finished):
+            finished = event
+    if show:
+        click.echo()
+    assert finished is not None
+    return tokens, finished
+
+
+def compare(target: Path, draft: Path) -> None:
+    """Plain and speculative decoding side by side."""
+    with open_session(ModelOptions(target, ctx=512), draft) as session:
+        answer(session, "off", show=False)  # warm-up, which also measures the cost curve and certifies widths
+        answer(session, "auto", show=False)
+        click.echo(f"> {PROMPT}")
+        answer(session, "auto", show=True)
+        results: dict[str, list[Finished]] = {"off": [], "auto": []}
+        texts: dict[str, list[int]] = {}
+        for _ in range(REPEAT):
+            for strategy, runs in results.items():
+                texts[strategy], finished = answer(session, strategy, show=False)
+                runs.append(finished)
+    click.echo(f"\n{'':22}{'tokens/s':>10}{'steps':>8}{'tokens/step':>13}{'drafted':>9}{'accepted':>10}")
+    speeds = {}
+    for strategy, runs in results.items():
+        stats = runs[-1].stats
+        speeds[strategy] = statistics.median(r.stats.tokens_per_second for r in runs)
+        name = {"off": "plain", "auto": "speculative (auto)"}[strategy]
+        click.echo(
+            f"{name:22}{speeds[strategy]:10.1f}{stats.target_steps:8}{stats.mean_acceptance_length:13.2f}"
+            f"{stats.drafted:9}{stats.accepted:10}"
+        )
+    same = "the same tokens" if texts["off"] == texts["auto"] else "DIFFERENT tokens"
+    click.echo(f"speed-up {speeds['auto'] / speeds['off']:.2f} x, {same} ({TOKENS} each, median of {REPEAT})")
+
+
+def main() -> int:
+    """Run the demonstration; returns the exit code."""
+    target, draft = demo_path(DEMO_TARGET), demo_path(DEMO_DRAFT)
+    click.secho("1. The bundled pair (a demonstration: very small models, trained by this project)", bold=True)
+    click.echo("   Coloured tokens were drafted and accepted; the others are the target's own.\n")
+    compare(target, draft)
+
+    click.secho(
+        "\n2. The same target at the cost of a 0.5 B model (Q4_0), where the speed-up means something", bold=True
+    )
+    folder = Path("work")
+    folder.mkdir(exist_ok=True)
+    scaled = folder / "demo-target-0.5b-q4_0.gguf"
+    if not scaled.exists() or scaled.stat().st_mtime < target.stat().st_mtime:
+        start = time.perf_counter()
+        click.echo("   writing it ...", nl=False)
+        scale_model(target, scaled, "0.5b", "Q4_0")
+        click.echo(f" {scaled.stat().st_size / 1e6:.0f} MB in {time.perf_counter() - start:.0f} s")
+    click.echo("   measuring what a step of each width costs on this machine (once) ...\n")
+    compare(scaled, draft)
+
+    click.secho("\n3. Your own model", bold=True)
+    click.echo(
+        "   .venv/bin/lcspec generate your-model.gguf --chat -p 'Hello!' --stats --lens\n"
+        "   .venv/bin/lcspec generate your-model.gguf --draft a-smaller-one-of-the-family.gguf --chat -p 'Hello!'\n"
+        "   .venv/bin/lcspec calibrate your-model.gguf   (what speculation can gain on this machine)\n"
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except LcspecError as error:
+        click.echo(f"demo: {error}", err=True)
+        sys.exit(error.exit_code)

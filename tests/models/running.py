@@ -1,0 +1,111 @@
+"""Running requests on an engine and keeping everything that came out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Iterable, Sequence
+
+from lcspec.config import ModelOptions, SpeculationParams
+from lcspec.engine import Engine
+from lcspec.errors import LcspecError
+from lcspec.events import Event, Failed, Finished, Started, StepStats, Tokens
+from lcspec.sampling import SamplingParams
+from lcspec.session import Session, parse_speculation
+from lcspec.slot import Request
+
+GREEDY = SamplingParams(temperature=0.0, seed=1)
+SEEDED = SamplingParams(temperature=0.8, seed=7)
+SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED}
+
+CODE = (
+    "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return ",
+    "class Stack:\n    def __init__(self):\n        self.items = []\n\n    def push(self, item):\n        self.items",
+    "import os\n\nfor name in os.listdir('.'):\n    if name.endswith('.py'):\n        print(name)\n\nfor name in ",
+    "def read(path):\n    with open(path) as file:\n        return file.read()\n\n\ndef write(path, text):\n    with ",
+    "x = 1\ny = 2\nz = 3\nprint(x, y, z)\nx = 1\ny = 2\nz = 3\n",
+)
+CHAT = (
+    "Hello, how are you today?",
+    "I would like a large coffee with milk, please.",
+    "Tom has 3 apples and buys 4 more. How many apples has he now?",
+    "What is your favourite colour, and why?",
+    "Can you tell me where the station is?",
+)
+
+
+@dataclass
+class Answer:
+    """What one request gave."""
+
+    events: list[Event] = field(default_factory=list)
+    error: LcspecError | None = None
+
+    @property
+    def started(self) -> Started:
+        return next(e for e in self.events if isinstance(e, Started))
+
+    @property
+    def finished(self) -> Finished:
+        return next(e for e in self.events if isinstance(e, Finished))
+
+    @property
+    def reason(self) -> str:
+        return self.finished.reason
+
+    @property
+    def infos(self) -> list[Any]:
+        return [info for e in self.events if isinstance(e, Tokens) for info in e.tokens]
+
+    @property
+    def ids(self) -> list[int]:
+        return [info.id for info in self.infos]
+
+    @property
+    def text(self) -> str:
+        return "".join(e.text for e in self.events if isinstance(e, Tokens))
+
+    @property
+    def steps(self) -> list[StepStats]:
+        return [e for e in self.events if isinstance(e, StepStats)]
+
+
+def options(path: Path, **changes: Any) -> ModelOptions:
+    """One thread and a small context: these models are tiny and the machine may be busy."""
+    return ModelOptions(path, **{"ctx": 512, "threads": 1, **changes})
+
+
+def speculation(text: str = "off", **changes: Any) -> SpeculationParams:
+    """`--speculate` as the command line reads it, in a session that has a draft model."""
+    return parse_speculation(text, has_draft=True, **changes)
+
+
+def request(
+    prompt: Sequence[int], speculate: str = "off", n: int | None = 32, *, sampling: SamplingParams = GREEDY, **rest: Any
+) -> Request:
+    """A request; `rest` is shared out between the request and its speculation."""
+    own = {k: rest.pop(k) for k in ("stop", "logprobs", "ignore_end", "prediction") if k in rest}
+    return Request(tuple(prompt), sampling, speculation(speculate, **rest), n, **{"ignore_end": True, **own})
+
+
+def answer(engine: Engine, wanted: Request) -> Answer:
+    """Run one request to its end."""
+    return Answer(list(engine.run(wanted)))
+
+
+def side_by_side(engine: Engine, wanted: Iterable[Request]) -> list[Answer]:
+    """Run requests together, to their ends."""
+    found = {engine.submit(w): Answer() for w in wanted}
+    while engine.waiting or engine.running:
+        for event in engine.step():
+            if isinstance(event, Failed):
+                found[event.request].error = event.error
+            else:
+                found[event.request].events.append(event)
+    return list(found.values())
+
+
+def prompts(session: Session, n_chat: int, n_code: int) -> list[tuple[int, ...]]:
+    """Token ids of the first chat and code prompts."""
+    chat = [session.chat_ids([{"role": "user", "content": text}])[0] for text in CHAT[:n_chat]]
+    return chat + [session.prompt_ids(text) for text in CODE[:n_code]]
