@@ -18,15 +18,24 @@ from lcspec.tree import TokenTree
 
 # A cell remembers about this many observations.
 MEMORY = 200.0
-# Observations that the raw estimate counts for.
+# Observations that the family's estimate counts for in a cell, and the raw estimate in a family.
 PRIOR = 4.0
-# Step of the per-request offset, in log-odds per unit of error.
+FAMILY_PRIOR = 2.0
+NOTHING = (0.0, 0.0)
+# Step of the per-request offset, in log-odds per unit of error: at first, and after many observations.
 OFFSET_RATE = 0.15
+OFFSET_RATE_LATER = 0.04
+OFFSET_SETTLES = 20
 OFFSET_LIMIT = 2.5
 PROB_BINS = 10
 MAX_DEPTH_CELL = 4
 
 Key = tuple[int, int, int, int]  # proposers, feature, depth, bin of the raw estimate
+
+
+def family_of(key: Key) -> Key:
+    """The wider cell that a cell starts from: any feature, any depth."""
+    return (key[0], -1, 0, key[3])
 
 
 def key_of(tree: TokenTree, node: int) -> Key:
@@ -52,10 +61,13 @@ class Offsets:
     """A request's own correction, in log-odds, by proposer mask."""
 
     by_source: dict[int, float] = field(default_factory=dict)
+    seen: dict[int, int] = field(default_factory=dict)
 
     def learn(self, source: int, predicted: float, hit: bool) -> None:
         """Move towards what happened."""
-        value = self.by_source.get(source, 0.0) + OFFSET_RATE * (float(hit) - predicted)
+        n = self.seen[source] = self.seen.get(source, 0) + 1
+        rate = max(OFFSET_RATE_LATER, OFFSET_RATE * OFFSET_SETTLES / (OFFSET_SETTLES + n))
+        value = self.by_source.get(source, 0.0) + rate * (float(hit) - predicted)
         self.by_source[source] = max(-OFFSET_LIMIT, min(OFFSET_LIMIT, value))
 
 
@@ -67,12 +79,20 @@ class Acceptance:
 
     def estimate(self, tree: TokenTree, node: int, offsets: Offsets) -> float:
         """P(node is accepted, given its parent was)."""
-        hits, n = self.cells.get(key_of(tree, node), (0.0, 0.0))
-        p = (hits + PRIOR * tree.probs[node]) / (n + PRIOR)
-        shift = offsets.by_source.get(tree.sources[node], 0.0)
+        return self._estimate(key_of(tree, node), tree.probs[node], offsets.by_source.get(tree.sources[node], 0.0))
+
+    def _estimate(self, key: Key, raw: float, shift: float) -> float:
+        """A cell's estimate. What it has not seen yet it takes from its family, and that from the raw estimate:
+        plain decoding tests nothing but the first level, so deeper cells must not wait for observations of their own.
+        """
+        cells = self.cells
+        hits, n = cells.get(family_of(key), NOTHING)
+        p = (hits + FAMILY_PRIOR * raw) / (n + FAMILY_PRIOR)
+        hits, n = cells.get(key, NOTHING)
+        p = (hits + PRIOR * p) / (n + PRIOR)
         if shift:
             p = min(max(p, 1e-4), 1 - 1e-4)
-            p = 1.0 / (1.0 + math.exp(-(math.log(p / (1.0 - p)) + shift)))
+            p = 1.0 / (1.0 + (1.0 - p) / p * math.exp(-shift))
         return p
 
     def path_probs(self, tree: TokenTree, offsets: Offsets) -> list[float]:
@@ -85,12 +105,13 @@ class Acceptance:
     def observe(self, tree: TokenTree, tokens: Sequence[int], offsets: Offsets) -> None:
         """Learn from a step: `tree` as drafted (before any cutting), `tokens` as emitted."""
         for node, hit in tested(tree, tokens):
-            predicted = self.estimate(tree, node, offsets)
-            offsets.learn(tree.sources[node], predicted, hit)
-            key = key_of(tree, node)
-            hits, n = self.cells.get(key, (0.0, 0.0))
+            key, source = key_of(tree, node), tree.sources[node]
+            predicted = self._estimate(key, tree.probs[node], offsets.by_source.get(source, 0.0))
+            offsets.learn(source, predicted, hit)
             keep = 1.0 - 1.0 / MEMORY
-            self.cells[key] = (hits * keep + float(hit), n * keep + 1.0)
+            for cell in (key, family_of(key)):
+                hits, n = self.cells.get(cell, NOTHING)
+                self.cells[cell] = (hits * keep + float(hit), n * keep + 1.0)
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """For the cache file; `names[i]` is the drafter of bit i, so that a later session may number them anew."""

@@ -143,6 +143,7 @@ sampling_options = _stacked(
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's end token.")
 @click.option("--lens", is_flag=True, help="Colour accepted tokens by the drafter that proposed them.")
 @click.option("--stats", is_flag=True, help="Print statistics to stderr.")
+@click.option("--explain", is_flag=True, help="Print to stderr what every step considered, expected and measured.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object instead of the text.")
 @click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
 def generate(**options: Any) -> None:

@@ -9,6 +9,9 @@ from typing import Any
 
 from lcspec.errors import UsageError
 
+# Drafted nodes a step, and children a node, that make any sense.
+MAX_DRAFT = 255
+MAX_BRANCH = 64
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 
 
@@ -93,9 +96,8 @@ class DrafterSpec:
         except ValueError:
             value = low - 1
         if not low <= value <= high:
-            raise UsageError(
-                f"{self.name}:{key} must be a whole number from {low} to {high}, not {self.options[key]!r}"
-            )
+            given = self.options.get(key, default)
+            raise UsageError(f"{self.name}:{key} must be a whole number from {low} to {high}, not {given}")
         return value
 
     def number(self, key: str, default: float, low: float = 0.0, high: float = 1.0) -> float:
@@ -109,7 +111,8 @@ class DrafterSpec:
         except ValueError:
             value = low - 1
         if not low <= value <= high:
-            raise UsageError(f"{self.name}:{key} must be a number from {low:g} to {high:g}, not {self.options[key]!r}")
+            given = self.options.get(key, default)
+            raise UsageError(f"{self.name}:{key} must be a number from {low:g} to {high:g}, not {given}")
         return value
 
     def check_keys(self, known: set[str]) -> None:
@@ -147,8 +150,11 @@ class SpeculationParams:
         Raises:
             UsageError: `max_draft` is negative.
         """
-        if self.max_draft is not None and self.max_draft < 0:
-            raise UsageError(f"max-draft must be 0 or more, not {self.max_draft}")
+        if self.max_draft is not None and not 0 <= self.max_draft <= MAX_DRAFT:
+            raise UsageError(f"max-draft must be from 0 to {MAX_DRAFT}, not {self.max_draft}")
+        for spec in self.drafters:
+            spec.integer("nodes", 0, 0, MAX_DRAFT)
+            spec.integer("branch", 1, 1, MAX_BRANCH)
 
 
 def load_toml(path: Path) -> dict[str, Any]:

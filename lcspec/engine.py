@@ -13,7 +13,7 @@ import collections
 import itertools
 import secrets
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Iterator
 
 import numpy as np
@@ -104,7 +104,7 @@ class Engine:
         chunk = min(self.options.batch, self.context.batch.n_max - len(self.running))
         if exact is not None and self.running[0].prefilling:
             chunk = PROMPT_BLOCK - self.running[0].cache.length % PROMPT_BLOCK
-        for slot in self.running:
+        for slot in sorted(self.running, key=lambda s: s.prefilling):  # nobody's stream waits for a prompt
             fresh = len(slot.fresh)
             if fresh > chunk:
                 work.append(_Staged(slot, slot.cache.length + max(0, chunk)))
@@ -123,10 +123,22 @@ class Engine:
                 w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
             context = sum(len(w.slot.tokens) for w in mine) // len(mine)
             plan = planner.select([w.proposal for w in mine if w.proposal], base, context)
+        if len(decoding) > 1:
+            self._share(decoding, base)
         if exact is not None:
             drafted = sum(w.proposal.kept.n_drafted for w in work if w.proposal and w.proposal.kept)
             plan.width = exact.pad(max(plan.width, base + drafted)) if decoding else PROMPT_BLOCK
         return work, plan
+
+    def _share(self, decoding: list[_Staged], base: int) -> None:
+        """Every slot planned as if the step were its own: cut what does not fit into it together."""
+        room, free = max(0, min(self.context.batch.n_max, self.options.max_width) - base), self.pool.free
+        for w in decoding:
+            assert w.proposal is not None and w.proposal.kept is not None
+            leaves = w.slot.cache.max_leaves - self.pool.free + free
+            kept = w.proposal.kept = w.proposal.kept.best(room).with_leaves(leaves)
+            room -= kept.n_drafted
+            free = min(free, leaves - len(kept.leaves()))
 
     def _stage(self, item: _Staged) -> None:
         """Put a slot's tokens into the batch."""
@@ -192,6 +204,9 @@ class Engine:
             raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
         if spec.exact:
             self.certificate = self.certificate or certificate_for(self)
+        if spec.auto and self.context.branching is Branching.NONE:
+            spec = replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
+            request = replace(request, speculation=spec)
         if spec.drafters and self.context.branching is Branching.NONE:
             raise UnsupportedModel(
                 f"{self.model.options.path.name} has a recurrent state that cannot be taken back, so drafts cannot be "

@@ -15,6 +15,7 @@ import click
 from lcspec.config import ModelOptions
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
+from lcspec.explain import Explainer
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
 
@@ -86,8 +87,11 @@ def run(**o: Any) -> int:
             prediction=tuple(session.model.vocab.tokenize(prediction, special=False)) if prediction else (),
         )
         printer = JsonPrinter() if o["as_json"] else TextPrinter(o["lens"])
-        finished = stream(session, request, printer)
+        explainer = Explainer(session.model.vocab) if o["explain"] else None
+        finished = stream(session, request, printer, explainer)
         printer.close(finished)
+        if explainer is not None:
+            explainer.close()
         if o["stats"]:
             click.echo(stats_text(finished), err=True)
     return 130 if finished.reason == "cancelled" else 0
@@ -156,7 +160,9 @@ class JsonPrinter:
         }
 
 
-def stream(session: Session, request: Request, printer: TextPrinter | JsonPrinter) -> Finished:
+def stream(
+    session: Session, request: Request, printer: TextPrinter | JsonPrinter, explainer: Explainer | None = None
+) -> Finished:
     """Run the request; Ctrl-C ends it after the current step, a second one at once."""
     engine = session.engine
     number: int | None = None
@@ -176,6 +182,8 @@ def stream(session: Session, request: Request, printer: TextPrinter | JsonPrinte
             elif isinstance(event, Finished):
                 finished = event
             printer.show(event)
+            if explainer is not None:
+                explainer.show(event)
     finally:
         signal.signal(signal.SIGINT, previous)
     assert finished is not None  # run() ends with Finished or raises

@@ -177,14 +177,12 @@ def prepare(engine: Engine) -> AutoPlanner:
     context = engine.context
     curve = load_curve(context)
     if curve is None:
-        seq = engine.pool.take()
         try:
-            curve = measure(context, seq, budget=QUICK_SECONDS)
+            # The padding's id is free between steps, and in a recurrent context there is no other one to spare.
+            curve = measure(context, engine.pad.seq, budget=QUICK_SECONDS)
             save_curve(context, curve)
         except DecodeError:
             curve = CostCurve()  # no room to measure in: nothing is known, so nothing is speculated
-        finally:
-            engine.pool.give(seq)
     planner = AutoPlanner(curve)
     stored = cache.load("acceptance", pair_key(context.options.path, engine.env.draft_path))
     if stored is not None:

@@ -1,18 +1,21 @@
 """Which drafters to ask, how deep, and how many of their nodes to keep.
 
 For a fixed width the best tree has the largest P(v), the probability that node v is accepted; P never grows along a
-path, so the most probable nodes always form a tree. Over widths the planner maximises
+path, so the most probable nodes always form a tree. What is to be maximised is
 
-    (B + sum of the n best P) / (T(B + n) + drafting time)
+    tokens / time = sum over steps of (B + sum of the n best P) / sum over steps of (T(B + n) + drafting time)
 
-for B slots, with T the measured cost curve. n = 0 is plain decoding. One formula serves one slot and many: the nodes
-of all slots compete for one width, so speculation fades by itself as load rises.
+for B slots, with T the measured cost curve. n = 0 is plain decoding. A ratio of sums is largest when every step
+maximises tokens - rate x time at the rate that is reached in the long run (renewal reward; Dinkelbach 1967): a step
+with a sure draft may then be wider, and one without narrower, than its own tokens / time alone would say. Until that
+rate is known a step maximises its own. One formula serves one slot and many: the nodes of all slots compete for one
+width, so speculation fades by itself as load rises.
 """
 
 from __future__ import annotations
 
-import itertools
-import math
+import bisect
+import operator
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Iterable, Protocol, Sequence
@@ -25,12 +28,28 @@ from lcspec.tree import TokenTree
 if TYPE_CHECKING:
     from lcspec.slot import Slot
 
-# Share of the decode time that may go into asking drafters that are currently off.
-PROBE_SHARE = 0.02
+# Share of the decode time that may go into asking drafters that are currently off, and how many steps it is saved for.
+PROBE_SHARE = 0.01
+PROBE_SAVING = 64
+# Steps between two probes of a drafter at least.
+PROBE_EVERY = 4
 # Longest draft that is considered when it is decided whether to ask a costly drafter at all.
 LOOKAHEAD = 16
-# How fast the running figures of a drafter (acceptance, seconds a level) follow.
-RATE = 0.1
+# How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains (on and off).
+RATE = 0.03
+TIME_RATE = 0.1
+GAIN_RATE = 0.05
+PROBE_GAIN_RATE = 0.2
+# Asks after which their measured gain decides whether to ask again, instead of an imagined chain.
+ENOUGH_ASKS = 4
+# What a step gains without asking (tokens): asking is judged apart below, between and above these.
+GAIN_BUCKETS = (0.25, 1.0)
+# The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
+RATE_MEMORY = 64.0
+RATE_KNOWN = 16.0
+# Steps for which a table of costs is kept, and the contexts it serves (a power of two).
+TABLE_STEPS = 8
+TABLE_CONTEXT = 64
 # What a costly drafter is believed to be worth before anything is known.
 FIRST_GUESS = 0.7
 # Nodes asked from a drafter that costs nothing.
@@ -132,12 +151,44 @@ class FixedPlanner:
 
 @dataclass
 class DrafterRecord:
-    """Running figures of a costly drafter: how often its best child is right, and what a level costs."""
+    """Running figures of a costly drafter.
+
+    Attributes:
+        acceptance: how often its best child is right, given that the parent was.
+        tested: observations behind that.
+        level_seconds: what a level costs.
+        since_asked: steps since it was asked.
+        gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it.
+    """
 
     acceptance: float = FIRST_GUESS
+    tested: int = 0
     level_seconds: float = 0.0
     since_asked: int = 0
-    probe_every: int = 8
+    gains: dict[int, list[float]] = field(default_factory=dict)
+
+    def saw(self, hit: bool) -> None:
+        """Its best child was tested."""
+        self.tested += 1
+        self.acceptance += max(RATE, 1.0 / (self.tested + 3)) * (float(hit) - self.acceptance)
+
+    def took(self, seconds: float) -> None:
+        """A level took `seconds`. Follows downwards faster: after a pause the first level also catches up."""
+        faster = seconds < self.level_seconds
+        rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
+        self.level_seconds += rate * (seconds - self.level_seconds)
+
+    def gained(self, bucket: int, tokens: float, probe: bool) -> None:
+        """An ask gained `tokens`."""
+        entry = self.gains.setdefault(bucket, [0.0, 0.0])
+        entry[1] += 1.0
+        entry[0] += max(PROBE_GAIN_RATE if probe else GAIN_RATE, 1.0 / entry[1]) * (tokens - entry[0])
+
+    def renew(self) -> None:
+        """A new request: what the earlier ones taught counts for less."""
+        self.tested = min(self.tested, 8)
+        for entry in self.gains.values():
+            entry[1] = min(entry[1], float(ENOUGH_ASKS))
 
 
 class AutoPlanner:
@@ -149,9 +200,24 @@ class AutoPlanner:
         self.acceptance = acceptance or Acceptance()
         self.records: dict[str, DrafterRecord] = {}
         self.decode_seconds = 0.0
-        self.probe_seconds = 0.0
+        self.probe_credit = 0.0
         self._offsets: dict[int, Offsets] = {}
         self._costs: dict[int, tuple[float, int]] = {}
+        self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
+        self._table_age = 0
+        # Tokens emitted, and those that plain decoding would have emitted in the same time; both forgetting.
+        self._emitted = 0.0
+        self._plain = 0.0
+        # The step at hand: slots, seconds of its narrowest decode, tokens and drafting seconds so far.
+        self._slots = 1
+        self._narrowest = 0.0
+        self._tokens = 0
+        self._drafting = 0.0
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens per second over those of plain decoding in recent steps, at least 1; None before it is known."""
+        return max(1.0, self._emitted / self._plain) if self._plain >= RATE_KNOWN else None
 
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
@@ -161,7 +227,10 @@ class AutoPlanner:
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
         if nodes > 0:
-            self._costs = self.curve.effective(len(slot.tokens), limits.widths)
+            self._costs = self._table(len(slot.tokens), limits.widths)
+            if slot.id not in self._offsets:
+                for record in self.records.values():
+                    record.renew()
             for drafter in slot.drafters:
                 bit = slot.bit_of(drafter)
                 if not drafter.costly:
@@ -172,61 +241,96 @@ class AutoPlanner:
         return Proposal(slot, tree, limits, time.perf_counter() - start)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
-        """Keep the n most probable nodes of all slots together, n by expected tokens per second."""
-        self._costs = self.curve.effective(context, proposals[0].limits.widths)
-        pool: list[tuple[float, int, int]] = []  # (-P, proposal, node): parents sort before their children
-        for i, p in enumerate(proposals):
-            reach = self.acceptance.path_probs(p.tree, self.offsets(p.slot))
-            pool += [(-reach[v], i, v) for v in range(1, len(p.tree))]
-        pool.sort()
-        slots = len(proposals)
-        if base not in self._costs:
+        """Keep the n most probable nodes of all slots together, n by expected tokens and seconds."""
+        self._costs = self._table(context, proposals[0].limits.widths)
+        slots = self._slots = len(proposals)
+        self._narrowest = self._costs[base][0] if base in self._costs else 0.0
+        self._tokens, self._drafting = 0, 0.0
+        # The width is shared, so the room of the step is what any one slot may still take.
+        room = max((p.limits.nodes for p in proposals), default=0)
+        if not self._narrowest:
             for p in proposals:
                 p.kept = TokenTree.root(p.tree.tokens[0])
             return Plan(tokens=float(slots))
-        best_n, best = 0, slots / self._costs[base][0]
-        expected, best_expected = float(slots), float(slots)
-        considered = [(0, expected, self._costs[base][0])]
-        # The width is shared, so the room of the step is what any one slot may still take.
-        room = max((p.limits.nodes for p in proposals), default=0)
-        for n, (negative, _, _) in enumerate(pool[:room], start=1):
-            if base + n not in self._costs:
-                break
-            expected -= negative
-            seconds = self._costs[base + n][0]
-            considered.append((n, expected, seconds))
-            if expected / seconds > best:
-                best_n, best, best_expected = n, expected / seconds, expected
+        pool: list[tuple[float, int, int]] = []  # (-P, proposal, node): parents sort before their children
+        need = base
+        expected = float(slots)
         for i, p in enumerate(proposals):
+            if p.tree.n_drafted == 0:
+                p.kept = p.tree
+                continue
+            reach = self.acceptance.path_probs(p.tree, self.offsets(p.slot))
             if p.tree.trials:
                 # Sampled drafts may not be cut by the tokens they drew (see TokenTree.best).
-                p.kept = p.tree.best(p.limits.nodes)
+                p.kept = p.tree.best(min(p.limits.nodes, room)).with_leaves(p.limits.leaves)
+                room -= p.kept.n_drafted
+                need += p.kept.n_drafted
+                expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
+                pool += [(-reach[v], i, v) for v in range(1, len(p.tree))]
+        pool.sort()
+        considered = []
+        for n, negative in enumerate([0.0, *(entry[0] for entry in pool[:room])]):
+            if need + n not in self._costs:
+                break
+            expected -= negative
+            considered.append((need - base + n, expected, self._costs[need + n][0]))
+        best_n, best_expected = self._choose(considered, slots)
+        for i, p in enumerate(proposals):
+            if p.kept is None:
                 keep = [v for _, j, v in pool[:best_n] if j == i]
-                p.kept = p.tree.pruned(keep).with_leaves(p.limits.leaves)
+                whole = len(keep) == p.tree.n_drafted
+                p.kept = (p.tree if whole else p.tree.pruned(keep)).with_leaves(p.limits.leaves)
         used = base + sum(p.kept.n_drafted for p in proposals if p.kept is not None)
         seconds, width = self._costs.get(used, (0.0, 0))
         return Plan(width, best_expected, seconds, considered)
 
+    def _choose(self, considered: Sequence[tuple[int, float, float]], slots: int) -> tuple[int, float]:
+        """The best of (nodes, tokens, seconds) by the module's rule: its index, and its tokens."""
+        if not considered:
+            return 0, float(slots)
+        speedup = self.speedup
+        if speedup is None:
+            price = max(tokens / seconds for _, tokens, seconds in considered)
+        else:
+            price = speedup * slots / self._narrowest
+        best = max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
+        return best, considered[best][1]
+
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose fate is known, kept or not."""
         tree, slot = proposal.tree, proposal.slot
+        self._tokens += len(tokens)
+        self._drafting += proposal.seconds
+        if not tree.n_drafted:
+            return
         self.acceptance.observe(tree, tokens, self.offsets(slot))
         for drafter in slot.drafters:
             if not drafter.costly:
                 continue
-            bit, record = slot.bit_of(drafter), self.records[drafter.name]
-            seen: set[int] = set()
+            bit, best = slot.bit_of(drafter), dict[int, tuple[float, bool]]()
             for node, hit in tested(tree, tokens):
                 parent = tree.parents[node]
-                if tree.sources[node] & bit and parent not in seen:
-                    seen.add(parent)
-                    record.acceptance += RATE * (float(hit) - record.acceptance)
+                if tree.sources[node] & bit and tree.probs[node] > best.get(parent, (-1.0, False))[0]:
+                    best[parent] = tree.probs[node], hit
+            for _, hit in best.values():
+                self.records.setdefault(drafter.name, DrafterRecord()).saw(hit)
 
     def timed(self, width: int, context: int, seconds: float) -> None:
-        """Correct the cost curve."""
+        """Correct the cost curve and the long-run rate."""
         self.curve.observe(width, context, seconds)
         self.decode_seconds += seconds
+        self.probe_credit = min(self.probe_credit + PROBE_SHARE * seconds, PROBE_SHARE * PROBE_SAVING * seconds)
+        self._table_age += 1
+        if self._table_age >= TABLE_STEPS:
+            self._tables.clear()
+            self._table_age = 0
+        if self._tokens and self._narrowest:
+            plain = self._slots * (seconds + self._drafting) / self._narrowest
+            keep = max(0.0, 1.0 - plain / RATE_MEMORY)
+            self._emitted = self._emitted * keep + self._tokens
+            self._plain = self._plain * keep + plain
+            self._tokens, self._drafting = 0, 0.0
 
     def offsets(self, slot: Slot) -> Offsets:
         """The request's own acceptance correction."""
@@ -236,6 +340,14 @@ class AutoPlanner:
         """The request is over."""
         self._offsets.pop(slot.id, None)
 
+    def _table(self, context: int, widths: frozenset[int] | None) -> dict[int, tuple[float, int]]:
+        """`CostCurve.effective`, kept for a few steps."""
+        key = (context // TABLE_CONTEXT, widths)
+        table = self._tables.get(key)
+        if table is None:
+            table = self._tables[key] = self.curve.effective(context, widths)
+        return table
+
     # ------------------------------------------------------------ costly drafters
 
     def _ask_costly(
@@ -244,60 +356,75 @@ class AutoPlanner:
         record = self.records.setdefault(drafter.name, DrafterRecord())
         offsets = self.offsets(slot)
         base = others + 1
+        if base not in self._costs:
+            return
+        price = (self.speedup or 1.0) * min(self._slots, base) / self._costs[base][0]
         free = self.acceptance.path_probs(tree, offsets)[1:]
-        worth = self._promises(free, 1.0, record, base)
-        if not worth:
-            record.since_asked += 1
-            affordable = self.probe_seconds + record.level_seconds <= PROBE_SHARE * self.decode_seconds
-            if record.since_asked < record.probe_every or not affordable:
-                return
-        record.probe_every = 8 if worth else min(64, record.probe_every * 2)
+        free.sort(reverse=True)
+        now = self._value(free, base, price)
+        bucket = sum(now >= edge for edge in GAIN_BUCKETS)
+        mean, asks = record.gains.get(bucket, (0.0, 0.0))
+        worth = mean > 0.0 if asks >= ENOUGH_ASKS else self._promises(free, 1.0, record, base, price)
+        record.since_asked += 1
+        if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
+            return
         record.since_asked = 0
-        levels = itertools.count(1)
-        used = 0
+        levels, stopped, first = 0, False, 0.0
 
         def keep_going(draft: TokenTree, frontier: Iterable[int]) -> bool:
-            nonlocal used
-            used = next(levels)
-            if not worth:
-                return False
+            nonlocal levels, stopped, first
+            levels += 1
+            if levels == 1:
+                first = time.perf_counter() - start
             reach = self.acceptance.path_probs(draft, offsets)
             ahead = max((reach[v] for v in frontier), default=0.0)
-            return self._promises(free + reach[1:], ahead, record, base)
+            ranked = sorted(free + reach[1:], reverse=True)
+            stopped = not self._promises(ranked, ahead, record, base, price)
+            return not stopped
 
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
         start = time.perf_counter()
         ask(slot, drafter, Budget(nodes, limits.depth, branch, slot.bit_of(drafter), keep_going), tree)
         spent = time.perf_counter() - start
-        per_level = spent / max(1, used)
-        record.level_seconds += (RATE if record.level_seconds else 1.0) * (per_level - record.level_seconds)
+        levels += not stopped
+        record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))
+        ranked = sorted(self.acceptance.path_probs(tree, offsets)[1:], reverse=True)
+        net = self._value(ranked, base, price) - now - price * levels * record.level_seconds
+        record.gained(bucket, net, probe=not worth)
         if not worth:
-            self.probe_seconds += spent
+            self.probe_credit -= spent
 
-    def _promises(self, probs: Sequence[float], ahead: float, record: DrafterRecord, base: int) -> bool:
-        """Whether drafting on from a node reached with probability `ahead` promises a better rate than stopping.
+    def _promises(
+        self, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, price: float
+    ) -> bool:
+        """Whether drafting on from a node reached with probability `ahead` promises more than stopping.
 
         The continuation is imagined as a chain accepted at the drafter's running rate; several levels are looked
         at because one more node may not pay where four more (the next cheap width) would.
         """
-        ranked = sorted(probs, reverse=True)
-        now = self._best_rate(ranked, base, 0.0)
-        chain: list[float] = []
+        level_price = price * record.level_seconds
+        now = self._value(ranked, base, price)
+        probs = list(ranked)
         for level in range(1, LOOKAHEAD + 1):
             ahead *= record.acceptance
-            chain.append(ahead)
-            if self._best_rate(sorted(ranked + chain, reverse=True), base, level * record.level_seconds) > now:
+            if ahead < level_price and ahead < 0.01:
+                return False
+            bisect.insort(probs, ahead, key=operator.neg)
+            if self._value(probs, base, price) - level * level_price > now:
                 return True
         return False
 
-    def _best_rate(self, ranked: Sequence[float], base: int, drafting: float) -> float:
-        """The best tokens per second over widths, given acceptance probabilities in descending order."""
-        best, expected = 0.0, float(base)
-        for n in range(len(ranked) + 1):
-            if n:
-                expected += ranked[n - 1]
-            cost = self._costs.get(base + n)
+    def _value(self, ranked: Sequence[float], base: int, price: float) -> float:
+        """Tokens gained over drafting nothing, net of the target's time; `ranked`: acceptance, descending."""
+        costs = self._costs
+        narrowest = costs[base][0]
+        best = total = 0.0
+        for n, p in enumerate(ranked, start=base + 1):
+            cost = costs.get(n)
             if cost is None:
                 break
-            best = max(best, expected / (cost[0] + drafting))
-        return best if math.isfinite(best) else 0.0
+            total += p
+            value = total - price * (cost[0] - narrowest)
+            if value > best:
+                best = value
+        return best

@@ -1,0 +1,1 @@
+"""The bundled demo models and their model card."""

@@ -13,11 +13,11 @@ Two very small language models, bundled so that lcspec can be tried, demonstrate
 {files}
 
 **They are a demonstration and not useful as assistants.** The target holds a short on-topic exchange (ordering a
-coffee, small talk), attempts a word problem in the right form and usually with the wrong result, and continues Python
-code with plausible shapes. It knows no facts, and what it says must not be trusted. The draft exists only to propose
-tokens to the target. At this size one decode of the target costs little more than the work around it, so the pair
-shows *how* speculation behaves (acceptance, trees, identical text) and says nothing about the speed-up a real model
-will see.
+coffee, small talk), attempts a word problem in the right form and usually with the wrong result, and writes lines
+that look like Python and soon repeat themselves. It knows no facts, and what it says must not be trusted. The draft
+exists only to propose tokens to the target. At this size one decode of the target costs little more than the work
+around it, so the pair shows *how* speculation behaves (acceptance, trees, identical text) and says nothing about the
+speed-up a real model will see.
 
 ## Architecture
 
@@ -31,7 +31,8 @@ weights.
 Both share one byte-level BPE tokenizer of {vocab} entries (pre-tokenizer `qwen2`: digits one by one), trained on the
 same texts. It takes any text; English and Python are cheap and everything else falls back to bytes. Chats use the
 ChatML template in the files, without a system prompt; `<|im_end|>` ends a turn. llama.cpp and the trained tokenizer
-agree on every probe text: {parity}.
+agree on every probe text: {parity}. The largest difference between llama.cpp's logits (float32 weights) and torch's is
+{difference}.
 
 ## Training
 
@@ -78,8 +79,8 @@ The models are released under the licence of lcspec (MIT). They were trained on:
 {sources}
 
 Dialogues were reformatted into chat turns, placeholders such as "[user 1's name]" replaced by invented names,
-calculator notes removed, functions of the standard library turned into completion requests, and a few lines that say
-what the model is added. CC BY 4.0: <https://creativecommons.org/licenses/by/4.0/>.
+calculator notes removed, functions of the standard library turned into completion requests, and a few turns in which
+the model says what it is were added. CC BY 4.0: <https://creativecommons.org/licenses/by/4.0/>.
 
 ## Reproducing
 
@@ -126,6 +127,7 @@ def render(figures: dict) -> str:
         ),
         vocab=pair["target"]["shape"]["vocab"],
         parity="yes" if figures["tokenizer_matches_llama_cpp"] else "no",
+        difference=max(m["largest_logit_difference_from_torch"] for m in pair.values()),
         training=table(
             [
                 [n, m["training"]["steps"], f"{m['training']['tokens']:,}", m["training"]["minutes"], method[n]]
@@ -143,11 +145,7 @@ def render(figures: dict) -> str:
 
 
 def render_samples(samples: dict) -> str:
-    """Chats as quoted lines, code in fences with the prompt marked."""
-    parts = []
-    for chat in samples["chats"]:
-        lines = [f"**{turn['role']}**: {turn['content']}" for turn in chat]
-        parts.append("\n\n".join("> " + line.replace("\n", "\n> ") for line in lines).replace("\n\n> ", "\n>\n> "))
-    for code in samples["code"]:
-        parts.append(f"```python\n{code['prompt']}  # <- the prompt ends here\n{code['continuation']}\n```")
-    return "\n\n---\n\n".join(parts)
+    """Every chat and every code continuation as a block of plain text."""
+    chats = ["\n".join(f"{turn['role']}> {turn['content']}" for turn in chat) for chat in samples["chats"]]
+    code = [f"{part['prompt']}[the prompt ends here]{part['continuation']}" for part in samples["code"]]
+    return "\n\n".join(f"````text\n{text.rstrip()}\n````" for text in chats + code)

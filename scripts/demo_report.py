@@ -11,9 +11,9 @@ import llama_cpp
 import numpy as np
 
 ROW, LONG_ROW = 512, 1024
-VALIDATION_TOKENS = 24 * 1024  # of each kind and row length
+VALIDATION_TOKENS = 16 * 1024  # of each kind and row length
 MAX_ANSWER = 96
-PROMPTS_PER_SOURCE = 24
+PROMPTS_PER_SOURCE = 16
 CHAIN = 4  # length of the draft in the simulated acceptance length
 IM_START, IM_END, END_OF_TEXT = (
     demo_data.SPECIAL_TOKENS.index(t) for t in (demo_data.IM_START, demo_data.IM_END, demo_data.END_OF_TEXT)
@@ -35,9 +35,16 @@ CODE_PROMPTS = (
 class Model:
     """A GGUF model that gives logits for whole rows and greedy continuations."""
 
-    def __init__(self, path: Path, context: int = LONG_ROW + 1) -> None:
+    def __init__(self, path: Path, context: int = LONG_ROW) -> None:
         self.llama = llama_cpp.Llama(
-            str(path), n_ctx=context, n_batch=ROW, logits_all=True, verbose=False, n_gpu_layers=0
+            str(path),
+            n_ctx=context,
+            n_batch=ROW,
+            n_gpu_layers=0,
+            n_threads=1,
+            n_threads_batch=1,
+            logits_all=True,
+            verbose=False,
         )
 
     def logits(self, tokens: np.ndarray) -> np.ndarray:
@@ -96,7 +103,7 @@ def dialogue_prompts(work: Path) -> dict[str, list[np.ndarray]]:
     return prompts
 
 
-def code_prompts(work: Path, count: int = 32, length: int = 128) -> list[np.ndarray]:
+def code_prompts(work: Path, count: int = 24, length: int = 128) -> list[np.ndarray]:
     """Evenly spaced pieces of the held-out source files."""
     with np.load(work / "valid-code.npz") as saved:
         tokens = saved["tokens"]
@@ -152,7 +159,7 @@ def chat_samples(target: Model) -> list[list[dict[str, str]]]:
         messages: list[dict[str, str]] = []
         for question in questions:
             messages.append({"role": "user", "content": question})
-            answer = target.greedy(target.encode(demo_data.render_chat(messages, prompt=True)), 200)
+            answer = target.greedy(target.encode(demo_data.render_chat(messages, prompt=True)), MAX_ANSWER)
             messages.append({"role": "assistant", "content": target.decode(answer[answer != IM_END]).strip()})
         chats.append(messages)
     return chats

@@ -18,29 +18,21 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import os
 import subprocess
 import sys
-import threading
-import time
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import demo_data
 import numpy as np
 
-PEAK_RATE, DRAFT_PEAK_RATE, FINAL_SHARE, WARMUP_STEPS = 2e-3, 3e-3, 0.02, 100
+PEAK_RATE, DRAFT_PEAK_RATE = 2e-3, 3e-3
 SHARES = {"dialogue": 0.74, "code": 0.24, "prose": 0.02}
 ROWS, LENGTH = 8, 512
 # The last part of the target's training uses rows twice as long, so that the model knows positions up to 1024.
 LONG_FROM, LONG_ROWS, LONG_LENGTH = 0.8, 4, 1024
 DRAFT_ROWS = 8
-PART_TOKENS = 1024  # of a batch, given to a thread at a time
 SAMPLED_SHARE = 0.5  # of the draft's rows: text the target sampled itself
-CHECKPOINT_SECONDS, EVALUATE_SECONDS = 120, 600
 
 PROBE_TEXTS = (
     "Hi, can I get a large iced latte with oat milk, please?",
@@ -51,11 +43,6 @@ PROBE_TEXTS = (
     "<|im_start|>user\nHello there<|im_end|>\n<|im_start|>assistant\n",
     "WE'RE DON'T I'LL they'd _private __init__ foo_bar2 3.14159 x==y!=z //comment\r\nCRLF\r\n",
 )
-
-
-def log(message: str) -> None:
-    """One line with the time of day."""
-    print(time.strftime("%H:%M:%S"), message, flush=True)
 
 
 def tokenizer_stage(args: argparse.Namespace) -> None:
@@ -75,7 +62,7 @@ def tokenizer_stage(args: argparse.Namespace) -> None:
             characters = sum(len(d.text) for d in documents)
             tokens = sum(map(len, encoded))
             density = characters / max(tokens, 1)
-            log(f"{split} {kind}: {len(documents)} documents, {tokens} tokens, {density:.2f} characters a token")
+            print(f"{split} {kind}: {len(documents)} documents, {tokens} tokens, {density:.2f} characters a token")
 
 
 def save_documents(path: Path, documents: list[np.ndarray], sources: list[str]) -> None:
@@ -88,132 +75,6 @@ def load_documents(path: Path) -> list[np.ndarray]:
     """The reverse of `save_documents`, without the sources."""
     with np.load(path) as saved:
         return np.split(saved["tokens"], saved["ends"][:-1])
-
-
-@dataclass
-class Clock:
-    """Training time, counted over resumed runs."""
-
-    total: float
-    before: float = 0.0
-
-    def __post_init__(self) -> None:
-        self.started = time.monotonic()
-
-    @property
-    def elapsed(self) -> float:
-        return self.before + time.monotonic() - self.started
-
-    @property
-    def progress(self) -> float:
-        return min(1.0, self.elapsed / self.total)
-
-
-def learning_rate(peak: float, step: int, progress: float) -> float:
-    """Linear warm-up by steps, then a cosine by the share of the time that has passed."""
-    cosine = 0.5 * (1 + math.cos(math.pi * progress))
-    return peak * min(1.0, (step + 1) / WARMUP_STEPS) * (FINAL_SHARE + (1 - FINAL_SHARE) * cosine)
-
-
-def gradients(model, batch: np.ndarray, loss_of: Callable, pool: ThreadPoolExecutor, threads: int) -> float:
-    """Set the gradients of the mean loss of a batch, and return the loss.
-
-    Every thread takes small parts of the batch until none is left. Compared with threads inside each operation, a core
-    that other work keeps busy then does fewer parts instead of holding up the other cores.
-    """
-    import torch
-
-    parameters = list(model.parameters())
-    count = max(1, batch.size // PART_TOKENS)
-    parts = iter([part for part in np.array_split(batch, min(count, len(batch))) if len(part)])
-    lock = threading.Lock()
-
-    def work() -> tuple[list, float]:
-        torch.set_num_threads(1)  # of this thread only
-        sums, total = [], 0.0
-        while True:
-            with lock:
-                part = next(parts, None)
-            if part is None:
-                return sums, total
-            loss = loss_of(part) * (len(part) / len(batch))
-            found = torch.autograd.grad(loss, parameters)
-            total += loss.item()
-            if sums:
-                torch._foreach_add_(sums, found)
-            else:
-                sums = list(found)
-
-    results = [job.result() for job in [pool.submit(work) for _ in range(threads)]]
-    shares = [sums for sums, _ in results if sums]
-    for other in shares[1:]:
-        torch._foreach_add_(shares[0], other)
-    for parameter, gradient in zip(parameters, shares[0], strict=True):
-        parameter.grad = gradient
-    return sum(total for _, total in results)
-
-
-def train(
-    model,
-    name: str,
-    minutes: float,
-    peak: float,
-    batch_of: Callable,
-    loss_of: Callable,
-    evaluate: Callable,
-    args: argparse.Namespace,
-) -> None:
-    """The loop both models share: AdamW, clipping, clock-driven schedule, resumable checkpoints.
-
-    `batch_of(progress)` gives a fresh batch of rows, `loss_of(rows)` the mean loss of some of them, and `evaluate()` a
-    dict of figures.
-    """
-    import torch
-
-    matrices = [p for p in model.parameters() if p.dim() == 2]
-    norms = [p for p in model.parameters() if p.dim() != 2]
-    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": norms, "weight_decay": 0.0}]
-    optimizer = torch.optim.AdamW(groups, lr=peak, betas=(0.9, 0.95), fused=True)
-    path = args.work / f"{name}.pt"
-    pool = ThreadPoolExecutor(args.threads)
-    clock, step, tokens = Clock(minutes * 60), 0, 0
-    if path.exists():
-        state = torch.load(path, weights_only=True)
-        model.load_state_dict(state["model"])
-        optimizer.load_state_dict(state["optimizer"])
-        clock, step, tokens = Clock(minutes * 60, state["elapsed"]), state["step"], state["tokens"]
-        log(f"{name}: resumed at step {step}, {clock.elapsed / 60:.1f} minutes")
-
-    def save(**facts: object) -> None:
-        state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-        temporary = path.with_suffix(".tmp")
-        torch.save(state | {"elapsed": clock.elapsed, "step": step, "tokens": tokens}, temporary)
-        temporary.replace(path)
-        model.save_weights(
-            args.work / f"{name}-weights.npz", steps=step, tokens=tokens, minutes=clock.elapsed / 60, **facts
-        )
-
-    saved = evaluated = clock.elapsed
-    while (progress := clock.progress) < 1:
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(peak, step, progress)
-        batch = batch_of(progress)
-        loss = gradients(model, batch, loss_of, pool, args.threads)
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-        step, tokens = step + 1, tokens + batch.size
-        if step % 50 == 0:
-            speed = tokens / clock.elapsed
-            log(f"{name} step {step} {clock.elapsed / 60:.1f} min loss {loss:.3f} {speed:.0f} tokens/s")
-        if clock.elapsed - evaluated > EVALUATE_SECONDS:
-            log(f"{name} {evaluate()}")
-            evaluated = clock.elapsed
-        if clock.elapsed - saved > CHECKPOINT_SECONDS:
-            save(finished=False)
-            saved = clock.elapsed
-    save(finished=True)
-    log(f"{name} finished: {evaluate()}")
 
 
 def decks(work: Path, seed: int) -> dict[str, demo_data.Deck]:
@@ -230,31 +91,11 @@ def validation(work: Path) -> dict[str, np.ndarray]:
     }
 
 
-def cross_entropy(model, rows: np.ndarray):
-    """Mean next-token loss of a batch of rows, in nats."""
-    import torch
-
-    tokens = torch.from_numpy(rows)
-    with torch.autocast("cpu", torch.bfloat16):
-        logits = model(tokens[:, :-1])
-    return torch.nn.functional.cross_entropy(logits.float().flatten(0, 1), tokens[:, 1:].flatten())
-
-
-def evaluate_losses(model, sets: dict[str, np.ndarray]) -> dict[str, float]:
-    """Validation loss by kind."""
-    import torch
-
-    with torch.no_grad():
-        return {
-            kind: round(float(np.mean([cross_entropy(model, part).item() for part in np.array_split(rows, 8)])), 4)
-            for kind, rows in sets.items()
-        }
-
-
 def target_stage(args: argparse.Namespace) -> None:
     """Train the target on dialogues, code and a little prose."""
     import torch
     from demo_model import TARGET_SHAPE, DemoModel
+    from demo_training import cross_entropy, evaluate_losses, train
 
     torch.manual_seed(args.seed)
     model = DemoModel(TARGET_SHAPE)
@@ -273,7 +114,7 @@ def target_stage(args: argparse.Namespace) -> None:
     def evaluate() -> dict[str, float]:
         return evaluate_losses(model, sets)
 
-    train(model, "target", args.target_minutes, PEAK_RATE, batch_of, loss_of, evaluate, args)
+    train(model, "target", args.target_minutes, PEAK_RATE, batch_of, loss_of, evaluate, args.work, args.threads)
 
 
 def load_model(path: Path, shape):
@@ -303,7 +144,7 @@ def sampled_texts(target, work: Path, seed: int, count: int) -> list[np.ndarray]
         prompts += [code[i][: random.integers(16, 200)] for i in random.integers(len(code), size=48)]
         heat = np.where(random.random(256) < 0.5, 0.0, random.uniform(0.5, 1.0, 256))
         batches.append(sample_texts(target, prompts, LENGTH // 2 + 1, heat, generator))
-        log(f"sampled {len(batches) * 256} texts")
+        print(f"sampled {len(batches) * 256} texts")
     np.save(path, np.concatenate(batches))
     return list(np.load(path))
 
@@ -322,6 +163,7 @@ def draft_stage(args: argparse.Namespace) -> None:
     """Distil the draft from the target: KL divergence on data and on text the target sampled itself (DistillSpec)."""
     import torch
     from demo_model import DRAFT_SHAPE, TARGET_SHAPE, DemoModel
+    from demo_training import evaluate_losses, train
 
     torch.manual_seed(args.seed)
     target = load_model(args.work / "target.pt", TARGET_SHAPE)
@@ -349,7 +191,7 @@ def draft_stage(args: argparse.Namespace) -> None:
     def evaluate() -> dict[str, float]:
         return evaluate_losses(draft, sets)
 
-    train(draft, "draft", args.draft_minutes, DRAFT_PEAK_RATE, batch_of, divergence, evaluate, args)
+    train(draft, "draft", args.draft_minutes, DRAFT_PEAK_RATE, batch_of, divergence, evaluate, args.work, args.threads)
 
 
 def export_stage(args: argparse.Namespace) -> None:
@@ -385,7 +227,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True, help="checkpoints and other intermediate files")
     parser.add_argument("--target-minutes", type=float, default=55)
     parser.add_argument("--draft-minutes", type=float, default=14)
-    parser.add_argument("--samples", type=int, default=3072, help="texts sampled from the target to distil from")
+    parser.add_argument("--samples", type=int, default=1024, help="texts sampled from the target to distil from")
     parser.add_argument("--models", nargs="+", choices=["target", "draft"], default=["target", "draft"],
                         help="what to export")  # fmt: skip
     parser.add_argument("--threads", type=int, default=os.cpu_count() or 1)

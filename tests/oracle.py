@@ -118,6 +118,9 @@ class Target:
         self._check(node)
         return self.model.target(self.text)
 
+    def raw(self, node: int) -> Distribution:
+        return self.distribution(node)
+
     def accept(self, token: int) -> bool:
         self.text += (token,)
         return False
@@ -155,7 +158,9 @@ def drafting(model: Model, plan: str, depth: int) -> Draft:
                 for i, symbol in enumerate(symbols):
                     nth = symbols[:i].count(symbol)
                     if symbol == "S":
-                        # looked up in the module, because the tests read this noise from tables
+                        # A counter of its own for every draw at a position, on whichever branch: `best` may drop one
+                        # branch because of what another drew, which must say nothing about its own draws.
+                        # (Looked up in the module, because the tests read this noise from tables.)
                         u = float(sampling.uniform_noise(seed, position, [draws], DRAFT_STREAM)[0])
                         draws += 1
                         tree.add_sampled(node, inverse_cdf(q, u), q)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.config import DrafterSpec, ModelOptions
+from lcspec.config import MAX_BRANCH, DrafterSpec, ModelOptions
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
 from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
@@ -110,6 +110,7 @@ class ModelDrafter:
             if not fresh or enough or tree.depths[fresh[0]] >= depth:
                 break
             level = fresh if branch == 1 else self._next_level(tree, fresh, budget.nodes, branch)
+            level = self._placeable(state.cache, tree, level)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
             self._decode_level(state, tree, level, base)
@@ -163,12 +164,12 @@ class ModelDrafter:
         for node, row in zip(level, self.context.logits()):
             position = base + tree.depths[node] + 1
             room = min(slot.draws, branch) or branch
-            found = self._children(slot, row[: self.n_vocab], position, room)
+            found = self._children(slot, row[: self.n_vocab], position, room, node)
             for rank, (token, prob, dist) in enumerate(found):
                 if dist is not None:
                     # A draw stays whatever it drew; only what comes below it may depend on how likely it was.
                     child = tree.add_sampled(node, token, dist, budget.source)
-                    if planned or prob >= state.p_min:
+                    if child not in fresh and (planned or prob >= state.p_min):
                         fresh.append(child)
                 elif planned or prob >= state.p_min:
                     fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
@@ -181,6 +182,18 @@ class ModelDrafter:
         floor = np.sort(paths[1:])[-nodes] if tree.n_drafted >= nodes else 0.0
         ranked = sorted((v for v in fresh if paths[v] > floor), key=lambda v: -paths[v])
         return ranked[: min(branch * 2, MAX_LEVEL)]
+
+    @staticmethod
+    def _placeable(cache: SlotCache, tree: TokenTree, level: list[int]) -> list[int]:
+        """The nodes of a level there are sequence ids for: a node's first child needs none, every other one does."""
+        forks, continued, out = cache.forks, set(), []
+        for node in level:
+            forks -= tree.parents[node] in continued
+            if forks < 0:
+                break
+            continued.add(tree.parents[node])
+            out.append(node)
+        return out
 
     def _catch_up(self, state: _State, slot: SlotView, base: int) -> None:
         """Decode the tokens the draft has not seen; the last row is node 0's."""
@@ -214,7 +227,7 @@ class ModelDrafter:
         self.context.decode()
 
     def _children(
-        self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int
+        self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int, node: int
     ) -> list[tuple[int, float, Distribution | None]]:
         """The `n` best continuations: (token, probability that the target agrees, the distribution if it was drawn)."""
         if slot.params.greedy:
@@ -225,7 +238,9 @@ class ModelDrafter:
             return [(int(t), float(np.exp(logits[t] - peak)) / total, None) for t in top]
         dist = draft_distribution(logits, slot.params)
         if slot.draws:
-            noise = uniform_noise(slot.seed, position, range(n), DRAFT_STREAM)
+            # Draws below different nodes at one position must be independent.
+            counters = [node * MAX_BRANCH + i for i in range(n)]
+            noise = uniform_noise(slot.seed, position, counters, DRAFT_STREAM)
             return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
         order = coupled_top(dist, slot.seed, position, n)
         score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)

@@ -83,6 +83,11 @@ class Batch:
         self.n_outputs += 1
         return self.n_outputs - 1
 
+    def first_positions(self) -> dict[int, int]:
+        """For each token's first sequence id, the smallest position it has in this batch."""
+        ids, pos = self._seq_id[: self.n, 0], self._pos[: self.n]
+        return {int(seq): int(pos[ids == seq].min()) for seq in np.unique(ids)}
+
     def add_run(self, tokens: Sequence[int], pos: int, seq_id: int) -> None:
         """Append consecutive tokens of one sequence, without logits: a prompt chunk."""
         i, k = self.n, len(tokens)

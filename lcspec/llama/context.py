@@ -82,6 +82,7 @@ class Context:
         self.batch = Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0
         self._n_outputs = 0
+        self._latest: dict[int, int] = {}  # recurrent states only: where each id's latest decode began
 
     def decode(self, batch: Batch | None = None) -> float:
         """Evaluate the batch; returns the seconds it took.
@@ -97,6 +98,8 @@ class Context:
         seconds = time.perf_counter() - start
         self.decode_seconds += seconds
         self._n_outputs = batch.n_outputs
+        if self.branching is Branching.CHAIN:
+            self._latest.update(batch.first_positions())
         if code == 1:
             raise DecodeError("decoding failed: the KV cache is full; use a larger --ctx or fewer slots")
         if code != 0:
@@ -119,6 +122,10 @@ class Context:
 
     def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
         """Take [start, stop) away from `seq`; False if this memory cannot forget a part."""
+        # A recurrent state has snapshots of the latest decode's tokens only, but the library counts tokens: it would
+        # take back more and leave a state that belongs to no text.
+        if self.branching is Branching.CHAIN and 0 < start <= self._latest.get(seq, 0) < self.seq_end(seq):
+            return False
         return bool(C.llama_memory_seq_rm(self.memory, seq, start, stop))
 
     def seq_end(self, seq: int) -> int:

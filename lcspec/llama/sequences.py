@@ -61,6 +61,11 @@ class SlotCache:
         """Leaves the next tree may have."""
         return 1 + len(self._upto) + self.pool.free
 
+    @property
+    def forks(self) -> int:
+        """New branches that a growing tree can still open."""
+        return self.pool.free + sum(1 for seq in self._upto if seq not in self._reach)
+
     # One-shot trees (the target): every node is known before the decode.
 
     def place(self, tree: TokenTree, order: Sequence[int], base: int) -> list[list[int]]:
@@ -136,8 +141,10 @@ class SlotCache:
             shared = base + 1 + sum(1 for node in placed if self.main in self._sets[node])
             ctx.seq_remove(self.main, shared)
             ctx.seq_copy(source, self.main, shared, end)
-        elif self._reach.get(self.main, 0) > end:
-            ctx.seq_remove(self.main, end)
+        elif self._reach.get(self.main, 0) > end and not ctx.seq_remove(self.main, end):
+            # A recurrent state that cannot go back this far: the text is evaluated again from its beginning.
+            ctx.seq_remove(self.main, 0)
+            end = 0
         for seq in self._reach:
             if seq == self.main:
                 continue
@@ -152,7 +159,9 @@ class SlotCache:
         """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
         if self._sets:
             for seq in self._reach:
-                self.context.seq_remove(seq, self.length)
+                if not self.context.seq_remove(seq, self.length):
+                    self.context.seq_remove(seq, 0)  # only recurrent states refuse, and they have no leaf ids
+                    self.length = 0
                 if seq != self.main:
                     self._upto[seq] = min(self._upto.get(seq, 0), self.length)
             self._sets, self._reach = [], {}

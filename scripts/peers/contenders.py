@@ -91,8 +91,8 @@ def _ngram_mod(n_match: int, n_max: int) -> Setting:
     return Setting(f"ngram-mod {n_match}/{n_max}", ("--spec-type", "ngram-mod", *args), fresh=True)
 
 
-# Its draft length is fixed to 8 in the source.
-_CACHE = Setting("ngram-cache", ("--spec-type", "ngram-cache"))
+# Its draft length is fixed to 8 in the source, and it never starts afresh at a new request.
+_CACHE = Setting("ngram-cache", ("--spec-type", "ngram-cache"), fresh=True)
 _NGRAMS = (
     *_ngram_sizes("ngram-simple", (2, 3), (3, 3), (3, 7), (12, 48)),
     *_ngram_sizes("ngram-map-k", (2, 3), (3, 7)),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import statistics
 from dataclasses import dataclass
@@ -67,15 +68,16 @@ def parse_example(stdout: str, stderr: str, prompt: str, free: int) -> Run:
     encoded, decoded = _last(_ENCODED, log), _last(_DECODED, log)
     if encoded is None or decoded is None:
         raise LostStatistics("no 'encoded/decoded N tokens' lines: " + reason_of(stderr or stdout))
-    total, seconds = int(decoded[1]), float(decoded[2])
-    if total <= free or seconds <= 0:
-        raise OutputError(f"it decoded only {total} tokens in {seconds} s")
+    total, speed = int(decoded[1]), float(decoded[3])
+    if total <= free or not 0 < speed < math.inf:
+        raise OutputError(f"it decoded only {total} tokens in {decoded[2]} s")
+    seconds = total / speed  # printed with more digits than the seconds are
     counts = {name: int(value) for name, value in _COUNT.findall(log)}
     return Run(
         rate=(total - free) / seconds,
         tokens=total - free,
         seconds=seconds,
-        reported=float(decoded[3]),
+        reported=speed,
         n_prompt=int(encoded[1]),
         drafted=counts.get("n_drafted"),
         accepted=counts.get("n_accept"),

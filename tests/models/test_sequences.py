@@ -205,6 +205,17 @@ class SlotCaches(RuleBasedStateMachine):
                 assert seen == slot.text + slot.fresh[:-1] + spelled(tree, v)
             level = [v for v, _ in following]
 
+    @rule(
+        number=st.integers(0, 5), n_fresh=st.integers(1, 3), nodes=NODES, turns=st.lists(st.integers(0, 5), max_size=5)
+    )
+    def step(self, number: int, n_fresh: int, nodes: list[tuple[int, int, float]], turns: list[int]) -> None:
+        """A whole step of one slot, whatever the others are in the middle of."""
+        if slot := self.pick(number, staged=False):
+            others, self.slots = self.slots, [slot]
+            self.stage(0, n_fresh, nodes)
+            self.commit(0, turns, None)
+            self.slots = others
+
     @rule(number=st.integers(0, 5), turns=st.lists(st.integers(0, 5), max_size=5), keep=st.none() | st.integers(0, 5))
     def commit(self, number: int, turns: list[int], keep: int | None) -> None:
         if not (slot := self.pick(number, staged=True)) or slot.tree is None:
@@ -225,9 +236,10 @@ class SlotCaches(RuleBasedStateMachine):
             slot.cache.abandon()
             slot.tree = None
 
-    @rule(number=st.integers(0, 5), length=st.integers(0, 40))
-    def truncate(self, number: int, length: int) -> None:
+    @rule(number=st.integers(0, 5), cut=st.integers(-1, 6))
+    def truncate(self, number: int, cut: int) -> None:
         if slot := self.pick(number, staged=False):
+            length = max(0, len(slot.text) - cut)
             assert slot.cache.truncate(length) == (length >= len(slot.text) or length > 0)
             slot.text = slot.text[:length]
 
@@ -272,7 +284,7 @@ class SlotCaches(RuleBasedStateMachine):
             assert self.cells.cells == [] and self.pool.free == self.N_SEQ
 
 
-SlotCaches.TestCase.settings = settings(derandomize=True, deadline=None, max_examples=80, stateful_step_count=30)
+SlotCaches.TestCase.settings = settings(derandomize=True, deadline=None, max_examples=80, stateful_step_count=40)
 TestSlotCaches = SlotCaches.TestCase
 
 

@@ -34,7 +34,11 @@ class View:
     n_prompt: int = 0
     params: SamplingParams = field(default_factory=SamplingParams)
     seed: int = 0
-    sampled_drafts: bool = False
+    draws: int = 0
+    prediction: tuple[int, ...] = ()
+
+    def forced_text(self, limit: int) -> str:
+        return ""
 
 
 def budget(nodes: int = 8, depth: int = 8, branch: int = 1, **more: Any) -> Budget:

@@ -124,6 +124,7 @@ def merged_trees(model: Model) -> dict[str, Draft]:
         "best 1 of draw and ngram": cut(merged(drafting(model, "S", 1), certain), lambda tree: tree.best(1)),
         "one leaf of two draws": cut(drafting(model, "SS", 1), lambda tree: tree.with_leaves(1)),
         "two leaves of ngram and draws": cut(merged(certain, sampled), lambda tree: tree.with_leaves(2)),
+        "best 8 of three levels": cut(drafting(model, "SS", 3), lambda tree: tree.best(8)),
         "one draw lost": cut(drafting(model, "SS", 1), lambda tree: tree.pruned([1])),
     }
 
@@ -247,6 +248,9 @@ class Scripted:
     def distribution(self, node: int) -> Distribution:
         return Distribution(np.array([self.script[len(self.accepted)]], dtype=np.int32), np.ones(1))
 
+    def raw(self, node: int) -> Distribution:
+        return self.distribution(node)
+
     def accept(self, token: int) -> bool:
         self.accepted.append(token)
         return token == self.end
@@ -327,8 +331,8 @@ def test_candidates_the_target_does_not_have_are_rejected() -> None:
 
 
 def test_the_registry_says_what_is_lossless() -> None:
-    assert VERIFIERS["coupled"].lossless and not VERIFIERS["coupled"].sampled_drafts
-    assert VERIFIERS["rejection"].lossless and VERIFIERS["rejection"].sampled_drafts
+    assert VERIFIERS["coupled"].lossless and VERIFIERS["coupled"].draws == 0
+    assert VERIFIERS["rejection"].lossless and VERIFIERS["rejection"].draws == 1
 
 
 def test_the_coupled_drafts_of_these_tests_are_those_of_coupled_top() -> None:
