@@ -30,18 +30,27 @@ OFFSET_LIMIT = 2.5
 PROB_BINS = 10
 MAX_DEPTH_CELL = 4
 
-Key = tuple[int, int, int, int]  # proposers, feature, depth, bin of the raw estimate
+Key = tuple[int, int, int, int, int]  # proposers, rivals, feature, depth, bin of the raw estimate
 
 
 def family_of(key: Key) -> Key:
     """The wider cell that a cell starts from: any feature, any depth."""
-    return (key[0], -1, 0, key[3])
+    return (key[0], key[1], -1, 0, key[4])
 
 
 def key_of(tree: TokenTree, node: int) -> Key:
-    """The cell of a node."""
-    bin_ = min(PROB_BINS - 1, int(tree.probs[node] * PROB_BINS))
-    return (tree.sources[node], tree.features[node], min(tree.depths[node], MAX_DEPTH_CELL), bin_)
+    """The cell of a node. Rivals are drafters that proposed something else in its place: where drafters disagree each
+    of them is right much less often than where it was asked alone.
+    """
+    source, rivals = tree.sources[node], 0
+    siblings = tree.children(tree.parents[node])
+    if len(siblings) > 1:
+        for sibling in siblings:
+            rivals |= tree.sources[sibling]
+        rivals &= ~source
+    prob = tree.probs[node]
+    bin_ = PROB_BINS - 1 if prob >= 1.0 else int(prob * PROB_BINS)
+    return (source, rivals, tree.features[node], min(tree.depths[node], MAX_DEPTH_CELL), bin_)
 
 
 def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
@@ -58,12 +67,12 @@ def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]
 
 @dataclass
 class Offsets:
-    """A request's own correction, in log-odds, by proposer mask."""
+    """A request's own correction, in log-odds, by proposers and rivals."""
 
-    by_source: dict[int, float] = field(default_factory=dict)
-    seen: dict[int, int] = field(default_factory=dict)
+    by_source: dict[tuple[int, int], float] = field(default_factory=dict)
+    seen: dict[tuple[int, int], int] = field(default_factory=dict)
 
-    def learn(self, source: int, predicted: float, hit: bool) -> None:
+    def learn(self, source: tuple[int, int], predicted: float, hit: bool) -> None:
         """Move towards what happened."""
         n = self.seen[source] = self.seen.get(source, 0) + 1
         rate = max(OFFSET_RATE_LATER, OFFSET_RATE * OFFSET_SETTLES / (OFFSET_SETTLES + n))
@@ -79,9 +88,9 @@ class Acceptance:
 
     def estimate(self, tree: TokenTree, node: int, offsets: Offsets) -> float:
         """P(node is accepted, given its parent was)."""
-        return self._estimate(key_of(tree, node), tree.probs[node], offsets.by_source.get(tree.sources[node], 0.0))
+        return self._estimate(key_of(tree, node), tree.probs[node], offsets)
 
-    def _estimate(self, key: Key, raw: float, shift: float) -> float:
+    def _estimate(self, key: Key, raw: float, offsets: Offsets) -> float:
         """A cell's estimate. What it has not seen yet it takes from its family, and that from the raw estimate:
         plain decoding tests nothing but the first level, so deeper cells must not wait for observations of their own.
         """
@@ -90,6 +99,7 @@ class Acceptance:
         p = (hits + FAMILY_PRIOR * raw) / (n + FAMILY_PRIOR)
         hits, n = cells.get(key, NOTHING)
         p = (hits + PRIOR * p) / (n + PRIOR)
+        shift = offsets.by_source.get(key[:2], 0.0)
         if shift:
             p = min(max(p, 1e-4), 1 - 1e-4)
             p = 1.0 / (1.0 + (1.0 - p) / p * math.exp(-shift))
@@ -102,12 +112,16 @@ class Acceptance:
             reach[node] = reach[tree.parents[node]] * self.estimate(tree, node, offsets)
         return reach
 
-    def observe(self, tree: TokenTree, tokens: Sequence[int], offsets: Offsets) -> None:
-        """Learn from a step: `tree` as drafted (before any cutting), `tokens` as emitted."""
+    def observe(self, tree: TokenTree, tokens: Sequence[int], offsets: Offsets, only: int = -1) -> None:
+        """Learn from a step: `tree` as drafted (before any cutting), `tokens` as emitted.
+
+        `only`: a mask of drafters; nodes that none of them proposed or rivalled are left out.
+        """
         for node, hit in tested(tree, tokens):
-            key, source = key_of(tree, node), tree.sources[node]
-            predicted = self._estimate(key, tree.probs[node], offsets.by_source.get(source, 0.0))
-            offsets.learn(source, predicted, hit)
+            key = key_of(tree, node)
+            if not (key[0] | key[1]) & only and only != -1:
+                continue
+            offsets.learn(key[:2], self._estimate(key, tree.probs[node], offsets), hit)
             keep = 1.0 - 1.0 / MEMORY
             for cell in (key, family_of(key)):
                 hits, n = self.cells.get(cell, NOTHING)
@@ -128,13 +142,13 @@ class Acceptance:
             bits = {1 << i: 1 << list(names).index(n) for i, n in enumerate(data["drafters"]) if n in names}
             known = sum(bits)
             out: dict[Key, tuple[float, float]] = {}
-            for source, feature, depth, bin_, hits, n in data["cells"]:
+            for source, rivals, feature, depth, bin_, hits, n in data["cells"]:
                 hits, n = float(hits), float(n)
                 if not (0.0 <= hits <= n <= MEMORY + 1):
                     raise ValueError("not acceptance counts: bad numbers")
-                if int(source) & ~known == 0:
-                    mask = sum(new for old, new in bits.items() if int(source) & old)
-                    out[(mask, int(feature), int(depth), int(bin_))] = (hits, n)
-        except (KeyError, TypeError) as error:
+                if (int(source) | int(rivals)) & ~known == 0:
+                    mine, theirs = (sum(new for old, new in bits.items() if int(m) & old) for m in (source, rivals))
+                    out[(mine, theirs, int(feature), int(depth), int(bin_))] = (hits, n)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not acceptance counts: {error}") from error
         return cls(out)

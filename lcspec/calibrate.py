@@ -144,7 +144,8 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
     cheap = [n for n in ratios if n > 1 and all(ratios[n] / n < ratios[m] / m for m in (n - 1, n + 1) if m in ratios)]
     best = sorted(cheap or [n for n in ratios if n > 1], key=lambda n: ratios[n] / n)[:4]
     named = ", ".join(f"{n} ({ratios[n]:.2f} x one token)" for n in sorted(best))
-    out.append(f"Cheap widths here: {named}.")
+    if named:
+        out.append(f"Cheap widths here: {named}.")
     pays = info["break_even_acceptance"]
     if pays["free_drafts"] is None:
         out.append("No width is cheap enough for speculation to pay: lcspec will decode plainly.")

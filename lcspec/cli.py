@@ -194,6 +194,32 @@ def verify(**options: Any) -> None:
     sys.exit(run(**options))
 
 
+@cli.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option(
+    "--strategies",
+    multiple=True,
+    metavar="S[;S...]",
+    help="What to compare, each as for --speculate, e.g. 'ngram;model:nodes=5;auto' (repeatable; off always runs).",
+)
+@click.option("--prompts", type=MODEL_PATH, help="JSON-lines file, ours or Spec-Bench's (default: a built-in set).")
+@click.option("--limit", type=click.IntRange(min=1), help="Prompts to run, spread evenly over the categories.")
+@click.option("-n", type=click.IntRange(min=2), default=128, show_default=True, help="Tokens an answer.")
+@click.option("--repeat", type=click.IntRange(min=1), default=3, show_default=True, help="Runs of each.")
+@click.option("--temperature", "--temp", type=float, default=0.0, show_default=True, help="0 is greedy.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Seed of every answer.")
+@click.option("--chat", is_flag=True, help="Treat prompts as a user's messages in the model's chat template.")
+@click.option("--exact", is_flag=True, help="Run everything with --exact.")
+@click.option("--out", type=MODEL_PATH, help="Directory for results.json and report.html.")
+@engine_options
+@click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
+def bench(**options: Any) -> None:
+    """Run strategies side by side on the same prompts: speed, acceptance, whether the text stayed the same."""
+    from lcspec.bench.command import run
+
+    sys.exit(run(**options))
+
+
 def main() -> NoReturn:
     """Entry point: one line for every expected error, and an exit code (2 usage, 1 run time, 130 interrupted)."""
     try:

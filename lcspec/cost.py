@@ -16,6 +16,9 @@ DRIFT_RATE = 0.05
 WIDTH_RATE = 0.1
 # A single step that took this many times longer than expected was interrupted by something else.
 OUTLIER = 4.0
+# What a stored curve may say: widths, and logs of correction factors.
+WIDEST = 4096
+FURTHEST = 10.0
 
 
 @dataclass
@@ -110,11 +113,13 @@ class CostCurve:
         try:
             points = {int(n): {int(c): float(s) for c, s in by.items()} for n, by in data["points"].items()}
             curve = cls(points, float(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
-        except (KeyError, TypeError, AttributeError) as error:
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a cost curve: {error}") from error
         values = [s for by in points.values() for s in by.values()]
         if not values or not all(math.isfinite(s) and s > 0 for s in values) or 1 not in points:
             raise ValueError("not a cost curve: bad numbers")
-        if not all(math.isfinite(x) for x in [curve.drift, *curve.bias.values()]):
+        if not all(points.values()) or not 0 < min(points) <= max(points) <= WIDEST:
+            raise ValueError("not a cost curve: bad widths")
+        if not all(abs(x) <= FURTHEST for x in [curve.drift, *curve.bias.values()]):
             raise ValueError("not a cost curve: bad numbers")
         return curve

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.certify import certificate_for
-from lcspec.config import ModelOptions
+from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.errors import ContextOverflow, LcspecError, UnsupportedModel, UsageError
 from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats
@@ -83,8 +83,10 @@ class Engine:
                 self._stage(item)
             n = batch.n
             self.pad.fill(plan.width)
-            target = self.context.decode()
-            self.pad.drop()
+            try:
+                target = self.context.decode()
+            finally:
+                self.pad.drop()
         except LcspecError as error:
             return events + [self._fail(slot, error) for slot in list(self.running)]
         rows = self.context.logits()
@@ -198,15 +200,19 @@ class Engine:
             )
         if request.max_tokens is not None and request.max_tokens < 0:
             raise UsageError(f"the number of tokens to generate must be 0 or more, not {request.max_tokens}")
-        spec = request.speculation
-        lossless = make_verifier(spec.verifier).lossless
-        if spec.exact and not lossless:
+        request = replace(request, speculation=self._ready(request.speculation))
+        number = next(self._numbers)
+        self.waiting.append((number, request))
+        return number
+
+    def _ready(self, spec: SpeculationParams) -> SpeculationParams:
+        """Check a request's speculation and make what it needs: drafters, cost curve, certificate."""
+        if not make_verifier(spec.verifier).lossless and spec.exact:
             raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
         if spec.exact:
             self.certificate = self.certificate or certificate_for(self)
         if spec.auto and self.context.branching is Branching.NONE:
-            spec = replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
-            request = replace(request, speculation=spec)
+            return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
         if spec.drafters and self.context.branching is Branching.NONE:
             raise UnsupportedModel(
                 f"{self.model.options.path.name} has a recurrent state that cannot be taken back, so drafts cannot be "
@@ -217,9 +223,7 @@ class Engine:
                 self.drafters[d.name] = create(d.name, self.env)
         if spec.auto and spec.drafters and self.auto is None:
             self.auto = prepare(self)
-        number = next(self._numbers)
-        self.waiting.append((number, request))
-        return number
+        return spec
 
     def cancel(self, number: int) -> None:
         """Stop a request between steps; it ends with reason `cancelled`."""
@@ -227,6 +231,25 @@ class Engine:
             if slot.id == number:
                 slot.cancelled = True
         self.waiting = collections.deque(item for item in self.waiting if item[0] != number)
+
+    def switch(self, number: int, speculation: SpeculationParams) -> None:
+        """Give a running request other drafters between two steps; its text stays what it would have been.
+
+        `exact` and the verifier stay as they were when the request started.
+
+        Raises:
+            LcspecError: as `submit` does; the request goes on as before.
+        """
+        for slot in self.running:
+            if slot.id != number:
+                continue
+            before = slot.request.speculation
+            wanted = replace(speculation, verifier=before.verifier, exact=before.exact)
+            request = replace(slot.request, speculation=self._ready(wanted))
+            for drafter in slot.drafters:
+                drafter.end(slot)
+            slot.request, slot.drafters = request, []
+            self._begin_drafters(slot)
 
     def run(self, request: Request) -> Iterator[Event]:
         """Submit one request and yield its events to the end. Closing the iterator cancels the request.
@@ -280,7 +303,7 @@ class Engine:
                 events.append(self._start(number, request))
             except LcspecError as error:
                 events.append(Failed(number, error))
-        return events
+        return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
 
     def _start(self, number: int, request: Request) -> Event:
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
@@ -293,16 +316,19 @@ class Engine:
         slot.draws = 0 if request.sampling.greedy else slot.verifier.draws
         self.running.append(slot)
         try:
-            slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
-            for spec in request.speculation.drafters:
-                self.drafters[spec.name].begin(slot, spec)
-                slot.drafters.append(self.drafters[spec.name])
+            self._begin_drafters(slot)
         except LcspecError:
             self._finish(slot)
             raise
         if request.max_tokens == 0:
             slot.reason = "length"
         return Started(number, slot.n_prompt, reused, seed)
+
+    def _begin_drafters(self, slot: Slot) -> None:
+        slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
+        for spec in slot.request.speculation.drafters:
+            self.drafters[spec.name].begin(slot, spec)
+            slot.drafters.append(self.drafters[spec.name])
 
     def _finish(self, slot: Slot) -> Event:
         self.shelf.put(slot.cache, slot.tokens)

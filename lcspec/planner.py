@@ -35,13 +35,14 @@ PROBE_SAVING = 64
 PROBE_EVERY = 4
 # Longest draft that is considered when it is decided whether to ask a costly drafter at all.
 LOOKAHEAD = 16
-# How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains (on and off).
+# How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
 RATE = 0.03
 TIME_RATE = 0.1
 GAIN_RATE = 0.05
 PROBE_GAIN_RATE = 0.2
 # Asks after which their measured gain decides whether to ask again, instead of an imagined chain.
 ENOUGH_ASKS = 4
+ENOUGH_TESTS = 8
 # What a step gains without asking (tokens): asking is judged apart below, between and above these.
 GAIN_BUCKETS = (0.25, 1.0)
 # The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
@@ -72,13 +73,17 @@ class Limits:
 
 @dataclass
 class Proposal:
-    """What the drafters of one slot said this step, and what was kept of it."""
+    """What the drafters of one slot said this step, and what was kept of it.
+
+    `free`: what the free drafters alone had said, if a costly one was asked as well.
+    """
 
     slot: Slot
     tree: TokenTree
     limits: Limits
     seconds: float = 0.0
     kept: TokenTree | None = None
+    free: TokenTree | None = None
 
 
 @dataclass
@@ -167,6 +172,11 @@ class DrafterRecord:
     since_asked: int = 0
     gains: dict[int, list[float]] = field(default_factory=dict)
 
+    @property
+    def hope(self) -> float:
+        """Its acceptance, as high as it may well be: a drafter nobody knows yet deserves to be tried."""
+        return min(0.98, self.acceptance + 1.0 / (self.tested + 3))
+
     def saw(self, hit: bool) -> None:
         """Its best child was tested."""
         self.tested += 1
@@ -186,7 +196,7 @@ class DrafterRecord:
 
     def renew(self) -> None:
         """A new request: what the earlier ones taught counts for less."""
-        self.tested = min(self.tested, 8)
+        self.tested = min(self.tested, ENOUGH_TESTS)
         for entry in self.gains.values():
             entry[1] = min(entry[1], float(ENOUGH_ASKS))
 
@@ -225,6 +235,7 @@ class AutoPlanner:
         tree = TokenTree.root(slot.tokens[-1])
         cap = slot.request.speculation.max_draft
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
+        free: TokenTree | None = None
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
         if nodes > 0:
             self._costs = self._table(len(slot.tokens), limits.widths)
@@ -237,8 +248,10 @@ class AutoPlanner:
                     ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, branch, bit), tree)
             for drafter in slot.drafters:
                 if drafter.costly:
-                    self._ask_costly(slot, drafter, tree, nodes, limits, others)
-        return Proposal(slot, tree, limits, time.perf_counter() - start)
+                    before = tree
+                    tree = self._ask_costly(slot, drafter, tree, nodes, limits, others)
+                    free = before if free is None and tree is not before else free
+        return Proposal(slot, tree, limits, time.perf_counter() - start, free=free)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
         """Keep the n most probable nodes of all slots together, n by expected tokens and seconds."""
@@ -304,7 +317,12 @@ class AutoPlanner:
         self._drafting += proposal.seconds
         if not tree.n_drafted:
             return
-        self.acceptance.observe(tree, tokens, self.offsets(slot))
+        only = -1
+        if proposal.free is not None:
+            # How often they are right when nobody else is asked must be known to decide whether to ask.
+            self.acceptance.observe(proposal.free, tokens, self.offsets(slot))
+            only = sum(slot.bit_of(d) for d in slot.drafters if d.costly)
+        self.acceptance.observe(tree, tokens, self.offsets(slot), only)
         for drafter in slot.drafters:
             if not drafter.costly:
                 continue
@@ -352,22 +370,23 @@ class AutoPlanner:
 
     def _ask_costly(
         self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int
-    ) -> None:
+    ) -> TokenTree:
+        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking."""
         record = self.records.setdefault(drafter.name, DrafterRecord())
         offsets = self.offsets(slot)
         base = others + 1
         if base not in self._costs:
-            return
-        price = (self.speedup or 1.0) * min(self._slots, base) / self._costs[base][0]
+            return tree
         free = self.acceptance.path_probs(tree, offsets)[1:]
         free.sort(reverse=True)
+        price = self._price(free, base)
         now = self._value(free, base, price)
         bucket = sum(now >= edge for edge in GAIN_BUCKETS)
         mean, asks = record.gains.get(bucket, (0.0, 0.0))
         worth = mean > 0.0 if asks >= ENOUGH_ASKS else self._promises(free, 1.0, record, base, price)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
-            return
+            return tree
         record.since_asked = 0
         levels, stopped, first = 0, False, 0.0
 
@@ -378,25 +397,43 @@ class AutoPlanner:
                 first = time.perf_counter() - start
             reach = self.acceptance.path_probs(draft, offsets)
             ahead = max((reach[v] for v in frontier), default=0.0)
-            ranked = sorted(free + reach[1:], reverse=True)
-            stopped = not self._promises(ranked, ahead, record, base, price)
+            place: dict[int, int | None] = {0: 0}  # nodes the free drafters proposed as well count once
+            for v in range(1, len(draft)):
+                parent = place[draft.parents[v]]
+                place[v] = None if parent is None else tree.child(parent, draft.tokens[v])
+            ranked = sorted(free + [reach[v] for v, other in place.items() if other is None], reverse=True)
+            stopped = levels >= 2 + record.tested or not self._promises(ranked, ahead, record, base, price)
             return not stopped
 
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
+        both = TokenTree.root(tree.tokens[0])
+        both.merge(tree)
         start = time.perf_counter()
-        ask(slot, drafter, Budget(nodes, limits.depth, branch, slot.bit_of(drafter), keep_going), tree)
+        ask(slot, drafter, Budget(nodes, limits.depth, branch, slot.bit_of(drafter), keep_going), both)
         spent = time.perf_counter() - start
         levels += not stopped
         record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))
-        ranked = sorted(self.acceptance.path_probs(tree, offsets)[1:], reverse=True)
+        ranked = sorted(self.acceptance.path_probs(both, offsets)[1:], reverse=True)
         net = self._value(ranked, base, price) - now - price * levels * record.level_seconds
-        record.gained(bucket, net, probe=not worth)
+        if record.tested >= ENOUGH_TESTS:
+            record.gained(bucket, net, probe=not worth)
         if not worth:
             self.probe_credit -= spent
+        return both
 
-    def _promises(
-        self, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, price: float
-    ) -> bool:
+    def _price(self, free: Sequence[float], base: int) -> float:
+        """Tokens that a second is worth: the long-run rate, or what the free drafters promise until it is known."""
+        slots, narrowest = float(min(self._slots, base)), self._costs[base][0]
+        if self.speedup is not None:
+            return self.speedup * slots / narrowest
+        best, tokens = slots / narrowest, slots
+        for n, p in enumerate(free, start=base + 1):
+            tokens += p
+            if n in self._costs:
+                best = max(best, tokens / self._costs[n][0])
+        return best
+
+    def _promises(self, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, price: float) -> bool:
         """Whether drafting on from a node reached with probability `ahead` promises more than stopping.
 
         The continuation is imagined as a chain accepted at the drafter's running rate; several levels are looked
@@ -404,9 +441,9 @@ class AutoPlanner:
         """
         level_price = price * record.level_seconds
         now = self._value(ranked, base, price)
-        probs = list(ranked)
+        hope, probs = record.hope, list(ranked)
         for level in range(1, LOOKAHEAD + 1):
-            ahead *= record.acceptance
+            ahead *= hope
             if ahead < level_price and ahead < 0.01:
                 return False
             bisect.insort(probs, ahead, key=operator.neg)

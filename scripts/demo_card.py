@@ -43,17 +43,17 @@ On two CPU cores, by the clock, with other work on the machine:
 {training}
 
 The target saw about three quarters dialogue, a quarter Python source and a little prose, in rows of 512 tokens and,
-in the last fifth of its time, 1024. The draft learnt the target's distributions (KL divergence), half on the same
-texts and half on text the target had sampled itself. One dialogue in 40 and one source file in 30 were held out by
-hash.
+in the last fifth of the time, 1024. The draft learnt the target's distributions (KL divergence), half on the same
+texts and half on text the target had sampled itself. Both runs were interrupted and resumed with a few minutes more.
+One dialogue in 40 and one source file in 30 were held out by hash.
 
 ## Figures
 
 Measured by the `report` stage on the quantized files through llama.cpp, and kept in `figures.json`.
 
-Validation loss (nats per token):
+Validation loss (nats per token) on held-out text, over the two halves of rows of 1024 tokens:
 
-| | dialogue | code | dialogue, positions 512 to 1023 | code, positions 512 to 1023 |
+| | text | tokens | {halves} |
 |---|---|---|---|---|
 {losses}
 
@@ -108,8 +108,7 @@ def render(figures: dict) -> str:
     groups = [("dialogue, all", agreement["dialogue"])]
     groups += [(f"dialogue: {source}", part) for source, part in agreement["dialogue_by_source"].items()]
     groups += [("code", agreement["code"])]
-    losses = list(dict.fromkeys(key for m in pair.values() for key in m["validation_loss"]))
-    losses.sort(key=lambda key: "positions" in key)
+    losses = [(n, kind, part) for n, m in pair.items() for kind, part in m["validation_loss"].items()]
     method = {"target": "next-token loss", "draft": "distilled from the target"}
     return CARD.format(
         files=table(
@@ -134,7 +133,8 @@ def render(figures: dict) -> str:
                 for n, m in pair.items()
             ]
         ),
-        losses=table([[n, *(m["validation_loss"][key] for key in losses)] for n, m in pair.items()]),
+        halves=" | ".join(key for key in losses[0][2] if key != "tokens"),
+        losses=table([[n, kind, *part.values()] for n, kind, part in losses]),
         chain=agreement["chain"],
         agreement=table([[n, p["tokens"], p["agreement"], p["mean_acceptance_length"]] for n, p in groups]),
         samples=render_samples(figures["samples"]),

@@ -10,8 +10,8 @@ import demo_data
 import llama_cpp
 import numpy as np
 
-ROW, LONG_ROW = 512, 1024
-VALIDATION_TOKENS = 16 * 1024  # of each kind and row length
+HALF = 512  # half of the context the models were trained with
+VALIDATION_ROWS = 64  # at most, of each kind
 MAX_ANSWER = 96
 PROMPTS_PER_SOURCE = 16
 CHAIN = 4  # length of the draft in the simulated acceptance length
@@ -35,11 +35,11 @@ CODE_PROMPTS = (
 class Model:
     """A GGUF model that gives logits for whole rows and greedy continuations."""
 
-    def __init__(self, path: Path, context: int = LONG_ROW) -> None:
+    def __init__(self, path: Path, context: int = 2 * HALF) -> None:
         self.llama = llama_cpp.Llama(
             str(path),
             n_ctx=context,
-            n_batch=ROW,
+            n_batch=HALF,
             n_gpu_layers=0,
             n_threads=1,
             n_threads_batch=1,
@@ -79,14 +79,16 @@ def token_losses(model: Model, row: np.ndarray) -> np.ndarray:
     return norm - logits[np.arange(len(logits)), row[1:]]
 
 
-def validation_figures(model: Model, sets: dict[str, np.ndarray]) -> dict[str, float]:
-    """Mean validation loss by kind, and over the second half of rows twice as long."""
+def validation_figures(model: Model, sets: dict[str, np.ndarray]) -> dict[str, dict[str, float]]:
+    """Mean validation loss by kind, over the first and the second half of long rows."""
     figures = {}
     for kind, tokens in sets.items():
-        for length, label in ((ROW, kind), (LONG_ROW, f"{kind}, positions {ROW} to {LONG_ROW - 1}")):
-            rows = demo_data.cut_rows(tokens, length, VALIDATION_TOKENS // length)
-            losses = np.stack([token_losses(model, row) for row in rows])
-            figures[label] = round(float(losses[:, ROW if length > ROW else 0 :].mean()), 3)
+        losses = np.stack([token_losses(model, row) for row in demo_data.cut_rows(tokens, 2 * HALF, VALIDATION_ROWS)])
+        figures[kind] = {
+            "tokens": losses.size,
+            f"positions 0 to {HALF - 1}": round(float(losses[:, :HALF].mean()), 3),
+            f"positions {HALF} to {2 * HALF - 1}": round(float(losses[:, HALF:].mean()), 3),
+        }
     return figures
 
 

@@ -29,9 +29,8 @@ import numpy as np
 PEAK_RATE, DRAFT_PEAK_RATE = 2e-3, 3e-3
 SHARES = {"dialogue": 0.74, "code": 0.24, "prose": 0.02}
 ROWS, LENGTH = 8, 512
-# The last part of the target's training uses rows twice as long, so that the model knows positions up to 1024.
+# The last part of the training uses rows twice as long, so that the models know positions up to 1024.
 LONG_FROM, LONG_ROWS, LONG_LENGTH = 0.8, 4, 1024
-DRAFT_ROWS = 8
 SAMPLED_SHARE = 0.5  # of the draft's rows: text the target sampled itself
 
 PROBE_TEXTS = (
@@ -91,6 +90,18 @@ def validation(work: Path) -> dict[str, np.ndarray]:
     }
 
 
+def dealt_mixture(args: argparse.Namespace, name: str) -> demo_data.Mixture:
+    """The training rows of one model. A resumed run must not deal the same rows again, so its seed is another."""
+    checkpoint = args.work / f"{name}.pt"
+    seed = args.seed + (int(checkpoint.stat().st_mtime) if checkpoint.exists() else 0)
+    return demo_data.Mixture(decks(args.work, seed), SHARES, seed)
+
+
+def row_plan(progress: float) -> tuple[int, int]:
+    """Rows of a batch and their length, at a share of the training time."""
+    return (ROWS, LENGTH) if progress < LONG_FROM else (LONG_ROWS, LONG_LENGTH)
+
+
 def target_stage(args: argparse.Namespace) -> None:
     """Train the target on dialogues, code and a little prose."""
     import torch
@@ -99,14 +110,11 @@ def target_stage(args: argparse.Namespace) -> None:
 
     torch.manual_seed(args.seed)
     model = DemoModel(TARGET_SHAPE)
-    checkpoint = args.work / "target.pt"
-    # A resumed run must not deal the same rows again.
-    seed = args.seed + (int(checkpoint.stat().st_mtime) if checkpoint.exists() else 0)
-    mixture = demo_data.Mixture(decks(args.work, seed), SHARES, seed)
+    mixture = dealt_mixture(args, "target")
     sets = validation(args.work)
 
     def batch_of(progress: float) -> np.ndarray:
-        return mixture.batch(*((ROWS, LENGTH) if progress < LONG_FROM else (LONG_ROWS, LONG_LENGTH)))
+        return mixture.batch(*row_plan(progress))
 
     def loss_of(rows: np.ndarray):
         return cross_entropy(model, rows)
@@ -167,10 +175,9 @@ def draft_stage(args: argparse.Namespace) -> None:
 
     torch.manual_seed(args.seed)
     target = load_model(args.work / "target.pt", TARGET_SHAPE)
-    dealt = decks(args.work, args.seed + 1)
-    mixture = demo_data.Mixture(dealt, SHARES, args.seed + 1)
+    mixture = dealt_mixture(args, "draft")
     sampled = np.stack(sampled_texts(target, args.work, args.seed, args.samples)).astype(np.int64)
-    random = np.random.default_rng(args.seed)
+    random = np.random.default_rng(mixture.random.randrange(2**32))
     draft = DemoModel(DRAFT_SHAPE)
     draft.start_from(target)
     sets = validation(args.work)
@@ -185,8 +192,8 @@ def draft_stage(args: argparse.Namespace) -> None:
 
     def batch_of(progress: float) -> np.ndarray:
         if random.random() < SAMPLED_SHARE:
-            return sampled[random.integers(len(sampled), size=DRAFT_ROWS * LENGTH // sampled.shape[1]), :-1]
-        return mixture.batch(DRAFT_ROWS, LENGTH)[:, :-1]
+            return sampled[random.integers(len(sampled), size=ROWS * LENGTH // sampled.shape[1]), :-1]
+        return mixture.batch(*row_plan(progress))[:, :-1]
 
     def evaluate() -> dict[str, float]:
         return evaluate_losses(draft, sets)

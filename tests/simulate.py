@@ -16,7 +16,7 @@ import pytest
 
 from lcspec import planner as planner_module
 from lcspec.cost import CostCurve
-from lcspec.drafters.base import Budget, Drafter
+from lcspec.drafters.base import Budget
 from lcspec.planner import AutoPlanner, Limits
 from lcspec.tree import TokenTree
 
@@ -245,8 +245,3 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     virtual = Clock()
     monkeypatch.setattr(planner_module, "time", virtual)
     return virtual
-
-
-def as_drafters(drafters: Sequence[FakeDrafter]) -> Sequence[Drafter]:
-    """For the type checker."""
-    return cast(Sequence[Drafter], drafters)

@@ -8,6 +8,7 @@ match of any length in constant time a token, and counts how often every substri
 from __future__ import annotations
 
 import heapq
+import itertools
 from dataclasses import dataclass, field
 from typing import Sequence
 
@@ -145,23 +146,25 @@ class SuffixDrafter:
     @staticmethod
     def _grow(tree: TokenTree, automaton: SuffixAutomaton, state: int, feature: int, budget: Budget) -> None:
         """Add continuations best first by P(v), the product of their shares of the occurrences."""
-        heap = [(-1.0, 0, 0, state)]  # (-P, tie breaker, node, state)
-        ties = 0
-        while heap and tree.n_drafted < budget.nodes:
-            reach, _, node, at = heapq.heappop(heap)
+        heap: list[tuple[float, int, int, int, float, int]] = []  # (-P, tie breaker, parent, token, share, state)
+        ties = itertools.count()
+
+        def look_below(node: int, at: int, reach: float) -> None:
             if tree.depths[node] >= budget.depth:
-                continue
+                return
             followers = [(automaton.count[to], token, to) for token, to in automaton.next[at].items()]
             total = sum(f[0] for f in followers) + 1  # one more than counted: a single match is not a certainty
             followers.sort(key=lambda f: -f[0])
             for count, token, to in followers[: budget.branch]:
-                known = tree.child(node, token)
-                if known is None and (len(tree.children(node)) >= budget.branch or tree.n_drafted >= budget.nodes):
-                    continue
-                p = count / total
-                child = tree.add(node, token, p, budget.source, feature)
-                ties += 1
-                heapq.heappush(heap, (reach * p, ties, child, to))
+                share = count / total
+                heapq.heappush(heap, (-reach * share, next(ties), node, token, share, to))
+
+        look_below(0, state, 1.0)
+        while heap and tree.n_drafted < budget.nodes:
+            reach, _, parent, token, share, to = heapq.heappop(heap)
+            if tree.child(parent, token) is None and len(tree.children(parent)) >= budget.branch:
+                continue
+            look_below(tree.add(parent, token, share, budget.source, feature), to, -reach)
 
     def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
         """Read what was emitted."""

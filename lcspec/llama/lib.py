@@ -7,6 +7,7 @@ import contextlib
 import ctypes
 import os
 import sys
+import tempfile
 from typing import Any, Iterator
 
 # A failed assertion inside the library would start a debugger to print its stack.
@@ -73,3 +74,23 @@ def error_reason(fallback: str) -> Iterator[list[str]]:
     yield out
     lines = [line.split(": ", 1)[-1] for line in last_errors()]
     out.append(lines[0] if lines else fallback)
+
+
+@contextlib.contextmanager
+def printed_to_stderr() -> Iterator[list[str]]:
+    """Collects what the library prints straight to stderr inside the block, past its log; the list holds the lines."""
+    out: list[str] = []
+    try:
+        saved = os.dup(2)
+    except OSError:  # there is no stderr
+        yield out
+        return
+    with tempfile.TemporaryFile() as file:
+        try:
+            os.dup2(file.fileno(), 2)
+            yield out
+        finally:
+            os.dup2(saved, 2)
+            os.close(saved)
+            file.seek(0)
+            out += [line for line in file.read().decode("utf-8", "replace").splitlines() if line.strip()]

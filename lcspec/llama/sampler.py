@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.errors import GrammarError
-from lcspec.llama.lib import C, error_reason
+from lcspec.llama.lib import C, error_reason, printed_to_stderr
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling import SamplingParams, coupled_choice
 from lcspec.tree import Distribution
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
+PARSER = "error parsing grammar: "
 DRY_BREAKERS = (b"\n", b":", b'"', b"*")
 
 
@@ -147,11 +148,14 @@ class Sampler:
 
 
 def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
-    with error_reason("it does not parse") as reason:
+    with error_reason("it has no rules") as reason, printed_to_stderr() as printed:
         handle = C.llama_sampler_init_grammar(vocab.handle, text.encode(), b"root") if text.strip() else None
     if not handle:
+        # The parser prints what it stumbled over, and logs only that it did.
+        said = [line.rpartition(PARSER)[2] for line in printed if PARSER in line]
         raise GrammarError(
-            f"the grammar is not valid GBNF ({reason[0]}): it needs a rule named root; see llama.cpp's grammars guide"
+            f"the grammar is not valid GBNF ({(said or reason)[0]}): it needs a rule named root; "
+            "see llama.cpp's grammars guide"
         )
     return cast(ctypes.c_void_p, handle)
 

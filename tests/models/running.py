@@ -76,8 +76,8 @@ def options(path: Path, **changes: Any) -> ModelOptions:
 
 
 def speculation(text: str = "off", **changes: Any) -> SpeculationParams:
-    """`--speculate` as the command line reads it, in a session that has a draft model."""
-    return parse_speculation(text, has_draft=True, **changes)
+    """`--speculate` as the command line reads it, in a session that has a draft model (if nothing else is said)."""
+    return parse_speculation(text, **{"has_draft": True, **changes})
 
 
 def request(

@@ -1,0 +1,416 @@
+"""The planner against brute force, and in simulated machines with drafters of known skill (tests/simulate.py)."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lcspec.acceptance import Acceptance, Offsets
+from lcspec.cost import CostCurve
+from lcspec.planner import AutoPlanner, DrafterRecord, FixedPlanner, Limits, Proposal
+from lcspec.tree import Distribution, TokenTree
+from tests.simulate import (
+    CURVES,
+    GPU,
+    Q4_0,
+    Q8_0,
+    STEEP,
+    UNIT,
+    Clock,
+    FakeDrafter,
+    best_fixed,
+    clock,
+    confident,
+    curve_of,
+    fixed_rate,
+    run,
+    slot_of,
+    steady,
+    switching,
+)
+
+__all__ = ["clock"]
+fixed = settings(derandomize=True, deadline=None, max_examples=150)
+ROOM = Limits(31, 64, 32)
+
+
+class Stated(Acceptance):
+    """Believes what the drafters state."""
+
+    def path_probs(self, tree: TokenTree, offsets: Offsets) -> list[float]:
+        return [float(p) for p in tree.path_probs()]
+
+
+def proposal(tree: TokenTree, limits: Limits = ROOM, number: int = 1) -> Proposal:
+    return Proposal(slot_of([], number), tree, limits)
+
+
+def planner_of(relative: list[float]) -> AutoPlanner:
+    return AutoPlanner(curve_of(relative), Stated())
+
+
+@st.composite
+def trees(draw: Any, most: int = 7) -> TokenTree:
+    tree = TokenTree.root(0)
+    for token in range(1, draw(st.integers(0, most)) + 1):
+        tree.add(draw(st.integers(0, len(tree) - 1)), token, draw(st.integers(1, 20)) / 20)
+    return tree
+
+
+def subtrees(tree: TokenTree) -> list[list[int]]:
+    """All sets of nodes closed under parents."""
+    nodes = range(1, len(tree))
+    return [
+        list(keep)
+        for n in range(len(tree))
+        for keep in itertools.combinations(nodes, n)
+        if all(tree.parents[v] == 0 or tree.parents[v] in keep for v in keep)
+    ]
+
+
+def rate(groups: list[tuple[TokenTree, list[int]]], costs: dict[int, tuple[float, int]]) -> float:
+    """(B + sum of P) / T of a choice of nodes for every slot."""
+    tokens = len(groups) + sum(float(tree.path_probs()[v]) for tree, keep in groups for v in keep)
+    width = len(groups) + sum(len(keep) for _, keep in groups)
+    return tokens / costs[width][0] if width in costs else 0.0
+
+
+def kept_rate(proposals: list[Proposal], costs: dict[int, tuple[float, int]]) -> float:
+    return rate([(cast(TokenTree, p.kept), list(range(1, len(cast(TokenTree, p.kept))))) for p in proposals], costs)
+
+
+@fixed
+@given(trees(), st.sampled_from(sorted(CURVES)))
+def test_what_is_kept_is_the_best_of_all_subtrees(tree: TokenTree, name: str) -> None:
+    planner = planner_of(CURVES[name])
+    p = proposal(tree)
+    planner.select([p], 1, 0)
+    costs = planner.curve.effective(0)
+    best = max(rate([(tree, keep)], costs) for keep in subtrees(tree))
+    assert kept_rate([p], costs) == pytest.approx(best)
+
+
+@fixed
+@given(trees(3), trees(3), trees(2), st.sampled_from(sorted(CURVES)))
+def test_slots_share_one_width_in_the_best_way(a: TokenTree, b: TokenTree, c: TokenTree, name: str) -> None:
+    planner = planner_of(CURVES[name])
+    proposals = [proposal(tree, number=i) for i, tree in enumerate((a, b, c))]
+    planner.select(proposals, 3, 0)
+    costs = planner.curve.effective(0)
+    best = max(
+        rate([(a, x), (b, y), (c, z)], costs)
+        for x, y, z in itertools.product(subtrees(a), subtrees(b), subtrees(c))
+    )
+    assert kept_rate(proposals, costs) == pytest.approx(best)
+
+
+def chain(*probs: float) -> TokenTree:
+    return TokenTree.chain(0, range(1, len(probs) + 1), probs)
+
+
+@fixed
+@given(trees(), st.floats(1.0, 4.0), st.sampled_from(sorted(CURVES)))
+def test_once_the_long_run_rate_is_known_it_is_the_price_of_time(tree: TokenTree, speedup: float, name: str) -> None:
+    planner = planner_of(CURVES[name])
+    planner._emitted, planner._plain = 100.0 * speedup, 100.0
+    p = proposal(tree)
+    planner.select([p], 1, 0)
+    costs = planner.curve.effective(0)
+    price = speedup / costs[1][0]
+    reach = tree.path_probs()
+
+    def worth(keep: list[int]) -> float:
+        return sum(float(reach[v]) for v in keep) - price * costs[1 + len(keep)][0]
+
+    assert p.kept is not None
+    kept = sum(map(float, p.kept.path_probs()[1:])) - price * costs[len(p.kept)][0]
+    assert kept == pytest.approx(max(worth(keep) for keep in subtrees(tree)), abs=1e-6)
+
+
+def test_nothing_is_kept_when_nothing_pays() -> None:
+    for tree in (chain(0.3, 0.3), chain(0.9, 0.9, 0.9)):
+        p = proposal(tree)
+        plan = planner_of(STEEP).select([p], 1, 0)
+        assert cast(TokenTree, p.kept).n_drafted == 0
+        assert plan.tokens == 1.0 and plan.width == 1 and plan.seconds == pytest.approx(UNIT)
+
+
+def test_a_step_is_padded_to_a_cheaper_width() -> None:
+    p = proposal(chain(0.9))
+    plan = planner_of(Q4_0).select([p], 1, 0)
+    assert cast(TokenTree, p.kept).n_drafted == 1 and plan.width == 4
+    assert plan.seconds == pytest.approx(1.33 * UNIT) and plan.tokens == pytest.approx(1.9)
+    assert [n for n, _, _ in plan.considered] == [0, 1]
+
+
+def test_speculation_fades_as_load_rises() -> None:
+    drafted = []
+    for slots in (1, 2, 4, 8, 16):
+        proposals = [proposal(chain(*[0.7] * 6), number=i) for i in range(slots)]
+        planner_of(Q8_0).select(proposals, slots, 0)
+        drafted.append(sum(cast(TokenTree, p.kept).n_drafted for p in proposals) / slots)
+    flat = []
+    for slots in (1, 4, 8, 16):
+        proposals = [proposal(chain(*[0.7] * 12), number=i) for i in range(slots)]
+        planner_of(GPU).select(proposals, slots, 0)
+        flat.append(sum(cast(TokenTree, p.kept).n_drafted for p in proposals) / slots)
+    assert flat == sorted(flat, reverse=True) and flat[0] > 8 and flat[-1] < 2
+    assert drafted[-1] <= 1.0
+
+
+def test_the_surer_slot_gets_the_room() -> None:
+    sure, unsure = proposal(chain(0.95, 0.95, 0.95), number=1), proposal(chain(0.2, 0.2, 0.2), number=2)
+    planner_of(Q4_0).select([unsure, sure], 2, 0)
+    assert cast(TokenTree, sure.kept).n_drafted > cast(TokenTree, unsure.kept).n_drafted
+
+
+def bush(branches: int, depth: int = 2) -> TokenTree:
+    tree = TokenTree.root(0)
+    for i in range(branches):
+        node = 0
+        for d in range(depth):
+            node = tree.add(node, 10 * i + d + 1, 0.9)
+    return tree
+
+
+@pytest.mark.parametrize(("limits", "most"), [(Limits(3, 9, 9), 3), (Limits(0, 9, 9), 0)])
+def test_no_more_nodes_than_the_step_can_take(limits: Limits, most: int) -> None:
+    p = proposal(bush(4), limits)
+    planner_of(GPU).select([p], 1, 0)
+    assert cast(TokenTree, p.kept).n_drafted == most
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 3])
+def test_no_more_leaves_than_the_slot_has(leaves: int) -> None:
+    p = proposal(bush(4), Limits(31, 64, leaves))
+    planner_of(GPU).select([p], 1, 0)
+    assert len(cast(TokenTree, p.kept).leaves()) == leaves
+
+
+def test_steps_stay_in_the_certified_class() -> None:
+    limits = Limits(15, 64, 8, widths=frozenset({2, 3, 8, 16}))
+    for tree in (TokenTree.root(0), chain(0.9), chain(*[0.9] * 5), chain(*[0.99] * 12)):
+        p = proposal(tree, limits)
+        plan = planner_of(GPU).select([p], 1, 0)
+        assert plan.width in (2, 3, 8, 16) and plan.width >= len(cast(TokenTree, p.kept))
+
+
+def test_a_width_nobody_measured_is_not_planned_for() -> None:
+    p = proposal(chain(0.9))
+    plan = AutoPlanner(CostCurve()).select([p], 1, 0)
+    assert cast(TokenTree, p.kept).n_drafted == 0 and plan.width == 0
+    crowded = proposal(chain(0.9))
+    assert planner_of(Q4_0).select([crowded], 40, 0).width == 0
+    assert cast(TokenTree, crowded.kept).n_drafted == 0
+
+
+def sampled(tokens: list[int], probs: list[float]) -> TokenTree:
+    import numpy as np
+
+    dist = Distribution(np.arange(len(probs), dtype=np.int32), np.array(probs))
+    tree = TokenTree.root(99)
+    for token in tokens:
+        tree.add_sampled(0, token, dist)
+    return tree
+
+
+@pytest.mark.parametrize("relative", [STEEP, Q8_0, Q4_0, GPU])
+def test_sampled_trees_are_never_cut_by_what_was_drawn(relative: list[float]) -> None:
+    sizes = set()
+    for drawn in itertools.product(range(3), repeat=2):
+        p = proposal(sampled(list(drawn), [0.9, 0.08, 0.02]))
+        planner_of(relative).select([p], 1, 0)
+        kept = cast(TokenTree, p.kept)
+        sizes.add(len(kept.trials_of(0)))
+        assert not kept.n_drafted or [t.draft is not None for t in kept.trials_of(0)] == [True, True]
+    assert len(sizes) == 1, "how many draws are verified must not depend on the tokens drawn"
+
+
+def test_sampled_trees_of_several_slots_share_the_room() -> None:
+    proposals = [proposal(sampled([0, 1, 2], [0.4, 0.3, 0.3]), Limits(4, 9, 9), i) for i in range(3)]
+    planner_of(GPU).select(proposals, 3, 0)
+    assert sum(cast(TokenTree, p.kept).n_drafted for p in proposals) <= 4
+
+
+def test_max_draft_is_kept_to(clock: Clock) -> None:
+    drafters = [FakeDrafter("f", steady(0.99, 0.99), clock), FakeDrafter("m", steady(0.99, 0.99), clock, 0.01 * UNIT)]
+    planner = AutoPlanner(curve_of(GPU))
+    p = planner.propose(slot_of(drafters, max_draft=2), ROOM, 0)
+    assert 0 < p.tree.n_drafted <= 2 * len(drafters) and max(p.tree.depths) <= 2
+    assert planner.propose(slot_of(drafters, max_draft=0), ROOM, 0).tree.n_drafted == 0
+    assert planner.propose(slot_of(drafters), Limits(0, 9, 9), 0).tree.n_drafted == 0
+
+
+def test_chains_only_where_a_slot_has_one_leaf(clock: Clock) -> None:
+    drafter = FakeDrafter("f", steady(0.9, 0.6), clock, branch=3)
+    planner = AutoPlanner(curve_of(GPU))
+    assert len(planner.propose(slot_of([drafter]), Limits(31, 9, 1), 0).tree.leaves()) == 1
+    assert len(planner.propose(slot_of([drafter]), Limits(31, 9, 9), 0).tree.leaves()) > 1
+
+
+def test_learning_from_a_step_that_emitted_nothing_is_harmless() -> None:
+    planner = planner_of(Q4_0)
+    planner.observe(proposal(chain(0.9)), [])
+    planner.timed(1, 10, UNIT)
+    assert planner.speedup is None
+
+
+def test_a_record_s_gain_follows_and_a_new_request_unsettles_it() -> None:
+    record = DrafterRecord()
+    for _ in range(100):
+        record.gained(0, 1.0, probe=False)
+    for _ in range(10):
+        record.gained(0, -1.0, probe=False)
+    assert record.gains[0][0] > 0
+    record.renew()
+    for _ in range(10):
+        record.gained(0, -1.0, probe=False)
+    assert record.gains[0][0] < 0
+
+
+def test_a_pause_s_catching_up_hardly_counts_as_a_level_s_cost() -> None:
+    record = DrafterRecord()
+    for seconds in [1.0] * 10 + [9.0] + [1.0] * 3:
+        record.took(seconds)
+    assert record.level_seconds < 1.4
+
+
+def test_the_fixed_planner_keeps_to_what_the_step_can_take() -> None:
+    p = proposal(bush(4, 3), Limits(5, 9, 2))
+    FixedPlanner().select([p], 1, 0)
+    kept = cast(TokenTree, p.kept)
+    assert 0 < kept.n_drafted <= 5 and len(kept.leaves()) <= 2
+
+
+# --- simulated machines -----------------------------------------------------------------------------------------------
+
+
+def simulate(
+    relative: list[float], drafters: list[FakeDrafter], clock: Clock, tokens: int = 1500, requests: int = 1
+) -> float:
+    """Speed over plain decoding of `requests` requests in a row, planned by a planner that knew nothing before."""
+    planner = AutoPlanner(curve_of(relative))
+    slot = slot_of(drafters)
+    seconds = done = 0.0
+    for number in range(requests):
+        slot.id = number
+        out = run(planner, [slot], relative, tokens // requests, clock, seed=number)
+        seconds, done = seconds + out.seconds, done + out.tokens
+        planner.forget(slot)
+    return done / seconds * UNIT
+
+
+@pytest.mark.parametrize("stated", [0.3, 0.9])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K_M", "Q8_0", "STEEP"])
+def test_text_that_cannot_be_speculated_costs_next_to_nothing(name: str, stated: float, clock: Clock) -> None:
+    drafters = [FakeDrafter("f", steady(0.0, stated), clock)]
+    assert simulate(CURVES[name], drafters, clock, 1000) >= 0.98
+
+
+@pytest.mark.parametrize("cost", [0.05, 0.2])
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
+def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: float, clock: Clock) -> None:
+    costly = FakeDrafter("m", confident(0.6, 40.0), clock, cost * UNIT)
+    free = FakeDrafter("f", steady(0.0, 0.5), clock)
+    relative = CURVES[name]
+    planner = AutoPlanner(curve_of(relative))
+    slot = slot_of([free, costly])
+    run(planner, [slot], relative, 100, clock)  # the first acquaintance
+    out = run(planner, [slot], relative, 1000, clock)
+    assert out.drafting <= 0.02 * out.seconds
+    assert out.rate >= 0.97
+    assert costly.asked > 3, "it is tried again now and then"
+
+
+@pytest.mark.parametrize("acceptance", [0.4, 0.7, 0.9])
+@pytest.mark.parametrize("name", ["Q4_0", "Q4_K_M", "Q8_0", "GPU"])
+def test_free_drafts_reach_the_best_fixed_width(name: str, acceptance: float, clock: Clock) -> None:
+    drafters = [FakeDrafter("f", confident(acceptance), clock)]
+    best = best_fixed(drafters, CURVES[name], 1500)
+    assert simulate(CURVES[name], drafters, clock) >= 0.97 * best[0]
+
+
+@pytest.mark.parametrize(("acceptance", "cost"), [(0.5, 0.03), (0.7, 0.1), (0.9, 0.1), (0.9, 0.25)])
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
+def test_a_costly_drafter_reaches_its_best_fixed_depth(
+    name: str, acceptance: float, cost: float, clock: Clock
+) -> None:
+    drafters = [FakeDrafter("m", confident(acceptance), clock, cost * UNIT)]
+    best = best_fixed(drafters, CURVES[name], 1500)
+    assert simulate(CURVES[name], drafters, clock) >= 0.96 * best[0]
+
+
+def test_a_draft_that_comes_seldom_is_used_in_full(clock: Clock) -> None:
+    # Where nothing is known the step is plain; so the time of a wide step is worth less than its own rate says.
+    drafters = [FakeDrafter("f", confident(0.95), clock, share=0.3)]
+    best = best_fixed(drafters, Q4_0, 2000)
+    assert simulate(Q4_0, drafters, clock, 2000) >= best[0]
+
+
+def test_the_better_of_two_drafters_decides(clock: Clock) -> None:
+    free, costly = FakeDrafter("f", confident(0.9), clock), FakeDrafter("m", confident(0.5), clock, 0.2 * UNIT)
+    best = best_fixed([free, costly], Q4_0, 1500)
+    assert best[1] == "f"
+    assert simulate(Q4_0, [free, costly], clock) >= 0.96 * best[0]
+    assert costly.asked * 4 < free.asked, "asked only now and then"
+    seldom, good = FakeDrafter("f", confident(0.3), clock), FakeDrafter("m", confident(0.85), clock, 0.05 * UNIT)
+    best = best_fixed([seldom, good], Q4_0, 1500)
+    assert best[1] == "m"
+    assert simulate(Q4_0, [seldom, good], clock) >= 0.97 * best[0]
+
+
+@pytest.mark.parametrize("cost", [0.0, 0.1])
+def test_it_follows_a_text_that_changes_in_both_directions(cost: float, clock: Clock) -> None:
+    skill = switching(confident(0.02), confident(0.85), 700)
+    drafter = FakeDrafter("d", skill, clock, cost * UNIT)
+    planner, slot, rates = AutoPlanner(curve_of(Q4_0)), slot_of([drafter], prompt=1), []
+    for part in range(4):
+        stretch = [run(planner, [slot], Q4_0, 350, clock, seed=2 * part + half) for half in range(2)]
+        rates.append([out.rate for out in stretch])
+    alone = fixed_rate(FakeDrafter("d", confident(0.85), clock, cost * UNIT), Q4_0, 3, 3000)
+    for bad, good in (rates[:2], rates[2:]):
+        assert bad[0] > 0.9 and bad[1] >= 0.97, rates
+        assert good[0] > 0.6 * alone and good[1] >= 0.93 * alone, rates
+
+
+def test_requests_of_different_kinds_one_after_the_other(clock: Clock) -> None:
+    skill = switching(confident(0.05), confident(0.9), 125)
+    drafter = FakeDrafter("f", skill, clock)
+    # Half the tokens come at rate 1, half at the best fixed one, if it is perfect.
+    good = best_fixed([FakeDrafter("f", confident(0.9), clock)], Q4_0, 2000)[0]
+    assert simulate(Q4_0, [drafter], clock, 2000, 16) >= 0.95 / (0.5 + 0.5 / good)
+
+
+def test_several_slots_are_not_slower_than_plain_decoding(clock: Clock) -> None:
+    for relative in (Q4_0, Q8_0):
+        drafters = [FakeDrafter("f", confident(0.5), clock), FakeDrafter("m", confident(0.6), clock, 0.1 * UNIT)]
+        slots = [slot_of(drafters, number) for number in range(4)]
+        plain = 4 / relative[3]
+        planner = AutoPlanner(curve_of(relative))
+        out = run(planner, slots, relative, 400, clock)
+        assert out.rate >= 0.98 * plain
+        assert 0.9 <= out.expected / out.tokens <= 1.1, "what is promised is kept"
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
+def test_what_the_plans_promise_is_what_comes(name: str, clock: Clock) -> None:
+    drafters = [FakeDrafter("f", confident(0.6, 2.0), clock), FakeDrafter("m", confident(0.8, 0.5), clock, 0.05 * UNIT)]
+    planner, slot = AutoPlanner(curve_of(CURVES[name])), slot_of(drafters)
+    run(planner, [slot], CURVES[name], 300, clock)
+    out = run(planner, [slot], CURVES[name], 1200, clock)
+    assert out.expected == pytest.approx(out.tokens, rel=0.1)
+
+
+def test_a_busy_machine_is_noticed(clock: Clock) -> None:
+    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
+    run(planner, [slot], [2 * r for r in Q4_0], 600, clock)
+    assert planner.curve.seconds(4, 0) == pytest.approx(2 * 1.33 * UNIT, rel=0.1)
+    # Widths 4 and 1 change places: now plain decoding is the cheap one.
+    odd = [1.0, *[3.0 + 0.3 * i for i in range(31)]]
+    run(planner, [slot], odd, 300, clock)
+    assert run(planner, [slot], odd, 600, clock, seed=random.Random(1).randrange(99)).rate >= 0.97
