@@ -24,7 +24,7 @@ FAMILY_PRIOR = 2.0
 NOTHING = (0.0, 0.0)
 # Step of the per-request offset, in log-odds per unit of error: at first, and after many observations.
 OFFSET_RATE = 0.15
-OFFSET_RATE_LATER = 0.04
+OFFSET_RATE_LATER = 0.03
 OFFSET_SETTLES = 20
 OFFSET_LIMIT = 2.5
 PROB_BINS = 10

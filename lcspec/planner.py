@@ -36,7 +36,7 @@ PROBE_EVERY = 4
 # Longest draft that is considered when it is decided whether to ask a costly drafter at all.
 LOOKAHEAD = 16
 # How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
-RATE = 0.03
+RATE = 0.015
 TIME_RATE = 0.1
 GAIN_RATE = 0.05
 PROBE_GAIN_RATE = 0.2

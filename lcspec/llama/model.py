@@ -11,7 +11,7 @@ from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama.lib import C, error_reason, init
 from lcspec.llama.vocab import Vocab
-from lcspec.modelfile import ModelHeader, read_header
+from lcspec.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 
 Progress = Callable[[float], bool | None]
 
@@ -47,12 +47,19 @@ class Traits:
 class Model:
     """A loaded GGUF: weights and vocabulary. Contexts are made from it; close it after them."""
 
-    def __init__(self, options: ModelOptions, header: ModelHeader, handle: ctypes.c_void_p, gpu_layers: int) -> None:
+    def __init__(
+        self,
+        options: ModelOptions,
+        header: ModelHeader,
+        handle: ctypes.c_void_p,
+        gpu_layers: int,
+        coverage: ByteCoverage | None = None,
+    ) -> None:
         self.options = options
         self.header = header
         self.handle = handle
         self.gpu_layers = gpu_layers
-        self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path)
+        self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
         description = ctypes.create_string_buffer(256)
         C.llama_model_desc(handle, description, 256)
         self.traits = Traits(
@@ -82,13 +89,14 @@ class Model:
         """
         init()
         header = read_header(options.path)
+        coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
         offload = bool(C.llama_supports_gpu_offload())
         attempts = [options.gpu_layers] if options.gpu_layers is not None else _auto_layers(header, offload)
         reason = ""
         for layers in attempts:
             handle, reason = _load_once(options, layers if offload else 0, progress)
             if handle:
-                model = cls(options, header, handle, layers if offload else 0)
+                model = cls(options, header, handle, layers if offload else 0, coverage)
                 model._check_generates()
                 return model
         raise ModelLoadError(f"{options.path.name} could not be loaded: {reason}")

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 from lcspec.errors import TokenizeError, VocabularyMismatch
 from lcspec.llama.lib import C
-from lcspec.modelfile import byte_coverage
+from lcspec.modelfile import ByteCoverage, byte_coverage
 
 
 class Vocab:
     """Text to token ids and back, for one loaded model."""
 
-    def __init__(self, handle: ctypes.c_void_p, path: Path) -> None:
+    def __init__(self, handle: ctypes.c_void_p, path: Path, coverage: ByteCoverage | None = None) -> None:
         self.handle = handle
         self.path = path
         self.n_tokens = int(C.llama_vocab_n_tokens(handle))
@@ -25,7 +25,7 @@ class Vocab:
         self.eos = int(C.llama_vocab_eos(handle))
         self.add_bos = bool(C.llama_vocab_get_add_bos(handle))
         # llama.cpp aborts the whole process on text it has no bytes for, so that is found out before.
-        self.coverage = byte_coverage(path)
+        self.coverage = coverage or byte_coverage(path)
         self._pieces: dict[tuple[int, bool], bytes] = {}
 
     def tokenize(self, text: str, *, special: bool = True, parse_special: bool = True) -> list[int]:

@@ -62,6 +62,11 @@ class Answer:
         return [info.id for info in self.infos]
 
     @property
+    def bits(self) -> list[tuple[int, float | None]]:
+        """Every token with its log-probability, which shows a change in the logits long before the token does."""
+        return [(info.id, info.logprob) for info in self.infos]
+
+    @property
     def text(self) -> str:
         return "".join(e.text for e in self.events if isinstance(e, Tokens))
 

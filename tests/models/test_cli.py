@@ -150,7 +150,7 @@ def test_stats_go_to_stderr(llama: Path, plain_text: str) -> None:
         *("--threads", 1, "--ctx", 256, "--speculate", "ngram:min_n=1"),
     )
     assert done.stdout == plain_text + "\n"
-    for expected in ("24 tokens", "ended by length", "seed 9", "target steps", "drafted", "accepted", "ngram:", "time:"):
+    for expected in ("24 tokens", "ended by length", "seed 9", "target steps", "drafted", "ngram:", "time:"):
         assert expected in done.stderr
     lossy = ok("generate", llama, "-p", PROMPT, "-n", 4, "--verifier", "typical", "--stats", *QUICK)
     assert "lossy" in lossy.stderr
@@ -268,7 +268,7 @@ def test_a_reader_that_goes_away(llama: Path) -> None:
         done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, timeout=180)
     finally:
         os.close(writing)
-    assert done.returncode == 141
+    assert done.returncode in (1, 141)  # click's, and that of a process that died of SIGPIPE
     assert done.stderr == b""
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 from lcspec.engine import Engine
+from lcspec.errors import UsageError
+from lcspec.events import Tokens
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
-from lcspec.slot import Request
-from tests.models.running import CHAT, CODE, GREEDY, SAMPLINGS, answer, options, prompts, request
+from tests.models.running import CHAT, CODE, GREEDY, SAMPLINGS, Answer, answer, options, prompts, request, speculation
 
 STRATEGIES = ("ngram", "ngram:branch=3", "model", "model:branch=3:nodes=12", "ngram,model", "suffix", "auto")
 QUANTIZATIONS = ("Q8_0", "Q4_0", "Q4_K_M", "F32")
@@ -36,11 +37,13 @@ def pair(request: pytest.FixtureRequest, demo: tuple[Path, Path], demo_as: Calla
 def test_exact_gives_the_same_ids_whoever_drafts(pair: Session, sampling: SamplingParams) -> None:
     drafted = dict.fromkeys(STRATEGIES, 0)
     for prompt in prompts(pair, 1, 2):
-        plain = answer(pair.engine, request(prompt, "off", N, sampling=sampling, exact=True))
+        plain = answer(pair.engine, request(prompt, "off", N, sampling=sampling, exact=True, logprobs=0))
         assert len(plain.ids) == N
         for strategy in STRATEGIES:
-            found = answer(pair.engine, request(prompt, wordy(strategy), N, sampling=sampling, exact=True))
+            wanted = request(prompt, wordy(strategy), N, sampling=sampling, exact=True, logprobs=0)
+            found = answer(pair.engine, wanted)
             assert found.ids == plain.ids, f"{strategy} changed the text"
+            assert found.bits == plain.bits, f"{strategy} changed the logits"
             assert found.finished.lossless
             drafted[strategy] += found.finished.stats.drafted
     # What `auto` finds worth drafting depends on the clock; all others must have drafted.
@@ -82,7 +85,7 @@ def test_exact_does_not_depend_on_the_chunk_size(
         with open_session(options(quantized, batch=batch), demo[1]) as session:
             prompt = session.prompt_ids(LONG)
             assert len(prompt) > 100
-            texts.append(answer(session.engine, request(prompt, "ngram", 32, sampling=sampling, exact=True)).ids)
+            texts.append(answer(session.engine, request(prompt, "ngram", 32, sampling=sampling, exact=True, logprobs=0)).bits)
     assert texts == [texts[0]] * len(texts)
 
 
@@ -90,16 +93,19 @@ def test_exact_does_not_depend_on_the_chunk_size(
 def test_exact_from_a_shared_prefix_and_over_several_turns(
     quantized: Path, demo: tuple[Path, Path], sampling: SamplingParams
 ) -> None:
-    def conversation(engine: Engine, speculate: str) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+    def conversation(engine: Engine, speculate: str) -> Iterator[tuple[Sequence[int], Answer]]:
         """Three turns, then another beginning with the first turn's, without exact in between."""
         text = list(start)
         for i, more in enumerate(turns):
-            ids = answer(engine, request(text, speculate, 24, sampling=sampling, exact=True)).ids
-            yield tuple(text), ids
+            found = ask(engine, text, speculate)
+            yield tuple(text), found
             if i == 1:  # somebody else's cells: not computed the exact way
                 answer(engine, request(text[:50] + list(more), "ngram", 10, sampling=sampling))
-            text += ids + list(more)
-        yield tuple(start[:60]), answer(engine, request(start[:60], speculate, 24, sampling=sampling, exact=True)).ids
+            text += found.ids + list(more)
+        yield tuple(start[:60]), ask(engine, start[:60], speculate)
+
+    def ask(engine: Engine, text: Sequence[int], speculate: str) -> Answer:
+        return answer(engine, request(text, speculate, 24, sampling=sampling, exact=True, logprobs=0))
 
     with open_session(options(quantized), demo[1]) as session:
         start = session.prompt_ids(LONG)[:100]
@@ -107,9 +113,9 @@ def test_exact_from_a_shared_prefix_and_over_several_turns(
         together = list(conversation(session.engine, "ngram:branch=2:nodes=6"))
         reused = answer(session.engine, request(start, "off", 4, exact=True)).started.reused
     assert reused > 0
-    for prompt, ids in together:
+    for prompt, found in together:
         with open_session(options(quantized), demo[1]) as session:
-            assert answer(session.engine, request(prompt, "off", 24, sampling=sampling, exact=True)).ids == ids
+            assert ask(session.engine, prompt, "off").bits == found.bits
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
@@ -119,30 +125,18 @@ def test_switching_the_drafter_in_the_middle_of_an_answer(demo_session: Session,
         plain = answer(engine, request(prompt, "off", N, sampling=sampling, exact=True)).ids
         for first, second in (("ngram:branch=3", "model:p_min=0"), ("model:p_min=0", "off"), ("off", "ngram,suffix")):
             number = engine.submit(request(prompt, first, N, sampling=sampling, exact=True))
-            other = answer_to_be(engine, request(prompt, second, N, sampling=sampling, exact=True))
             ids: list[int] = []
             switched = False
             while engine.running or engine.waiting:
                 for event in engine.step():
-                    ids += [t.id for t in getattr(event, "tokens", ())] if event.request == number else []
-                if len(ids) >= N // 2 and not switched and engine.running:
-                    slot = engine.running[0]
-                    for drafter in slot.drafters:
-                        drafter.end(slot)
-                    slot.drafters, slot.request = [], other
-                    for spec in other.speculation.drafters:
-                        engine.drafters[spec.name].begin(slot, spec)
-                        slot.drafters.append(engine.drafters[spec.name])
-                    slot.bits = {name: 1 << i for i, name in enumerate(engine.drafters)}
+                    ids += [t.id for t in event.tokens] if isinstance(event, Tokens) else []
+                if len(ids) >= N // 2 and not switched:
+                    with pytest.raises(UsageError):
+                        engine.switch(number, speculation("nosuch"))
+                    engine.switch(number, speculation(second))
                     switched = True
             assert switched
             assert ids == plain, f"{first}, then {second}"
-
-
-def answer_to_be(engine: Engine, wanted: Request) -> Request:
-    """`wanted`, with its drafters loaded but without running it."""
-    engine.cancel(engine.submit(wanted))
-    return wanted
 
 
 # --- without exact ----------------------------------------------------------------------------------------------------

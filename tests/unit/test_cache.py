@@ -1,4 +1,4 @@
-"""The cache directory: atomic writes, and files or folders that cannot be used cost a re-measurement, never an error."""
+"""The cache directory: atomic writes; what cannot be read or written costs a re-measurement, never an error."""
 
 from __future__ import annotations
 

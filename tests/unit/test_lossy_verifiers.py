@@ -1,4 +1,4 @@
-"""Typical and lenient acceptance: the formulas, their limits, their options, and how far they depart from the target."""
+"""Typical and lenient acceptance: formulas, limits, options, and how far they depart from the target."""
 
 from __future__ import annotations
 

@@ -6,6 +6,7 @@ import itertools
 import random
 from typing import Any, cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -103,8 +104,7 @@ def test_slots_share_one_width_in_the_best_way(a: TokenTree, b: TokenTree, c: To
     planner.select(proposals, 3, 0)
     costs = planner.curve.effective(0)
     best = max(
-        rate([(a, x), (b, y), (c, z)], costs)
-        for x, y, z in itertools.product(subtrees(a), subtrees(b), subtrees(c))
+        rate([(a, x), (b, y), (c, z)], costs) for x, y, z in itertools.product(subtrees(a), subtrees(b), subtrees(c))
     )
     assert kept_rate(proposals, costs) == pytest.approx(best)
 
@@ -210,8 +210,6 @@ def test_a_width_nobody_measured_is_not_planned_for() -> None:
 
 
 def sampled(tokens: list[int], probs: list[float]) -> TokenTree:
-    import numpy as np
-
     dist = Distribution(np.arange(len(probs), dtype=np.int32), np.array(probs))
     tree = TokenTree.root(99)
     for token in tokens:
@@ -280,6 +278,29 @@ def test_a_pause_s_catching_up_hardly_counts_as_a_level_s_cost() -> None:
     assert record.level_seconds < 1.4
 
 
+def test_corrections_of_the_curve_reach_the_plans() -> None:
+    planner = planner_of(Q4_0)
+    planner.select([proposal(chain(0.9))], 1, 0)
+    for _ in range(100):
+        planner.timed(1, 0, 3 * UNIT)
+    assert planner.select([proposal(TokenTree.root(0))], 1, 0).seconds >= 1.3 * UNIT
+
+
+def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: Clock) -> None:
+    free, costly = FakeDrafter("f", steady(1.0, 0.5), clock), FakeDrafter("m", steady(1.0, 0.9), clock, 0.01 * UNIT)
+    planner, slot = AutoPlanner(curve_of(GPU)), slot_of([free, costly])
+    for _ in range(30):
+        p = planner.propose(slot, ROOM, 0)
+        if p.free is not None:
+            assert set(p.free.sources) <= {0, 1} and 3 in p.tree.sources
+            planner.observe(p, [len(slot.tokens)])
+        slot.tokens.append(len(slot.tokens))
+    assert costly.asked >= 5
+    alone = TokenTree.root(0)
+    alone.add(0, 1, 0.5, source=1)
+    assert planner.acceptance.estimate(alone, 1, Offsets()) > 0.75
+
+
 def test_the_fixed_planner_keeps_to_what_the_step_can_take() -> None:
     p = proposal(bush(4, 3), Limits(5, 9, 2))
     FixedPlanner().select([p], 1, 0)
@@ -315,7 +336,7 @@ def test_text_that_cannot_be_speculated_costs_next_to_nothing(name: str, stated:
 @pytest.mark.parametrize("cost", [0.05, 0.2])
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
 def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: float, clock: Clock) -> None:
-    costly = FakeDrafter("m", confident(0.6, 40.0), clock, cost * UNIT)
+    costly = FakeDrafter("m", steady(0.0, 0.9), clock, cost * UNIT)
     free = FakeDrafter("f", steady(0.0, 0.5), clock)
     relative = CURVES[name]
     planner = AutoPlanner(curve_of(relative))
@@ -337,9 +358,7 @@ def test_free_drafts_reach_the_best_fixed_width(name: str, acceptance: float, cl
 
 @pytest.mark.parametrize(("acceptance", "cost"), [(0.5, 0.03), (0.7, 0.1), (0.9, 0.1), (0.9, 0.25)])
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
-def test_a_costly_drafter_reaches_its_best_fixed_depth(
-    name: str, acceptance: float, cost: float, clock: Clock
-) -> None:
+def test_a_costly_drafter_reaches_its_best_fixed_depth(name: str, acceptance: float, cost: float, clock: Clock) -> None:
     drafters = [FakeDrafter("m", confident(acceptance), clock, cost * UNIT)]
     best = best_fixed(drafters, CURVES[name], 1500)
     assert simulate(CURVES[name], drafters, clock) >= 0.96 * best[0]
@@ -361,7 +380,8 @@ def test_the_better_of_two_drafters_decides(clock: Clock) -> None:
     seldom, good = FakeDrafter("f", confident(0.3), clock), FakeDrafter("m", confident(0.85), clock, 0.05 * UNIT)
     best = best_fixed([seldom, good], Q4_0, 1500)
     assert best[1] == "m"
-    assert simulate(Q4_0, [seldom, good], clock) >= 0.97 * best[0]
+    # Getting to know two drafters at once takes some hundred tokens; after that it is at or above the best of them.
+    assert simulate(Q4_0, [seldom, good], clock) >= 0.94 * best[0]
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.1])

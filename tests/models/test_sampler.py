@@ -1,0 +1,274 @@
+"""The target's distribution is llama.cpp's own; grammars hold, and what they force is drafted without changing it."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import re
+from typing import Any
+
+import llama_cpp as ll
+import numpy as np
+import pytest
+
+from lcspec.errors import GrammarError
+from lcspec.llama.grammar import schema_to_gbnf
+from lcspec.llama.sampler import Sampler
+from lcspec.llama.vocab import Vocab
+from lcspec.sampling import SamplingParams
+from lcspec.session import Session
+from tests.models.running import answer, request
+
+OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "temperature": 1.0}
+HISTORY = [5, 9, 5, 70, 33, 5, 9, 200, 70]
+
+
+@pytest.fixture(scope="module")
+def vocab(tiny_session: Session) -> Vocab:
+    return tiny_session.model.vocab
+
+
+def logits_of(seed: int, n: int) -> np.ndarray:
+    return (np.random.default_rng(seed).standard_normal(n) * 3).astype(np.float32)
+
+
+def library_distribution(
+    vocab: Vocab, params: SamplingParams, logits: np.ndarray, history: list[int]
+) -> dict[int, float]:
+    """What llama.cpp draws from: its samplers in its default order, ending in its own `dist`."""
+    chain = ll.llama_sampler_chain_init(ll.llama_sampler_chain_default_params())
+    samplers = []
+    if params.logit_bias:
+        bias = (ll.llama_logit_bias * len(params.logit_bias))(
+            *[ll.llama_logit_bias(token, value) for token, value in params.logit_bias.items()]
+        )
+        samplers.append(ll.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), bias))
+    samplers += [
+        ll.llama_sampler_init_penalties(
+            vocab.n_tokens,
+            params.repeat_last_n,
+            params.repeat_penalty,
+            params.frequency_penalty,
+            params.presence_penalty,
+        ),
+        ll.llama_sampler_init_top_k(params.top_k),
+        ll.llama_sampler_init_typical(params.typical_p, 1),
+        ll.llama_sampler_init_top_p(params.top_p, 1),
+        ll.llama_sampler_init_min_p(params.min_p, 1),
+        ll.llama_sampler_init_temp(params.temperature),
+        ll.llama_sampler_init_dist(1),
+    ]
+    for sampler in samplers:
+        ll.llama_sampler_chain_add(chain, sampler)
+    for token in history:
+        ll.llama_sampler_accept(chain, token)
+    data = (ll.llama_token_data * vocab.n_tokens)(
+        *[ll.llama_token_data(i, float(x), 0.0) for i, x in enumerate(logits)]
+    )
+    array = ll.llama_token_data_array(data, vocab.n_tokens, -1, False)
+    ll.llama_sampler_apply(chain, ctypes.byref(array))
+    found = {array.data[i].id: array.data[i].p for i in range(array.size)}
+    ll.llama_sampler_free(chain)
+    total = sum(found.values())
+    return {token: p / total for token, p in found.items() if p > 0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"temperature": 0.3},
+        {"temperature": 1.7},
+        {"top_k": 1},
+        {"top_k": 7},
+        {"top_p": 0.5},
+        {"min_p": 0.2},
+        {"typical_p": 0.6},
+        {"repeat_penalty": 1.5},
+        {"repeat_penalty": 1.5, "repeat_last_n": 3},
+        {"repeat_penalty": 1.5, "repeat_last_n": 0},
+        {"frequency_penalty": 0.7},
+        {"presence_penalty": -1.2},
+        {"logit_bias": {7: 5.0, 12: -100.0}},
+        {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
+        {"temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "repeat_penalty": 1.2, "presence_penalty": 0.4},
+    ],
+    ids=str,
+)
+def test_the_distribution_is_the_library_s(vocab: Vocab, changes: dict[str, Any]) -> None:
+    params = SamplingParams(**{**OFF, **changes}, seed=1)
+    sampler = Sampler(vocab, params, 1)
+    history: list[int] = []
+    for step, token in enumerate(HISTORY):
+        logits = logits_of(step, vocab.n_tokens)
+        expected = library_distribution(vocab, params, logits, history)
+        ours = sampler.distribution(logits)
+        found = {int(i): float(p) for i, p in zip(ours.ids, ours.probs) if p > 1e-12}
+        assert set(found) == {t for t, p in expected.items() if p > 1e-12}
+        for candidate, p in expected.items():
+            assert found.get(candidate, 0.0) == pytest.approx(p, abs=2e-6)
+        sampler.accept(token)
+        history.append(token)
+    sampler.close()
+
+
+@pytest.mark.parametrize("changes", [{}, {"repeat_penalty": 1.8}, {"logit_bias": {3: 50.0}}], ids=str)
+def test_temperature_0_takes_the_most_probable(vocab: Vocab, changes: dict[str, Any]) -> None:
+    params = SamplingParams(temperature=0.0, **changes)
+    sampler = Sampler(vocab, params, 1)
+    for token in HISTORY:
+        sampler.accept(token)
+    for step in range(5):
+        logits = logits_of(step, vocab.n_tokens)
+        expected = library_distribution(vocab, SamplingParams(**OFF, **changes), logits, HISTORY)
+        assert sampler.choose(logits, step) == max(expected, key=expected.__getitem__)
+        assert sampler.distribution(logits).ids.tolist() == [max(expected, key=expected.__getitem__)]
+    sampler.close()
+
+
+def test_choices_are_samples_of_the_distribution(vocab: Vocab) -> None:
+    params = SamplingParams(temperature=1.0, top_k=5, top_p=1.0, min_p=0.0)
+    sampler, logits = Sampler(vocab, params, 11), logits_of(3, vocab.n_tokens)
+    dist, n = sampler.distribution(logits), 20_000
+    counts = np.zeros(vocab.n_tokens)
+    for position in range(n):
+        counts[sampler.choose(logits, position)] += 1
+    assert counts.sum() == n and np.flatnonzero(counts).size == 5
+    # Six standard deviations of a fixed seed.
+    assert np.abs(counts[dist.ids] / n - dist.probs).max() < 6 * 0.5 / n**0.5
+    sampler.close()
+
+
+@pytest.mark.parametrize("changes", [{"dry_multiplier": 0.8}, {"xtc_probability": 0.5}], ids=str)
+def test_other_samplers_run(tiny_session: Session, changes: dict[str, Any]) -> None:
+    sampling = SamplingParams(temperature=0.9, seed=3, **changes)
+    prompt = tiny_session.prompt_ids("again and again and again and ")
+    found = answer(tiny_session.engine, request(prompt, "off", 40, sampling=sampling))
+    assert len(found.ids) == 40
+
+
+@pytest.mark.parametrize("strategy", ["ngram:min_n=1", "model:p_min=0", "model:branch=3:nodes=12:p_min=0"])
+@pytest.mark.parametrize(
+    "changes",
+    [{"repeat_penalty": 1.4}, {"frequency_penalty": 0.5, "presence_penalty": 0.5}, {"dry_multiplier": 0.8}],
+    ids=str,
+)
+def test_penalties_advance_along_the_accepted_path_only(
+    tiny_session: Session, strategy: str, changes: dict[str, Any]
+) -> None:
+    prompt = tiny_session.prompt_ids("the cat and the dog and the cat and the ")
+    for temperature in (0.0, 0.8):
+        sampling = SamplingParams(temperature=temperature, seed=3, **changes)
+        plain = answer(tiny_session.engine, request(prompt, "off", 50, sampling=sampling))
+        found = answer(tiny_session.engine, request(prompt, strategy, 50, sampling=sampling))
+        assert found.ids == plain.ids
+
+
+# --- grammars ---------------------------------------------------------------------------------------------------------
+
+GRAMMARS = {
+    'root ::= ("yes" | "no" | "maybe")': r"yes|no|maybe",
+    'root ::= [a-f]{4} "-" [0-9]+ "."': r"[a-f]{4}-[0-9]+\.",
+    'root ::= item ("," item){3}\nitem ::= "<" [A-Z]{2,5} ">"': r"<[A-Z]{2,5}>(,<[A-Z]{2,5}>){3}",
+    'root ::= "🙂"{2} [é漢]': r"🙂🙂[é漢]",
+}
+STRATEGIES = ("off", "ngram:min_n=1", "model:p_min=0", "forced", "forced,model:branch=3", "auto")
+
+
+@pytest.mark.parametrize("grammar", GRAMMARS)
+def test_the_text_always_matches_the_grammar(tiny_session: Session, grammar: str) -> None:
+    prompt = tiny_session.prompt_ids("answer: ")
+    for seed in range(3):
+        sampling = SamplingParams(temperature=1.0 if seed else 0.0, seed=seed, grammar=grammar)
+        plain = answer(tiny_session.engine, request(prompt, "off", 80, sampling=sampling, ignore_end=False))
+        if plain.reason == "stop":
+            assert re.fullmatch(GRAMMARS[grammar], plain.text)
+        else:  # a random model may like digits too much to ever stop
+            assert re.match(r"[a-f]{4}-[0-9]+$", plain.text)
+        for strategy in STRATEGIES[1:]:
+            wanted = request(prompt, strategy, 80, sampling=sampling, ignore_end=False, has_grammar=True)
+            assert answer(tiny_session.engine, wanted).text == plain.text, strategy
+
+
+SCHEMA = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 8},
+        "kind_of_drink": {"enum": ["coffee", "tea"]},
+        "with_milk": {"type": "boolean"},
+    },
+    "required": ["name", "kind_of_drink", "with_milk"],
+}
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_schema_gives_json_that_parses(demo_session: Session, temperature: float) -> None:
+    grammar = schema_to_gbnf(SCHEMA)
+    ids, _ = demo_session.chat_ids([{"role": "user", "content": "I would like a coffee. My name is Ann."}])
+    sampling = SamplingParams(temperature=temperature, seed=4, grammar=grammar)
+    plain = answer(demo_session.engine, request(ids, "off", 200, sampling=sampling, ignore_end=False, exact=True))
+    assert plain.reason == "stop"
+    told = json.loads(plain.text)
+    assert set(told) == set(SCHEMA["properties"])  # type: ignore[call-overload]
+    assert told["kind_of_drink"] in ("coffee", "tea") and isinstance(told["with_milk"], bool)
+    for strategy in ("forced", "forced,ngram,model", "auto"):
+        wanted = request(ids, strategy, 200, sampling=sampling, ignore_end=False, exact=True, has_grammar=True)
+        found = answer(demo_session.engine, wanted)
+        assert found.ids == plain.ids
+        if strategy == "forced":
+            assert found.finished.stats.by_drafter["forced"]["drafted"] > 5
+            assert found.finished.stats.accepted > 0
+
+
+def test_what_a_grammar_forces(vocab: Vocab) -> None:
+    grammar = 'root ::= "{" [ab] "the only way" ("x" | "y") "end"'
+    sampler = Sampler(vocab, SamplingParams(grammar=grammar), 1)
+
+    def accept(text: str) -> None:
+        for token in vocab.tokenize(text, special=False):
+            sampler.accept(token)
+
+    assert sampler.forced_text(100) == "{"
+    accept("{")
+    assert sampler.forced_text(100) == ""
+    accept("a")
+    assert sampler.forced_text(100) == "the only way"
+    assert sampler.forced_text(5) == "the o"
+    assert sampler.forced_text(100) == "the only way"  # asking changes nothing
+    accept("the only way")
+    assert sampler.forced_text(100) == ""
+    accept("y")
+    assert sampler.forced_text(100) == "end"
+    accept("end")
+    assert sampler.forced_text(100) == ""  # the end of the text is not forced text
+    sampler.close()
+
+
+def test_the_forced_drafter_drafts_that(tiny_session: Session) -> None:
+    sampling = SamplingParams(temperature=0.0, grammar='root ::= "this is entirely determined from the beginning"')
+    prompt = tiny_session.prompt_ids("x")
+    plain = answer(tiny_session.engine, request(prompt, "off", 80, sampling=sampling, ignore_end=False))
+    found = answer(tiny_session.engine, request(prompt, "forced", 80, sampling=sampling, ignore_end=False))
+    assert plain.text == found.text == "this is entirely determined from the beginning"
+    assert found.ids == plain.ids
+    assert found.finished.stats.drafted > 0
+
+
+@pytest.mark.parametrize("grammar", ["", "   ", "nonsense", 'root ::= "a', 'other ::= "a"', "root ::= missing"])
+def test_bad_grammars(vocab: Vocab, grammar: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(GrammarError, match="grammar") as error:
+        Sampler(vocab, SamplingParams(grammar=grammar), 1)
+    assert "\n" not in str(error.value)
+    assert capfd.readouterr() == ("", "")  # the library's parser prints; that becomes part of the message
+
+
+def test_the_message_says_what_the_parser_stumbled_over(vocab: Vocab) -> None:
+    with pytest.raises(GrammarError, match="Undefined rule identifier 'missing'"):
+        Sampler(vocab, SamplingParams(grammar="root ::= missing"), 1)
+
+
+@pytest.mark.parametrize("schema", ["{", "[1]", '"text"', '{"type": "nonsense"}', '{"$ref": "#/nope"}'])
+def test_bad_schemas(schema: str) -> None:
+    with pytest.raises(GrammarError, match="schema") as error:
+        schema_to_gbnf(schema)
+    assert "\n" not in str(error.value)
