@@ -104,7 +104,7 @@ class Prober:
         self.pad.fill(width)
         ctx.decode()
         self.pad.drop()
-        rows: NDArray[np.float32] = ctx.logits().copy()
+        rows: NDArray[np.float32] = ctx.logits()[: 2 * k - 1].copy()
         ctx.seq_remove(branch_seq, 0)
         ctx.seq_remove(self.seq, at)
         return rows

@@ -19,6 +19,7 @@ from typing import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.auto import AutoPlanner
 from lcspec.certify import certificate_for
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
@@ -27,7 +28,7 @@ from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats
 from lcspec.exact import PROMPT_BLOCK, Certificate, ScratchPad, in_order
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
 from lcspec.measure import keep, prepare
-from lcspec.planner import AutoPlanner, FixedPlanner, Limits, Plan, Planner, Proposal
+from lcspec.planner import FixedPlanner, Limits, Plan, Planner, Proposal
 from lcspec.slot import Request, Slot
 from lcspec.tree import TokenTree
 from lcspec.verify import make_verifier
@@ -152,7 +153,8 @@ class Engine:
         item.order = tree.batch_order()
         sets = cache.place(tree, item.order, base)
         for i, token in enumerate(slot.fresh[:-1]):
-            batch.add(token, cache.length + i, sets[0], logits=False)
+            # With exact every token has an output row (see ScratchPad.fill).
+            batch.add(token, cache.length + i, sets[0], logits=slot.request.speculation.exact)
         item.row_of = [0] * len(tree)
         for node in item.order:
             item.row_of[node] = batch.add(tree.tokens[node], base + tree.depths[node], sets[node], logits=True)

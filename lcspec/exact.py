@@ -96,11 +96,16 @@ class ScratchPad:
         self._used = False
 
     def fill(self, width: int) -> None:
-        """Pad the batch to `width` tokens."""
+        """Pad the batch to `width` tokens.
+
+        Padding asks for logits where all other tokens do: the end of the network runs over the output rows alone, so
+        that *their* number must be the width, too.
+        """
         batch = self.context.batch
         self._used = 0 < batch.n < width
+        outputs = batch.n_outputs == batch.n
         for pos in range(width - batch.n if self._used else 0):
-            batch.add(batch.first_token, pos, (self.seq,), logits=False)
+            batch.add(batch.first_token, pos, (self.seq,), logits=outputs)
 
     def drop(self) -> None:
         """Remove the padding's cells."""

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Callable, Sequence
 
 from lcspec import cache
 from lcspec.acceptance import Acceptance
+from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions
 from lcspec.cost import CostCurve
 from lcspec.errors import DecodeError, TokenizeError
 from lcspec.llama import Context, version
-from lcspec.planner import AutoPlanner
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine

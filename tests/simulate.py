@@ -14,10 +14,11 @@ from typing import Any, cast
 
 import pytest
 
-from lcspec import planner as planner_module
+from lcspec import auto as auto_module
+from lcspec.auto import AutoPlanner
 from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget
-from lcspec.planner import AutoPlanner, Limits
+from lcspec.planner import Limits
 from lcspec.tree import TokenTree
 
 # Time of a decode of 1, 2, 3 ... tokens relative to one, as measured (design.md; widths in between filled in alike).
@@ -243,5 +244,5 @@ def best_fixed(drafters: Sequence[FakeDrafter], relative: Sequence[float], token
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Virtual time inside the planner."""
     virtual = Clock()
-    monkeypatch.setattr(planner_module, "time", virtual)
+    monkeypatch.setattr(auto_module, "time", virtual)
     return virtual

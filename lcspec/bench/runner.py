@@ -11,6 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, Sequence
 
+from lcspec.auto import AutoPlanner
 from lcspec.bench.prompts import Prompt, fit
 from lcspec.bench.records import PromptResult, Run, Step, first_difference
 from lcspec.config import SpeculationParams
@@ -21,7 +22,7 @@ from lcspec.errors import LcspecError, TokenizeError, UsageError
 from lcspec.events import Event, Finished, StepStats, Tokens
 from lcspec.llama import Branching
 from lcspec.measure import load_curve, measure, prepare, save_curve
-from lcspec.planner import AutoPlanner, Proposal
+from lcspec.planner import Proposal
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session
 from lcspec.slot import Request

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.acceptance import Acceptance, Offsets
+from lcspec.auto import AutoPlanner, DrafterRecord
 from lcspec.cost import CostCurve
-from lcspec.planner import AutoPlanner, DrafterRecord, FixedPlanner, Limits, Proposal
+from lcspec.planner import FixedPlanner, Limits, Proposal
 from lcspec.tree import Distribution, TokenTree
 from tests.simulate import (
     CURVES,
