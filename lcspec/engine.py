@@ -245,13 +245,13 @@ class Engine:
         for slot in self.running:
             if slot.id != number:
                 continue
-            before = slot.request.speculation
-            wanted = replace(speculation, verifier=before.verifier, exact=before.exact)
-            request = replace(slot.request, speculation=self._ready(wanted))
-            for drafter in slot.drafters:
-                drafter.end(slot)
-            slot.request, slot.drafters = request, []
-            self._begin_drafters(slot)
+            before = slot.request
+            wanted = replace(speculation, verifier=before.speculation.verifier, exact=before.speculation.exact)
+            try:
+                self._swap_drafters(slot, replace(before, speculation=self._ready(wanted)))
+            except LcspecError:
+                self._swap_drafters(slot, before)
+                raise
 
     def run(self, request: Request) -> Iterator[Event]:
         """Submit one request and yield its events to the end. Closing the iterator cancels the request.
@@ -325,6 +325,12 @@ class Engine:
         if request.max_tokens == 0:
             slot.reason = "length"
         return Started(number, slot.n_prompt, reused, seed)
+
+    def _swap_drafters(self, slot: Slot, request: Request) -> None:
+        for drafter in slot.drafters:
+            drafter.end(slot)
+        slot.request, slot.drafters = request, []
+        self._begin_drafters(slot)
 
     def _begin_drafters(self, slot: Slot) -> None:
         slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}

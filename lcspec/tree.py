@@ -271,6 +271,8 @@ class TokenTree:
 
         As in `best`, sampled children are kept or dropped as a whole.
         """
+        if self.n_drafted <= 1 and not self.trials:
+            return self
         if self.trials:
             return self._whole_groups(n - 1, free=1)
         leaves = self.leaves()

@@ -1,6 +1,5 @@
-"""Drafters: one file each, registered by name."""
+"""Drafters: one file each, registered by name. Importing the package loads none of them."""
 
-from lcspec.drafters import forced, model, ngram, prediction, suffix  # noqa: F401  (importing registers them)
 from lcspec.drafters.base import REGISTRY, Budget, Drafter, DrafterEnv, SlotView, create
 
 __all__ = ["REGISTRY", "Budget", "Drafter", "DrafterEnv", "SlotView", "create"]

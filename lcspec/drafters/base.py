@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence
@@ -137,6 +138,7 @@ def create(name: str, env: DrafterEnv) -> Drafter:
     Raises:
         UsageError: there is none; the message lists those there are.
     """
+    importlib.import_module("lcspec.drafters.all")  # only now: it loads the model library
     if name not in REGISTRY:
         raise UsageError(f"unknown drafter {name!r}: choose from {', '.join(sorted(REGISTRY))}, or off")
     return REGISTRY[name](env)

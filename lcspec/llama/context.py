@@ -82,6 +82,8 @@ class Context:
         self.batch = Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0
         self._n_outputs = 0
+        self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
+        self._logits_at = 0
         self._latest: dict[int, int] = {}  # recurrent states only: where each id's latest decode began
 
     def decode(self, batch: Batch | None = None) -> float:
@@ -108,11 +110,17 @@ class Context:
 
     def logits(self) -> NDArray[np.float32]:
         """Logits of the last decode, float32 [n_outputs, n_vocab]; a view, valid until the next decode."""
-        return _rows(C.llama_get_logits(self.handle), self._n_outputs, self.model.n_vocab)
+        # The library keeps one buffer as long as it is large enough, so the view over it is kept as well.
+        address = ctypes.cast(C.llama_get_logits(self.handle), ctypes.c_void_p).value or 0
+        if address != self._logits_at or self._n_outputs > len(self._logits):
+            self._logits = _rows(address, max(1, self._n_outputs), self.model.n_vocab)
+            self._logits_at = address
+        return self._logits[: self._n_outputs]
 
     def hidden(self) -> NDArray[np.float32]:
         """Final normed hidden states of the last decode, float32 [n_outputs, n_embd]; a view. Needs `embeddings`."""
-        return _rows(C.llama_get_embeddings(self.handle), self._n_outputs, self.model.traits.n_embd)
+        address = ctypes.cast(C.llama_get_embeddings(self.handle), ctypes.c_void_p).value or 0
+        return _rows(address, self._n_outputs, self.model.traits.n_embd)
 
     # Sequence bookkeeping. Positions are half open, [start, stop); stop < 0 means "to the end".
 
@@ -153,9 +161,8 @@ class Context:
         self.close()
 
 
-def _rows(pointer: ctypes._Pointer, n: int, width: int) -> NDArray[np.float32]:  # type: ignore[type-arg]
-    if n == 0 or not pointer:
+def _rows(address: int, n: int, width: int) -> NDArray[np.float32]:
+    if n == 0 or not address:
         return np.zeros((0, width), dtype=np.float32)
-    address = ctypes.cast(pointer, ctypes.c_void_p).value
-    buffer = (ctypes.c_float * (n * width)).from_address(address or 0)
+    buffer = (ctypes.c_float * (n * width)).from_address(address)
     return np.ctypeslib.as_array(buffer).reshape(n, width)

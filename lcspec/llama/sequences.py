@@ -76,6 +76,9 @@ class SlotCache:
         Returns:
             For each node the ids of all leaves below it. All ids in use are those of node 0.
         """
+        if len(tree) == 1:  # plain decoding, the commonest step of all
+            self._open([[self.main]], base, {self.main: base + 1})
+            return self._sets
         parents = tree.parents
         sets: list[list[int]] = [[] for _ in range(len(tree))]
         spare = iter(self._leaf_ids(sum(1 for _ in tree.leaves()) - 1))

@@ -104,9 +104,7 @@ def demo_as(folder: Path, demo: tuple[Path, Path]) -> Callable[[str], Path]:
     def make(quantization: str) -> Path:
         if quantization == "Q8_0":
             return demo[0]
-        return _written(
-            folder, f"demo-{quantization}.gguf", lambda p: quantize(demo[0], p, quantization, n_threads=1)
-        )
+        return _written(folder, f"demo-{quantization}.gguf", lambda p: quantize(demo[0], p, quantization, n_threads=1))
 
     return make
 

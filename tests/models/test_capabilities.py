@@ -158,9 +158,7 @@ def test_chains_on_a_hybrid_model(hybrid: Path, hybrid_draft: Path, sampling: Sa
 
 
 @ids
-def test_a_hybrid_draft_model_keeps_its_state_right(
-    hybrid: Path, hybrid_draft: Path, sampling: SamplingParams
-) -> None:
+def test_a_hybrid_draft_model_keeps_its_state_right(hybrid: Path, hybrid_draft: Path, sampling: SamplingParams) -> None:
     """A draft is decoded token by token, and the library can only take back tokens of the latest decode."""
     with open_session(options(hybrid), hybrid_draft) as session:
         for text in TEXTS[:2]:

@@ -406,9 +406,7 @@ def assert_adds_up(found: Answer) -> None:
     assert stats.accepted == sum(step.accepted for step in steps) == sum(stats.accepted_by_depth)
     assert all(a <= d for a, d in zip(stats.accepted_by_depth, stats.drafted_by_depth))
     assert len(stats.accepted_by_depth) == len(stats.drafted_by_depth)
-    assert stats.widths == {
-        n: sum(1 for s in steps if len(s.tree) == n) for n in {len(step.tree) for step in steps}
-    }
+    assert stats.widths == {n: sum(1 for s in steps if len(s.tree) == n) for n in {len(step.tree) for step in steps}}
     # The first token comes from the prompt's last row, all others from decode steps.
     assert stats.step_tokens == max(0, len(found.ids) - 1)
     assert sum(1 for info in found.infos if info.drafter) == stats.accepted

@@ -32,7 +32,7 @@ def test_help_loads_nothing_heavy() -> None:
     assert not loaded.intersection(HEAVY)
 
 
-@pytest.mark.parametrize("module", ["tree", "verify", "sampling", "cost", "acceptance", "text"])
+@pytest.mark.parametrize("module", ["tree", "verify", "sampling", "planner", "auto", "cost", "acceptance", "text"])
 def test_what_is_tested_with_arrays_knows_nothing_of_the_library(module: str) -> None:
     assert "llama_cpp" not in loaded_after(f"import lcspec.{module}")
 
