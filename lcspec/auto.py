@@ -52,6 +52,9 @@ RATE_KNOWN = 16.0
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
+# Share of a decode that asking free drafters may take while nothing pays, and the longest rest from asking, in steps.
+THINKING_SHARE = 0.02
+MAX_REST = 16
 # What a costly drafter is believed to be worth before anything is known.
 FIRST_GUESS = 0.7
 # Nodes asked from a drafter that costs nothing.
@@ -120,6 +123,8 @@ class AutoPlanner:
         self._costs: dict[int, tuple[float, int]] = {}
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
         self._table_age = 0
+        self._thinking = 0.0  # seconds that asking the free drafters takes
+        self._rest = 0  # steps for which nobody is asked
         # Tokens emitted, and those that plain decoding would have emitted in the same time; both forgetting.
         self._emitted = 0.0
         self._plain = 0.0
@@ -142,6 +147,9 @@ class AutoPlanner:
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         free: TokenTree | None = None
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
+        if self._rest > 0 and others == 0:
+            self._rest -= 1
+            nodes = 0
         if nodes > 0:
             self._costs = self._table(len(slot.tokens), limits.widths)
             if slot.id not in self._offsets:
@@ -151,6 +159,7 @@ class AutoPlanner:
                 bit = slot.bit_of(drafter)
                 if not drafter.costly:
                     ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, branch, bit), tree)
+            self._thinking += TIME_RATE * (time.perf_counter() - start - self._thinking)
             for drafter in slot.drafters:
                 if drafter.costly:
                     before = tree
@@ -194,6 +203,9 @@ class AutoPlanner:
             expected -= negative
             considered.append((need - base + n, expected, self._costs[need + n][0]))
         best_n, best_expected = self._choose(considered, slots)
+        if best_n == 0 and slots == 1 and self._rest == 0:
+            # Nothing pays at the moment. Where a decode is so short that asking costs a share of it, ask less often.
+            self._rest = min(MAX_REST, int(self._thinking / (THINKING_SHARE * self._narrowest)))
         for i, p in enumerate(proposals):
             if p.kept is None:
                 keep = [v for _, j, v in pool[:best_n] if j == i]

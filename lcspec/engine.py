@@ -234,6 +234,17 @@ class Engine:
                 slot.cancelled = True
         self.waiting = collections.deque(item for item in self.waiting if item[0] != number)
 
+    def forget_texts(self) -> None:
+        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more.
+
+        For measurements, which would otherwise find the answer to a repeated prompt in an earlier one. Only while
+        nothing runs.
+        """
+        for name, drafter in self.drafters.items():
+            if not drafter.costly:
+                drafter.close()
+                self.drafters[name] = create(name, self.env)
+
     def switch(self, number: int, speculation: SpeculationParams) -> None:
         """Give a running request other drafters between two steps; its text stays what it would have been.
 

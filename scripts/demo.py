@@ -28,11 +28,12 @@ REPEAT = 3
 COLOURS = {"model": "green", "ngram": "cyan", "suffix": "magenta"}
 
 
-def answer(session: Session, strategy: str, *, show: bool) -> tuple[list[int], Finished]:
+def answer(session: Session, strategy: str, *, exact: bool = False, show: bool = False) -> tuple[list[int], Finished]:
     """One answer to PROMPT, printed as it comes if `show`: token ids and the closing event."""
+    session.engine.forget_texts()  # it must not find this answer in an earlier one
     ids, stop = session.chat_ids([{"role": "user", "content": PROMPT}])
-    speculation = parse_speculation(strategy, has_draft=True, exact=True)
-    # The same number of tokens for everyone, so that times compare; the first answer ends where the model ends it.
+    speculation = parse_speculation(strategy, has_draft=True, exact=exact)
+    # The same number of tokens for everyone, so that times compare; the shown answer ends where the model ends it.
     request = Request(ids, SamplingParams(temperature=0.0), speculation, TOKENS, stop, ignore_end=not show)
     tokens: list[int] = []
     finished = None
@@ -49,31 +50,40 @@ def answer(session: Session, strategy: str, *, show: bool) -> tuple[list[int], F
     return tokens, finished
 
 
-def compare(target: Path, draft: Path) -> None:
-    """Plain and speculative decoding side by side."""
+def compare(target: Path, draft: Path, shown: str, strategies: dict[str, str]) -> None:
+    """Plain decoding and `strategies` (name to print: what --speculate takes) side by side; `shown` answers first."""
     with open_session(ModelOptions(target, ctx=512), draft) as session:
-        answer(session, "off", show=False)  # warm-up, which also measures the cost curve and certifies widths
-        answer(session, "auto", show=False)
+        answer(session, "off")  # warm-up; the next one also measures the cost curve
+        answer(session, "auto")
         click.echo(f"> {PROMPT}")
-        answer(session, "auto", show=True)
-        results: dict[str, list[Finished]] = {"off": [], "auto": []}
+        answer(session, shown, show=True)
+        results: dict[str, list[Finished]] = {strategy: [] for strategy in strategies.values()}
         texts: dict[str, list[int]] = {}
         for _ in range(REPEAT):
             for strategy, runs in results.items():
-                texts[strategy], finished = answer(session, strategy, show=False)
+                texts[strategy], finished = answer(session, strategy)
                 runs.append(finished)
+        exact = [answer(session, strategy, exact=True)[0] for strategy in results]
     click.echo(f"\n{'':22}{'tokens/s':>10}{'steps':>8}{'tokens/step':>13}{'drafted':>9}{'accepted':>10}")
     speeds = {}
-    for strategy, runs in results.items():
+    for name, strategy in strategies.items():
+        runs = results[strategy]
         stats = runs[-1].stats
         speeds[strategy] = statistics.median(r.stats.tokens_per_second for r in runs)
-        name = {"off": "plain", "auto": "speculative (auto)"}[strategy]
         click.echo(
             f"{name:22}{speeds[strategy]:10.1f}{stats.target_steps:8}{stats.mean_acceptance_length:13.2f}"
             f"{stats.drafted:9}{stats.accepted:10}"
         )
-    same = "the same tokens" if texts["off"] == texts["auto"] else "DIFFERENT tokens"
-    click.echo(f"speed-up {speeds['auto'] / speeds['off']:.2f} x, {same} ({TOKENS} each, median of {REPEAT})")
+    click.echo(f"speed-up of auto {speeds['auto'] / speeds['off']:.2f} x ({TOKENS} tokens each, median of {REPEAT})")
+    for name, strategy in list(strategies.items())[1:]:
+        i = list(results).index(strategy)
+        click.echo(f"text, {name}: {same(texts['off'], texts[strategy])}; with --exact: {same(exact[0], exact[i])}")
+
+
+def same(a: list[int], b: list[int]) -> str:
+    """Whether two texts have the same tokens, or where they part."""
+    place = next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), None)
+    return "the same tokens" if place is None else f"they part at token {place}, where two tokens are nearly tied"
 
 
 def main() -> int:
@@ -95,7 +105,7 @@ def main() -> int:
         scale_model(target, scaled, "0.5b", "Q4_0")
         click.echo(f" {scaled.stat().st_size / 1e6:.0f} MB in {time.perf_counter() - start:.0f} s")
     click.echo("   measuring what a step of each width costs on this machine (once) ...\n")
-    compare(scaled, draft)
+    compare(scaled, draft, "auto", {"plain": "off", "speculative (auto)": "auto"})
 
     click.secho("\n3. Your own model", bold=True)
     click.echo(

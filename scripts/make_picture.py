@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import click
@@ -24,7 +25,7 @@ PROMPT = "Hi! I'd like to order a large iced latte, please."
 @click.option("-n", "n_tokens", default=96, show_default=True)
 def main(out: Path, prompt: str, n_tokens: int) -> None:
     """Write the picture."""
-    console = Console(record=True, width=92)
+    console = Console(record=True, width=92, highlight=False)
     console.print(f'$ lcspec generate --chat --lens --speculate ngram,model -p "{prompt}"')
     text = Text()
     finished = None
@@ -51,7 +52,10 @@ def main(out: Path, prompt: str, n_tokens: int) -> None:
         f"{finished.completion_tokens} tokens in {stats.target_steps} target steps, "
         f"{stats.accepted} of {stats.drafted} drafted tokens accepted"
     )
-    out.write_text(console.export_svg(title="lcspec"), encoding="utf-8")
+    svg = console.export_svg(title="lcspec")
+    # Rich links a font on the network; any monospaced font of the viewer's will do.
+    svg = re.sub(r"@font-face \{.*?\}\s*", "", svg, flags=re.DOTALL)
+    out.write_text(svg, encoding="utf-8")
 
 
 if __name__ == "__main__":

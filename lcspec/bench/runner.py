@@ -199,10 +199,7 @@ class Bench:
 
     def _forget_texts(self) -> None:
         """Give free drafters a fresh start, in their old places (their places number them). See the module's note."""
-        for name, drafter in self.engine.drafters.items():
-            if not drafter.costly:
-                drafter.close()
-                self.engine.drafters[name] = create(name, self.engine.env)
+        self.engine.forget_texts()
         if self._witness is not None:
             self._witness.proposed.clear()
 
