@@ -118,16 +118,17 @@ class Engine:
                 chunk -= fresh
         base = sum(w.length - w.slot.cache.length for w in work)
         decoding = [w for w in work if w.proposal and not w.slot.prefilling]
+        drafting = [w for w in decoding if w.slot.drafters]  # the others keep their bare tree
         for planner in (self.fixed, self.auto):
-            mine = [w for w in decoding if planner is (self.auto if w.slot.request.speculation.auto else self.fixed)]
+            mine = [w for w in drafting if planner is (self.auto if w.slot.request.speculation.auto else self.fixed)]
             if planner is None or not mine:
                 continue
             for w in mine:
                 w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
             context = sum(len(w.slot.tokens) for w in mine) // len(mine)
             plan = planner.select([w.proposal for w in mine if w.proposal], base, context)
-        if len(decoding) > 1:
-            self._share(decoding, base)
+        if len(drafting) > 1:
+            self._share(drafting, base)
         if exact is not None:
             drafted = sum(w.proposal.kept.n_drafted for w in work if w.proposal and w.proposal.kept)
             plan.width = exact.pad(max(plan.width, base + drafted)) if decoding else PROMPT_BLOCK

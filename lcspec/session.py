@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.resources
 import sys
 from dataclasses import dataclass
@@ -100,6 +101,7 @@ def open_session(
             gpu_layers=options.gpu_layers,
             progress=report(draft.name) if draft is not None else None,
         )
+        gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         with engine:
             yield Session(model, engine)
 
