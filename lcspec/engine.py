@@ -19,19 +19,18 @@ from typing import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.admission import check_request, make_ready
 from lcspec.auto import AutoPlanner
-from lcspec.certify import certificate_for
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
-from lcspec.errors import ContextOverflow, LcspecError, UnsupportedModel, UsageError
+from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats
 from lcspec.exact import PROMPT_BLOCK, Certificate, ScratchPad, in_order
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
-from lcspec.measure import keep, prepare
+from lcspec.measure import keep
 from lcspec.planner import FixedPlanner, Limits, Plan, Planner, Proposal
 from lcspec.slot import Request, Slot
 from lcspec.tree import TokenTree
-from lcspec.verify import make_verifier
 
 
 @dataclass
@@ -194,39 +193,11 @@ class Engine:
             UsageError: the request asks for something that does not exist here.
             ExactnessError: identical output cannot be promised for this model.
         """
-        if not request.prompt:
-            raise UsageError("the prompt is empty: give at least one token of text")
-        if len(request.prompt) >= self.context.n_ctx:
-            raise ContextOverflow(
-                f"the prompt has {len(request.prompt)} tokens and the context holds {self.context.n_ctx}: "
-                "shorten the prompt or raise --ctx"
-            )
-        if request.max_tokens is not None and request.max_tokens < 0:
-            raise UsageError(f"the number of tokens to generate must be 0 or more, not {request.max_tokens}")
-        request = replace(request, speculation=self._ready(request.speculation))
+        check_request(request, self.context.n_ctx)
+        request = replace(request, speculation=make_ready(self, request.speculation))
         number = next(self._numbers)
         self.waiting.append((number, request))
         return number
-
-    def _ready(self, spec: SpeculationParams) -> SpeculationParams:
-        """Check a request's speculation and make what it needs: drafters, cost curve, certificate."""
-        if not make_verifier(spec.verifier).lossless and spec.exact:
-            raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
-        if spec.exact:
-            self.certificate = self.certificate or certificate_for(self)
-        if spec.auto and self.context.branching is Branching.NONE:
-            return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
-        if spec.drafters and self.context.branching is Branching.NONE:
-            raise UnsupportedModel(
-                f"{self.model.options.path.name} has a recurrent state that cannot be taken back, so drafts cannot be "
-                "verified on it: use --speculate off"
-            )
-        for d in spec.drafters:
-            if d.name not in self.drafters:
-                self.drafters[d.name] = create(d.name, self.env)
-        if spec.auto and spec.drafters and self.auto is None:
-            self.auto = prepare(self)
-        return spec
 
     def cancel(self, number: int) -> None:
         """Stop a request between steps; it ends with reason `cancelled`."""
@@ -260,7 +231,7 @@ class Engine:
             before = slot.request
             wanted = replace(speculation, verifier=before.speculation.verifier, exact=before.speculation.exact)
             try:
-                self._swap_drafters(slot, replace(before, speculation=self._ready(wanted)))
+                self._swap_drafters(slot, replace(before, speculation=make_ready(self, wanted)))
             except LcspecError:
                 self._swap_drafters(slot, before)
                 raise

@@ -1,0 +1,63 @@
+"""What a request must pass before it is queued, and what is made ready for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lcspec.certify import certificate_for
+from lcspec.config import SpeculationParams
+from lcspec.drafters import create
+from lcspec.errors import ContextOverflow, UnsupportedModel, UsageError
+from lcspec.llama import Branching
+from lcspec.measure import prepare
+from lcspec.slot import Request
+from lcspec.verify import make_verifier
+
+if TYPE_CHECKING:
+    from lcspec.engine import Engine
+
+
+def check_request(request: Request, n_ctx: int) -> None:
+    """Refuse what cannot run in a context of `n_ctx` tokens.
+
+    Raises:
+        UsageError: the prompt is empty or the token limit negative.
+        ContextOverflow: the prompt does not fit.
+    """
+    if not request.prompt:
+        raise UsageError("the prompt is empty: give at least one token of text")
+    if len(request.prompt) >= n_ctx:
+        raise ContextOverflow(
+            f"the prompt has {len(request.prompt)} tokens and the context holds {n_ctx}: "
+            "shorten the prompt or raise --ctx"
+        )
+    if request.max_tokens is not None and request.max_tokens < 0:
+        raise UsageError(f"the number of tokens to generate must be 0 or more, not {request.max_tokens}")
+
+
+def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
+    """Check a request's speculation and make what it needs: drafters, cost curve, certificate.
+
+    Returns the parameters as they can be run: `auto` becomes plain decoding where nothing can be taken back.
+
+    Raises:
+        LcspecError: something cannot be had; the message says why.
+    """
+    if not make_verifier(spec.verifier).lossless and spec.exact:
+        raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
+    if spec.exact:
+        engine.certificate = engine.certificate or certificate_for(engine)
+    if spec.auto and engine.context.branching is Branching.NONE:
+        return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
+    if spec.drafters and engine.context.branching is Branching.NONE:
+        raise UnsupportedModel(
+            f"{engine.model.options.path.name} has a recurrent state that cannot be taken back, so drafts cannot be "
+            "verified on it: use --speculate off"
+        )
+    for d in spec.drafters:
+        if d.name not in engine.drafters:
+            engine.drafters[d.name] = create(d.name, engine.env)
+    if spec.auto and spec.drafters and engine.auto is None:
+        engine.auto = prepare(engine)
+    return spec
