@@ -146,6 +146,27 @@ def rejection(tree: TokenTree, target: Target, position: int, seed: int) -> Verd
         node, position = child, position + 1
 
 
+def _walk_best_children(
+    tree: TokenTree, target: Target, position: int, good_enough: Callable[[float, Distribution], bool]
+) -> Verdict:
+    """Keep each node's most probable child while `good_enough(its probability, p)`; then the target's own choice."""
+    node = 0
+    path: list[int] = []
+    tokens: list[int] = []
+    while True:
+        child = None
+        if tree.children(node):
+            p = target.raw(node)
+            best, candidate = max((p.prob_of(tree.tokens[c]), c) for c in tree.children(node))
+            child = candidate if good_enough(best, p) else None
+        token = tree.tokens[child] if child is not None else target.choose(node, position)
+        tokens.append(token)
+        if target.accept(token) or child is None:
+            return Verdict(path, tokens, bonus=bool(path) and not tree.children(node))
+        path.append(child)
+        node, position = child, position + 1
+
+
 def typical(
     tree: TokenTree, target: Target, position: int, seed: int, *, epsilon: float = 0.09, delta: float = 0.3
 ) -> Verdict:
@@ -154,23 +175,12 @@ def typical(
     A child is accepted when the model gives it more than min(epsilon, delta * exp(-entropy)); of several, the most
     probable one. The last token is the target's own choice.
     """
-    node = 0
-    path: list[int] = []
-    tokens: list[int] = []
-    while True:
-        child = None
-        if tree.children(node):
-            p = target.raw(node)
-            positive = p.probs[p.probs > 0]
-            threshold = min(epsilon, delta * float(np.exp((positive * np.log(positive)).sum())))
-            ranked = sorted(((p.prob_of(tree.tokens[c]), c) for c in tree.children(node)), reverse=True)
-            child = ranked[0][1] if ranked[0][0] > threshold else None
-        token = tree.tokens[child] if child is not None else target.choose(node, position)
-        tokens.append(token)
-        if target.accept(token) or child is None:
-            return Verdict(path, tokens, bonus=bool(path) and not tree.children(node))
-        path.append(child)
-        node, position = child, position + 1
+
+    def good_enough(probability: float, p: Distribution) -> bool:
+        positive = p.probs[p.probs > 0]
+        return probability > min(epsilon, delta * float(np.exp((positive * np.log(positive)).sum())))
+
+    return _walk_best_children(tree, target, position, good_enough)
 
 
 def lenient(tree: TokenTree, target: Target, position: int, seed: int, *, lenience: float = 0.5) -> Verdict:
@@ -179,21 +189,7 @@ def lenient(tree: TokenTree, target: Target, position: int, seed: int, *, lenien
     The lenience factor of Leviathan et al. 2023 (arXiv:2211.17192, A.5) in its argmax form: a drafted token is kept
     when its probability is at least `lenience` times the largest one.
     """
-    node = 0
-    path: list[int] = []
-    tokens: list[int] = []
-    while True:
-        child = None
-        if tree.children(node):
-            p = target.raw(node)
-            ranked = sorted(((p.prob_of(tree.tokens[c]), c) for c in tree.children(node)), reverse=True)
-            child = ranked[0][1] if ranked[0][0] >= lenience * float(p.probs.max()) else None
-        token = tree.tokens[child] if child is not None else target.choose(node, position)
-        tokens.append(token)
-        if target.accept(token) or child is None:
-            return Verdict(path, tokens, bonus=bool(path) and not tree.children(node))
-        path.append(child)
-        node, position = child, position + 1
+    return _walk_best_children(tree, target, position, lambda best, p: best >= lenience * float(p.probs.max()))
 
 
 Verifier = Callable[[TokenTree, Target, int, int], Verdict]
