@@ -24,7 +24,7 @@ from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.errors import LcspecError
-from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats
+from lcspec.events import Event, Failed, Finished, Prefill, RequestStats, Started, StepStats
 from lcspec.exact import PROMPT_BLOCK, Certificate, ScratchPad, in_order
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
 from lcspec.measure import keep
@@ -66,6 +66,7 @@ class Engine:
         self.drafters: dict[str, Drafter] = {}
         self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
         self.running: list[Slot] = []
+        self._gone: list[Event] = []  # last words of requests that were cancelled before they got a slot
         self._numbers = itertools.count(1)
 
     # ---------------------------------------------------------------- the loop
@@ -204,7 +205,23 @@ class Engine:
         for slot in self.running:
             if slot.id == number:
                 slot.cancelled = True
-        self.waiting = collections.deque(item for item in self.waiting if item[0] != number)
+        for item in list(self.waiting):
+            if item[0] == number:
+                self.waiting.remove(item)
+                seed = item[1].sampling.seed or 0
+                self._gone.append(Finished(number, "cancelled", None, len(item[1].prompt), 0, seed, RequestStats()))
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have anything to do."""
+        return bool(self.running or self.waiting or self._gone)
+
+    def cancel_all(self) -> None:
+        """Cancel every request, running or waiting."""
+        for slot in self.running:
+            slot.cancelled = True
+        for number, _ in list(self.waiting):
+            self.cancel(number)
 
     def forget_texts(self) -> None:
         """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more.
@@ -277,7 +294,7 @@ class Engine:
 
     def _admit(self) -> list[Event]:
         """Drop cancelled requests, then give free slots to waiting ones."""
-        events: list[Event] = []
+        events, self._gone = self._gone, []
         for slot in list(self.running):
             if slot.cancelled:
                 slot.reason = "cancelled"

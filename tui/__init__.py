@@ -1,0 +1,1 @@
+"""The terminal chat (`lcspec chat`), installed as lcspec.tui."""
