@@ -31,9 +31,7 @@ def read_chat(connection: sqlite3.Connection, chat: str) -> tuple[ChatInfo, list
     found = connection.execute(f"SELECT {', '.join(CHAT_COLUMNS)} FROM chat WHERE id = ?", (chat,)).fetchone()
     if found is None:
         return None
-    rows = connection.execute(
-        f"SELECT {', '.join(MESSAGE_COLUMNS)} FROM message WHERE chat = ? ORDER BY seq", (chat,)
-    )
+    rows = connection.execute(f"SELECT {', '.join(MESSAGE_COLUMNS)} FROM message WHERE chat = ? ORDER BY seq", (chat,))
     return chat_of(found), [(message_of(row), row["owner"]) for row in rows]
 
 
