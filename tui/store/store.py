@@ -15,7 +15,7 @@ from lcspec.paths import data_dir
 from lcspec.tui.store.chat import Chat
 from lcspec.tui.store.export import from_json
 from lcspec.tui.store.owner import Owner
-from lcspec.tui.store.queries import are_shown, preview, purge, read_chat, summaries
+from lcspec.tui.store.queries import preview, purge, read_chat, read_list
 from lcspec.tui.store.records import ChatInfo, ChatSummary, Message, SearchHit, StoreProblem, clean, new_id, now
 from lcspec.tui.store.schema import open_reader, problem_of
 from lcspec.tui.store.search import hit_of, merge, search_file
@@ -67,8 +67,8 @@ class Store:
     def chats(self, *, deleted: bool = False) -> list[ChatSummary]:
         """All chats that have messages, the one used last first; `deleted` lists the deleted ones instead."""
         pending = self._writer.pending()
-        found = {s.info.id: s for s in self._read(summaries) or []}
-        shown = self._read(lambda c: are_shown(c, list(pending.messages))) or {}
+        summaries, shown = self._read(lambda c: read_list(c, list(pending.messages))) or ([], {})
+        found = {s.info.id: s for s in summaries}
         for info in pending.chats.values():
             old = found.get(info.id)
             found[info.id] = ChatSummary(info, 0, "") if old is None else replace(old, info=info)
