@@ -155,7 +155,13 @@ def refused(path: Path, **limits: int) -> str:
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for data in (b"GGUF\0\0", bytes(range(256)), b"\x89PNG\r\n\x1a\n" + os.urandom(2000), b"abc\0def", b"\x01\x02" * 50):
+    for data in (
+        b"GGUF\0\0",
+        bytes(range(256)),
+        b"\x89PNG\r\n\x1a\n" + os.urandom(2000),
+        b"abc\0def",
+        b"\x01\x02" * 50,
+    ):
         path.write_bytes(data)
         assert "not text" in refused(path)
 
