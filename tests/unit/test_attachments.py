@@ -217,7 +217,10 @@ def test_any_bytes_are_text_or_refused(tmp_path_factory: pytest.TempPathFactory,
     assert "\0" not in text and "\r" not in text
 
 
-@given(st.dictionaries(st.sampled_from(["name", "path", "text", "n_bytes", "encoding"]), st.one_of(st.none(), st.text(), st.integers())))  # fmt: skip
+FIELDS = st.sampled_from(["name", "path", "text", "n_bytes", "encoding"])
+
+
+@given(st.dictionaries(FIELDS, st.one_of(st.none(), st.text(), st.integers())))
 def test_stored_nonsense_is_still_an_attachment(data: dict[str, object]) -> None:
     found = Attachment.from_dict(data)
     assert Attachment.from_dict(found.as_dict()) == found
