@@ -327,7 +327,7 @@ TOML = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, TOML, max_size=6), st.booleans(), st.sampled_from(["a", "b c", "ü"]))
 def test_any_toml_is_read_and_saved_without_loss(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], lens: bool, name: str

@@ -120,7 +120,7 @@ JSON = st.recursive(
 FIELDS = ("id", "parent", "role", "text", "state", "spans", "attachments", "seed", "tokens", "stats", "created")
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(
     st.one_of(JSON, st.lists(st.dictionaries(st.sampled_from(FIELDS), JSON, max_size=8), max_size=4)),
     st.dictionaries(st.sampled_from(("title", "leaf", "system", "model", "created")), JSON),
