@@ -37,7 +37,9 @@ class Sampler:
 
         Raises:
             GrammarError: the grammar does not compile.
+            SamplingError: the logit bias names a token that is not in the vocabulary.
         """
+        params.check_vocabulary(vocab.n_tokens)
         self.vocab = vocab
         self.params = params
         self.seed = seed
@@ -168,7 +170,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
 
     if params.logit_bias:
         biases = (C.llama_logit_bias * len(params.logit_bias))()
-        for slot, (token, bias) in zip(biases, params.logit_bias.items()):
+        for slot, (token, bias) in zip(biases, params.logit_bias):
             slot.token, slot.bias = int(token), float(bias)
         add(C.llama_sampler_init_logit_bias(vocab.n_tokens, len(biases), biases))
     if params.repeat_penalty != 1.0 or params.frequency_penalty or params.presence_penalty:

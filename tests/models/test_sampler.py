@@ -40,7 +40,7 @@ def library_distribution(
     samplers = []
     if params.logit_bias:
         bias = (ll.llama_logit_bias * len(params.logit_bias))(
-            *[ll.llama_logit_bias(token, value) for token, value in params.logit_bias.items()]
+            *[ll.llama_logit_bias(token, value) for token, value in params.logit_bias]
         )
         samplers.append(ll.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), bias))
     samplers += [
@@ -89,7 +89,7 @@ def library_distribution(
         {"repeat_penalty": 1.5, "repeat_last_n": 0},
         {"frequency_penalty": 0.7},
         {"presence_penalty": -1.2},
-        {"logit_bias": {7: 5.0, 12: -100.0}},
+        {"logit_bias": ((7, 5.0), (12, -100.0))},
         {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
         {"temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "repeat_penalty": 1.2, "presence_penalty": 0.4},
     ],
@@ -112,7 +112,7 @@ def test_the_distribution_is_the_library_s(vocab: Vocab, changes: dict[str, Any]
     sampler.close()
 
 
-@pytest.mark.parametrize("changes", [{}, {"repeat_penalty": 1.8}, {"logit_bias": {3: 50.0}}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"repeat_penalty": 1.8}, {"logit_bias": ((3, 50.0),)}], ids=str)
 def test_temperature_0_takes_the_most_probable(vocab: Vocab, changes: dict[str, Any]) -> None:
     params = SamplingParams(temperature=0.0, **changes)
     sampler = Sampler(vocab, params, 1)

@@ -281,7 +281,7 @@ def test_ranges(name: str, good: list[Any], bad: list[Any]) -> None:
         (SamplingParams(temperature=0.0, frequency_penalty=0.1), True, False),
         (SamplingParams(temperature=0.0, presence_penalty=0.1), True, False),
         (SamplingParams(temperature=0.0, dry_multiplier=0.8), True, False),
-        (SamplingParams(temperature=0.0, logit_bias={3: 1.0}), True, False),
+        (SamplingParams(temperature=0.0, logit_bias=((3, 1.0),)), True, False),
         (SamplingParams(temperature=0.0, grammar='root ::= "a"'), True, False),
     ],
 )
