@@ -89,13 +89,28 @@ class Session:
             UsageError: a text is empty.
             LcspecError: something else went wrong; the message says what to do.
         """
+        for found in self.embed_in_pieces(texts):
+            if found is not None:
+                return found
+        raise AssertionError("the last piece is the answer")
+
+    def embed_in_pieces(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.float32], list[int]] | None]:
+        """`embed` for a thread that has other things to do: yields None after every decode, then the answer."""
         from lcspec.llama.embedder import Embedder
 
         ids = [self.model.vocab.tokenize(text) for text in texts]
         if self._embedder is None:
             context = self.engine.context
             self._embedder = Embedder(self.model, context.n_ctx, context.n_threads)
-        return self._embedder.embed(ids), [len(i) for i in ids]
+        embedder, rows = self._embedder, []
+        embedder.check(ids)
+        for tokens in ids:
+            for row in embedder.embed(tokens):
+                if row is None:
+                    yield None
+                else:
+                    rows.append(row)
+        yield embedder.stack(rows), [len(i) for i in ids]
 
     def close(self) -> None:
         """Free what `embed` made (the engine and the model belong to `open_session`)."""
