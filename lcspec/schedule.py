@@ -109,7 +109,8 @@ class Scheduler:
     def _bare(self) -> list[Staged]:
         """Everybody's part without drafts: pending tokens first, then what prompts may take beside them."""
         engine = self.engine
-        ready, reading = [], []
+        ready: list[Slot] = []
+        reading: list[Slot] = []
         wanted: dict[int, int] = {}  # slot -> tokens another slot waits for
         for slot in engine.running:
             if slot.follows is not None:

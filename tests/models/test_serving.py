@@ -396,5 +396,3 @@ def test_windows_are_shared(sliding_window: Path) -> None:
         assert [f.started.reused for f in found] == [0, len(prompt) - 1, len(prompt) - 1]
     expected = alone(sliding_window, request(prompt, "off", 20)).ids
     assert all(f.ids == expected for f in found)
-
-

@@ -53,7 +53,7 @@ def test_steps_with_a_prompt_end_in_time_and_use_it(name: str, slots: int, known
     pace.observe(512, took[511])  # the first prompt had the machine for itself
     limit = max(STALL * took[slots - 1], UNNOTICED)
     late, widths = 0, []
-    for step in range(40):
+    for _ in range(40):
         room = max(1, min(512, pace.room(slots, slots, 0, curve)))
         seconds = took[slots + room - 1] * rng.lognormvariate(0, 0.03)
         pace.observe(slots + room, seconds)
