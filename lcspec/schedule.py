@@ -60,7 +60,8 @@ class Scheduler:
             for w in mine:
                 w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
             context = sum(len(w.slot.tokens) for w in mine) // len(mine)
-            plan = planner.select([w.proposal for w in mine if w.proposal], base, context)
+            streams = sum(w.decodes for w in work)
+            plan = planner.select([w.proposal for w in mine if w.proposal], base, context, streams)
         if len(drafting) > 1:
             self._share(drafting, base)
         if exact is not None:
