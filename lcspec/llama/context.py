@@ -62,6 +62,8 @@ class Context:
         params.type_k = params.type_v = GGML_TYPES[options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
         params.embeddings = options.embeddings
+        if options.embeddings:
+            params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
         params.no_perf = True
         params.swa_full = True
         params.kv_unified = True
@@ -72,7 +74,7 @@ class Context:
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "
                 "try a smaller --ctx, fewer --gpu-layers, or --kv-type q8_0"
             )
-        self.memory = C.llama_get_memory(self.handle)
+        self.memory = C.llama_get_memory(self.handle)  # None: an encoder, which generates nothing
         self.n_batch = int(params.n_batch)
         self.max_rollback = self.n_ctx if attention_only else int(C.llama_n_rs_seq(self.handle))
         if attention_only:
