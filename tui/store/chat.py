@@ -159,6 +159,15 @@ class Chat:
         """Delete the whole chat, or undo that (`Store.delete`)."""
         self._change(deleted=now() if deleted else None)
 
+    def write_all(self) -> None:
+        """Hand everything to the writer once more. May be called from any thread."""
+        messages = list(self.tree.everything.values())
+        live = dict(self._live)
+        if messages:
+            self._writer.put_chat(self.info)
+        for message in messages:
+            self._writer.put_message(live[message.id].message if message.id in live else message)
+
     # ------------------------------------------------------------ inside
 
     def _add(self, message: Message) -> None:
