@@ -31,7 +31,6 @@ class Answer:
         self._length = len(message.text)
         self._spans: list[Span] = list(message.spans)
         self._tokens = 0
-        writer.put_message(message)
 
     def append(self, pieces: Sequence[Piece], tokens: int = 0) -> None:
         """Add text with its drafters, and the number of tokens it came from. Nothing happens once it is finished."""

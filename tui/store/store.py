@@ -133,9 +133,7 @@ class Store:
             ExportError: the text is not one.
         """
         info, messages = from_json(text)
-        self._writer.put_chat(info, bump=True)
-        for message in messages:
-            self._writer.put_message(message)
+        self._writer.put_chat(info, bump=True, messages=messages)
         return self._opened(Chat(info, messages, self._writer))
 
     def search(self, text: str, limit: int = 50) -> list[SearchHit]:

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, Protocol
+from typing import Callable, Iterable, Iterator, Protocol, Sequence
 
 from lcspec.tui.store.records import ChatInfo, Message, StoreProblem
 from lcspec.tui.store.rows import CHAT_COLUMNS, UPSERT_MESSAGE, chat_row, message_row, upsert_chat
@@ -92,9 +92,18 @@ class Writer:
 
     # ------------------------------------------------------------ any thread
 
-    def put_chat(self, info: ChatInfo, fields: Iterable[str] = CHAT_COLUMNS, *, bump: bool = False) -> None:
-        """Write a chat's `fields` soon; `bump` makes it the one used last."""
+    def put_chat(
+        self,
+        info: ChatInfo,
+        fields: Iterable[str] = CHAT_COLUMNS,
+        *,
+        bump: bool = False,
+        messages: Sequence[Message] = (),
+    ) -> None:
+        """Write a chat's `fields` soon; `bump` makes it the one used last. `messages` are written in the same
+        transaction: a message without its chat would never be seen again."""
         with self._changed:
+            self._messages.update((message.id, message) for message in messages)
             # taken out and put in again when it is used, so that the order is that of use
             old = self._chats.pop(info.id, None) if bump else self._chats.get(info.id)
             changed = frozenset(fields) | (old.fields if old else frozenset())
@@ -120,12 +129,14 @@ class Writer:
     def pending(self) -> Pending:
         """What may not be on disk yet."""
         with self._changed:
-            chats = {k: c for k, c in self._writing[0].items() if k not in self._chats} | self._chats
+            chats = {**self._writing[0], **self._chats}
             messages = {**self._writing[1], **self._messages}
+            later = [k for k, c in self._chats.items() if c.bump]
+            used = [k for k, c in self._writing[0].items() if c.bump and k not in later] + later
         return Pending(
             {k: c.info for k, c in chats.items()},
             {k: _now(m) for k, m in messages.items()},
-            [k for k, c in chats.items() if c.bump],
+            used,
         )
 
     def flush(self, timeout: float | None = None) -> bool:
