@@ -75,10 +75,11 @@ class Answer:
         self._on_finish(message)
         return message
 
-    def mark_deleted(self, deleted: bool) -> None:
-        """For Chat.remove and restore."""
+    def mark_deleted(self, deleted: bool) -> Message:
+        """For Chat.remove and restore; returns the message."""
         with self._lock:
-            self._base = replace(self._base, deleted=deleted)
+            self._change(deleted=deleted)
+            return self._snapshot()
 
     @property
     def message(self) -> Message:

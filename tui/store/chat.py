@@ -184,9 +184,10 @@ class Chat:
     def _set_deleted(self, messages: Sequence[str], deleted: bool) -> None:
         for number in messages:
             live = self._live.get(number)
-            if live is not None:
-                live.mark_deleted(deleted)
-            message = replace(self.message(number), deleted=deleted, updated=now())
+            if live is None:
+                message = replace(self.tree.get(number), deleted=deleted, updated=now())
+            else:
+                message = live.mark_deleted(deleted)
             self.tree.put(message)
             self._writer.put_message(message)
 
