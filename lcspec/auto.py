@@ -22,9 +22,10 @@ from typing import TYPE_CHECKING, Iterable, Sequence
 
 from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.cost import CostCurve
-from lcspec.drafters.base import Budget, Drafter
+from lcspec.drafters.base import Budget, Drafter, branch_of
 from lcspec.planner import Limits, Plan, Proposal, ask
 from lcspec.tree import TokenTree
+from lcspec.window import Sizer
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -117,6 +118,7 @@ class AutoPlanner:
         self.curve = curve
         self.acceptance = acceptance or Acceptance()
         self.records: dict[str, DrafterRecord] = {}
+        self.windows = Sizer()
         self.decode_seconds = 0.0
         self.probe_credit = 0.0
         self._offsets: dict[int, Offsets] = {}
@@ -133,6 +135,8 @@ class AutoPlanner:
         self._narrowest = 0.0
         self._tokens = 0
         self._drafting = 0.0
+        self._used = 0
+        self._tokens_a_second = 0.0
 
     @property
     def speedup(self) -> float | None:
@@ -158,7 +162,8 @@ class AutoPlanner:
             for drafter in slot.drafters:
                 bit = slot.bit_of(drafter)
                 if not drafter.costly:
-                    ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, branch, bit), tree)
+                    width = 1 if branch == 1 else branch_of(drafter, branch)
+                    ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
             self._thinking += TIME_RATE * (time.perf_counter() - start - self._thinking)
             for drafter in slot.drafters:
                 if drafter.costly:
@@ -179,7 +184,8 @@ class AutoPlanner:
             for p in proposals:
                 p.kept = TokenTree.root(p.tree.tokens[0])
             return Plan(tokens=float(slots))
-        pool: list[tuple[float, int, int]] = []  # (-P, proposal, node): parents sort before their children
+        # (-tokens a row, rows, proposal, node), node 0 standing for a column of probes. Parents sort before children.
+        pool: list[tuple[float, int, int, int]] = []
         need = base
         expected = float(slots)
         for i, p in enumerate(proposals):
@@ -194,44 +200,59 @@ class AutoPlanner:
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
-                pool += [(-reach[v], i, v) for v in range(1, len(p.tree))]
+                pool += [(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
+        self._tokens_a_second = (self.speedup or 1.0) * slots / self._narrowest
+        offers = self.windows.offers(proposals, self._costs, need, self._tokens_a_second)
+        pool += [(-offer.tokens / offer.rows, offer.rows, offer.proposal, 0) for offer in offers]
         pool.sort()
-        considered = []
-        for n, negative in enumerate([0.0, *(entry[0] for entry in pool[:room])]):
-            if need + n not in self._costs:
-                break
-            expected -= negative
-            considered.append((need - base + n, expected, self._costs[need + n][0]))
-        best_n, best_expected = self._choose(considered, slots)
-        if best_n == 0 and slots == 1 and self._rest == 0:
+        taken, promise, wide = [], expected, need
+        considered = [(need - base, expected, self._costs[need][0])] if need in self._costs else []
+        for entry in pool:
+            if wide - need + entry[1] <= room and wide + entry[1] in self._costs:
+                wide, promise = wide + entry[1], promise - entry[0] * entry[1]
+                taken.append(entry)
+                considered.append((wide - base, promise, self._costs[wide][0]))
+        best = self._choose(considered, slots)
+        expected -= sum(entry[0] for entry in taken[:best] if entry[3])
+        used = need + sum(entry[1] for entry in taken[:best])
+        seconds, width = self._costs.get(used, (0.0, 0))
+        # Rows that the step has anyway, because a wider one is cheaper, go to the columns that come next.
+        spare = [entry for entry in taken[best:] if not entry[3]]
+        while spare and used + spare[0][1] <= width:
+            used += spare[0][1]
+            taken[:best] = [*taken[:best], spare.pop(0)]
+            best += 1
+        if best == 0 and slots == 1 and self._rest == 0:
             # Nothing pays at the moment. Where a decode is so short that asking costs a share of it, ask less often.
             self._rest = min(MAX_REST, int(self._thinking / (THINKING_SHARE * self._narrowest)))
         for i, p in enumerate(proposals):
+            mine = [entry for entry in taken[:best] if entry[2] == i]
+            columns = [entry[1] for entry in mine if not entry[3]]
+            p.probe_rows = sum(columns)
             if p.kept is None:
-                keep = [v for _, j, v in pool[:best_n] if j == i]
-                whole = len(keep) == p.tree.n_drafted
-                p.kept = (p.tree if whole else p.tree.pruned(keep)).with_leaves(p.limits.leaves)
-        used = base + sum(p.kept.n_drafted for p in proposals if p.kept is not None)
-        seconds, width = self._costs.get(used, (0.0, 0))
-        return Plan(width, best_expected, seconds, considered)
+                whole = len(mine) - len(columns) == p.tree.n_drafted
+                kept = p.tree if whole else p.tree.pruned([entry[3] for entry in mine])
+                p.kept = kept.with_leaves(p.limits.leaves - len(columns))
+        self._used = used
+        return Plan(width, expected, seconds, considered)
 
-    def _choose(self, considered: Sequence[tuple[int, float, float]], slots: int) -> tuple[int, float]:
-        """The best of (nodes, tokens, seconds) by the module's rule: its index, and its tokens."""
+    def _choose(self, considered: Sequence[tuple[int, float, float]], slots: int) -> int:
+        """The index of the best of (nodes, tokens, seconds) by the module's rule."""
         if not considered:
-            return 0, float(slots)
+            return 0
         speedup = self.speedup
         if speedup is None:
             price = max(tokens / seconds for _, tokens, seconds in considered)
         else:
             price = speedup * slots / self._narrowest
-        best = max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
-        return best, considered[best][1]
+        return max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose fate is known, kept or not."""
         tree, slot = proposal.tree, proposal.slot
         self._tokens += len(tokens)
         self._drafting += proposal.seconds
+        self.windows.learn(proposal, self._saved, self._tokens_a_second)
         if not tree.n_drafted:
             return
         only = -1
@@ -255,6 +276,7 @@ class AutoPlanner:
         """Correct the cost curve and the long-run rate."""
         self.curve.observe(width, context, seconds)
         self.decode_seconds += seconds
+        self.windows.timed(seconds)
         self.probe_credit = min(self.probe_credit + PROBE_SHARE * seconds, PROBE_SHARE * PROBE_SAVING * seconds)
         self._table_age += 1
         if self._table_age >= TABLE_STEPS:
@@ -266,6 +288,11 @@ class AutoPlanner:
             self._emitted = self._emitted * keep + self._tokens
             self._plain = self._plain * keep + plain
             self._tokens, self._drafting = 0, 0.0
+
+    def _saved(self, nodes: int) -> float:
+        """Seconds that the step at hand would have taken less with so many nodes fewer."""
+        costs = self._costs
+        return costs[self._used][0] - costs[self._used - nodes][0] if self._used in costs else 0.0
 
     def offsets(self, slot: Slot) -> Offsets:
         """The request's own acceptance correction."""
