@@ -17,11 +17,11 @@ from __future__ import annotations
 import bisect
 import operator
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Iterable, Sequence
+from typing import TYPE_CHECKING, Iterable, NamedTuple, Sequence
 
 from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.cost import CostCurve
+from lcspec.costly import ENOUGH_ASKS, ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.drafters.base import Budget, Drafter, branch_of
 from lcspec.planner import Limits, Plan, Proposal, ask
 from lcspec.tree import TokenTree
@@ -37,14 +37,6 @@ PROBE_SAVING = 64
 PROBE_EVERY = 4
 # Longest draft that is considered when it is decided whether to ask a costly drafter at all.
 LOOKAHEAD = 16
-# How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
-RATE = 0.015
-TIME_RATE = 0.1
-GAIN_RATE = 0.05
-PROBE_GAIN_RATE = 0.2
-# Asks after which their measured gain decides whether to ask again, instead of an imagined chain.
-ENOUGH_ASKS = 4
-ENOUGH_TESTS = 8
 # What a step gains without asking (tokens): asking is judged apart below, between and above these.
 GAIN_BUCKETS = (0.25, 1.0)
 # The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
@@ -56,58 +48,22 @@ TABLE_CONTEXT = 64
 # Share of a decode that asking free drafters may take while nothing pays, and the longest rest from asking, in steps.
 THINKING_SHARE = 0.02
 MAX_REST = 16
-# What a costly drafter is believed to be worth before anything is known.
-FIRST_GUESS = 0.7
 # Nodes asked from a drafter that costs nothing.
 FREE_NODES = 24
 FREE_BRANCH = 3
 
 
-@dataclass
-class DrafterRecord:
-    """Running figures of a costly drafter.
+class _Item(NamedTuple):
+    """What may go into a step, in the order of its worth (parents before their children): the worth is *minus* the
+    tokens a row is expected to bring; `node` is a drafted node of the proposal's tree, or COLUMN for one of probes."""
 
-    Attributes:
-        acceptance: how often its best child is right, given that the parent was.
-        tested: observations behind that.
-        level_seconds: what a level costs.
-        since_asked: steps since it was asked.
-        gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it.
-    """
+    worth: float
+    rows: int
+    proposal: int
+    node: int
 
-    acceptance: float = FIRST_GUESS
-    tested: int = 0
-    level_seconds: float = 0.0
-    since_asked: int = 0
-    gains: dict[int, list[float]] = field(default_factory=dict)
 
-    @property
-    def hope(self) -> float:
-        """Its acceptance, as high as it may well be: a drafter nobody knows yet deserves to be tried."""
-        return min(0.98, self.acceptance + 1.0 / (self.tested + 3))
-
-    def saw(self, hit: bool) -> None:
-        """Its best child was tested."""
-        self.tested += 1
-        self.acceptance += max(RATE, 1.0 / (self.tested + 3)) * (float(hit) - self.acceptance)
-
-    def took(self, seconds: float) -> None:
-        """A level took `seconds`. Follows downwards faster: after a pause the first level also catches up."""
-        faster = seconds < self.level_seconds
-        rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
-        self.level_seconds += rate * (seconds - self.level_seconds)
-
-    def gained(self, bucket: int, tokens: float, probe: bool) -> None:
-        """An ask gained `tokens`."""
-        entry = self.gains.setdefault(bucket, [0.0, 0.0])
-        entry[1] += 1.0
-        entry[0] += max(PROBE_GAIN_RATE if probe else GAIN_RATE, 1.0 / entry[1]) * (tokens - entry[0])
-
-    def renew(self) -> None:
-        """A new request: what the earlier ones taught counts for less."""
-        self.tested = min(self.tested, ENOUGH_TESTS)
-        for entry in self.gains.values():
-            entry[1] = min(entry[1], float(ENOUGH_ASKS))
+COLUMN = 0
 
 
 class AutoPlanner:
@@ -184,8 +140,7 @@ class AutoPlanner:
             for p in proposals:
                 p.kept = TokenTree.root(p.tree.tokens[0])
             return Plan(tokens=float(slots))
-        # (-tokens a row, rows, proposal, node), node 0 standing for a column of probes. Parents sort before children.
-        pool: list[tuple[float, int, int, int]] = []
+        pool: list[_Item] = []
         need = base
         expected = float(slots)
         for i, p in enumerate(proposals):
@@ -200,52 +155,55 @@ class AutoPlanner:
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
-                pool += [(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
+                pool += [_Item(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
         self._tokens_a_second = (self.speedup or 1.0) * slots / self._narrowest
         offers = self.windows.offers(proposals, self._costs, need, self._tokens_a_second)
-        pool += [(-offer.tokens / offer.rows, offer.rows, offer.proposal, 0) for offer in offers]
-        pool.sort()
-        taken, promise, wide = [], expected, need
-        considered = [(need - base, expected, self._costs[need][0])] if need in self._costs else []
-        for entry in pool:
-            if wide - need + entry[1] <= room and wide + entry[1] in self._costs:
-                wide, promise = wide + entry[1], promise - entry[0] * entry[1]
-                taken.append(entry)
-                considered.append((wide - base, promise, self._costs[wide][0]))
-        best = self._choose(considered, slots)
-        expected -= sum(entry[0] for entry in taken[:best] if entry[3])
-        used = need + sum(entry[1] for entry in taken[:best])
-        seconds, width = self._costs.get(used, (0.0, 0))
-        # Rows that the step has anyway, because a wider one is cheaper, go to the columns that come next.
-        spare = [entry for entry in taken[best:] if not entry[3]]
-        while spare and used + spare[0][1] <= width:
-            used += spare[0][1]
-            taken[:best] = [*taken[:best], spare.pop(0)]
-            best += 1
-        if best == 0 and slots == 1 and self._rest == 0:
+        pool += [_Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
+        chosen, considered = self._choose(sorted(pool), base, need, room, expected)
+        used = need + sum(item.rows for item in chosen)
+        if not chosen and slots == 1 and self._rest == 0:
             # Nothing pays at the moment. Where a decode is so short that asking costs a share of it, ask less often.
             self._rest = min(MAX_REST, int(self._thinking / (THINKING_SHARE * self._narrowest)))
         for i, p in enumerate(proposals):
-            mine = [entry for entry in taken[:best] if entry[2] == i]
-            columns = [entry[1] for entry in mine if not entry[3]]
+            nodes = [item.node for item in chosen if item.proposal == i and item.node != COLUMN]
+            columns = [item.rows for item in chosen if item.proposal == i and item.node == COLUMN]
             p.probe_rows = sum(columns)
             if p.kept is None:
-                whole = len(mine) - len(columns) == p.tree.n_drafted
-                kept = p.tree if whole else p.tree.pruned([entry[3] for entry in mine])
+                kept = p.tree if len(nodes) == p.tree.n_drafted else p.tree.pruned(nodes)
                 p.kept = kept.with_leaves(p.limits.leaves - len(columns))
         self._used = used
+        expected -= sum(item.worth for item in chosen if item.node != COLUMN)
+        seconds, width = self._costs.get(used, (0.0, 0))
         return Plan(width, expected, seconds, considered)
 
-    def _choose(self, considered: Sequence[tuple[int, float, float]], slots: int) -> int:
-        """The index of the best of (nodes, tokens, seconds) by the module's rule."""
-        if not considered:
-            return 0
-        speedup = self.speedup
-        if speedup is None:
+    def _choose(
+        self, pool: Sequence[_Item], base: int, need: int, room: int, tokens: float
+    ) -> tuple[list[_Item], list[tuple[int, float, float]]]:
+        """The beginning of `pool` that is best by the module's rule, and all beginnings that were considered.
+
+        `need` rows and `tokens` are there in any case, `base` of the rows for pending tokens; `room` more may be taken.
+        """
+        costs = self._costs
+        if need not in costs:
+            return [], []
+        taken, wide = list[_Item](), need
+        considered = [(need - base, tokens, costs[need][0])]
+        for item in pool:
+            if wide - need + item.rows <= room and wide + item.rows in costs:
+                taken.append(item)
+                wide, tokens = wide + item.rows, tokens - item.worth * item.rows
+                considered.append((wide - base, tokens, costs[wide][0]))
+        price = self._tokens_a_second
+        if self.speedup is None:
             price = max(tokens / seconds for _, tokens, seconds in considered)
-        else:
-            price = speedup * slots / self._narrowest
-        return max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
+        best = max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
+        chosen, used = taken[:best], base + considered[best][0]
+        # Rows that the step has anyway, because a wider one is cheaper, go to the columns that come next.
+        for item in taken[best:]:
+            if item.node == COLUMN and used + item.rows <= costs[used][1]:
+                chosen.append(item)
+                used += item.rows
+        return chosen, considered
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose fate is known, kept or not."""

@@ -222,11 +222,15 @@ class TokenTree:
         if not any(window.n_drafted for window in windows):
             return self
         out = TokenTree(
-            *(list(column) for column in (self.tokens, self.parents, self.depths, self.probs, self.sources)),
-            features=list(self.features),
-            trials=self.trials,
-            probes=self.probes,
-            _children=list(self._children),
+            list(self.tokens),
+            list(self.parents),
+            list(self.depths),
+            list(self.probs),
+            list(self.sources),
+            list(self.features),
+            self.trials,
+            self.probes,
+            list(self._children),
         )
         for window in windows:
             if window.tokens[0] != self.tokens[0]:

@@ -50,7 +50,9 @@ class FlatCurve(CostCurve):
 def common(command: Any) -> Any:
     """Options of both commands."""
     for option in (
-        click.option("--model", type=click.Path(exists=True, path_type=Path), help="Target GGUF (default: the bundled)."),
+        click.option(
+            "--model", type=click.Path(exists=True, path_type=Path), help="Target GGUF (default: the bundled)."
+        ),
         click.option("--prompts", "prompt_file", type=click.Path(exists=True, path_type=Path), help="JSON lines."),
         click.option("--limit", default=20, show_default=True, type=click.IntRange(1)),
         click.option("-n", "n_tokens", default=128, show_default=True, type=click.IntRange(8)),

@@ -100,7 +100,9 @@ def verify(target: Target, text: Sequence[int], tree: TokenTree) -> Verdict:
         node = child
 
 
-def step(target: Target, view: Any, planner: Planner, limits: Limits, pool: SequencePool) -> tuple[Proposal, Verdict, int]:
+def step(
+    target: Target, view: Any, planner: Planner, limits: Limits, pool: SequencePool
+) -> tuple[Proposal, Verdict, int]:
     """One step of one slot as the engine does it; returns what was proposed, the verdict, and the batch's width."""
     p = planner.propose(view, limits, 0)
     plan = planner.select([p], 1, len(view.tokens))

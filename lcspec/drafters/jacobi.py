@@ -2,8 +2,9 @@
 next block (Santilli et al. 2023, arXiv:2305.10427).
 
 The degenerate case of lookahead decoding, n = 2: nothing but the trunk is left. As no n-grams are collected, the trunk
-itself is verified. A guess that an iteration does not change has reached its *fixed point*; where everything before it
-has as well, it is what greedy decoding gives.
+itself is verified. A guess that an iteration does not change has reached a *fixed point*. As far as all guesses from
+the first on have, they are what greedy decoding gives, and a greedy verifier accepts exactly these. Behind a wrong
+guess a fixed point is only likelier to be right, which is said to the planner.
 """
 
 from __future__ import annotations
@@ -106,11 +107,6 @@ class JacobiDrafter:
         fixed = [a == g for a, g in zip(state.answers, state.guesses)] + [False] * len(answers)
         state.guesses, state.fixed = answers[len(verdict.tokens) :], fixed[len(verdict.tokens) : len(answers)]
         state.answers = []
-
-    def converged(self, slot: SlotView) -> int:
-        """How many guesses in a row have reached their fixed point."""
-        fixed = self._slots[slot.id].fixed
-        return fixed.index(False) if False in fixed else len(fixed)
 
     def feeding(self, slot: SlotView) -> Feeding:
         """It has no probes."""

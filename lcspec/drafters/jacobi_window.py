@@ -21,7 +21,7 @@ MAX_KEYS = 20_000
 
 @dataclass
 class Entry:
-    """What is known of an n-gram: the step of its birth, how often it was collected, how often it was right."""
+    """What is known of an n-gram: where in the text it came up first, how often it was collected, how often it was right."""
 
     born: int
     seen: int = 1
@@ -46,6 +46,7 @@ class NgramPool:
         known = grams.get(gram)
         if known is not None:
             known.seen += 1
+            known.born = min(known.born, now)
             grams.move_to_end(gram)
             return False
         grams[gram] = Entry(now)
@@ -159,8 +160,8 @@ class JacobiWindow:
                 by_start.setdefault(start, column)
         self.at += len(emitted)
         self.height, self.columns = grown, []
-        while (column := by_start.get(self.at + len(self.columns))) is not None:
-            self.columns.append(column)
+        while self.at + len(self.columns) in by_start:
+            self.columns.append(by_start[self.at + len(self.columns)])
         if self.columns:
             self.columns[0][0] = emitted[-1]
         self._known = {p: t for p, t in self._known.items() if p > self.at}

@@ -1,7 +1,7 @@
 """Lookahead decoding: no draft model at all (Fu et al. 2024, arXiv:2402.02057).
 
-A window of Jacobi guesses rides along in the target's batches as probes; the n-grams it gives are kept in a pool, and
-those that begin with the pending token are drafted as an ordinary tree. docs/lookahead.md has the picture.
+A window of Jacobi guesses rides along in the target's batches as probes; the n-grams it gives are kept in a pool, with
+those of the answer itself, and the ones that begin with the pending token are drafted as an ordinary tree. docs/lookahead.md has the picture.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ class _State:
     window: JacobiWindow
     pool: NgramPool
     width: int
+    read: int  # tokens of the text up to which n-grams have been taken from it
     bit: int = 0
     asked: dict[int, int] = field(default_factory=dict)  # node of the window -> index among those asked for
     top_nodes: list[int] = field(default_factory=list)
@@ -62,18 +63,18 @@ class LookaheadDrafter:
         """Begin with an empty window, its first guesses being tokens of the prompt.
 
         Options: `w` columns (`auto`, the default: the planner chooses, 0 included), `n` tokens an n-gram, `g` n-grams
-        a token, `pool_from_prompt` (begin with the prompt's n-grams), `nodes`.
+        a token, `pool_from_prompt` (begin with the prompt's n-grams; those of the answer are always taken), `nodes`.
         """
         spec.check_keys({"w", "n", "g", "pool_from_prompt", "nodes"})
         auto = spec.options.get("w", "auto") == "auto"
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
         pool = NgramPool(spec.integer("g", DEFAULT_G, 1, 64))
         prompt = list(slot.tokens)
-        if spec.integer("pool_from_prompt", 0, 0, 1):
-            pool.add_text(prompt, n, now=-YOUNG)
+        read = 0 if spec.integer("pool_from_prompt", 0, 0, 1) else len(prompt) - 1
         rng = random.Random(len(prompt))
         window = JacobiWindow(n, lambda position: rng.choice(prompt))
-        self._slots[slot.id] = _State(window, pool, 0 if auto else spec.integer("w", 0, 1, MAX_W))
+        self._slots[slot.id] = _State(window, pool, 0 if auto else spec.integer("w", 0, 1, MAX_W), read)
+        self._read(slot)
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
         """The n-grams that begin with the pending token, as one tree; those used last weigh most."""
@@ -138,6 +139,15 @@ class LookaheadDrafter:
         for first, gram in state.window.advance(state.tops, emitted):
             state.pool.add(first, gram, at)
         state.tops = []
+        self._read(slot)
+
+    def _read(self, slot: SlotView) -> None:
+        """Take the n-grams of the text itself that are complete by now: what was written may be written again."""
+        state = self._slots[slot.id]
+        n, text = state.window.n, slot.tokens
+        if len(text) - state.read >= n:
+            state.pool.add_text(text[state.read :], n, now=-YOUNG)
+            state.read = len(text) - n + 1
 
     @staticmethod
     def _gained(state: _State, tree: TokenTree, verdict: Verdict, at: int) -> float:

@@ -128,7 +128,9 @@ def test_the_mask_is_the_paper_s_on_the_sequence_ids(width: int, n: int) -> None
     # What each probe may see, said as the paper says it: by level and column.
     trunk = [7, *(100 * (i + 1) for i in range(1, width))]
     for node in range(len(tree)):
-        seen = [tree.tokens[v] for v in range(len(tree)) if sets[node][0] in sets[v] and tree.depths[v] <= tree.depths[node]]
+        seen = [
+            tree.tokens[v] for v in range(len(tree)) if sets[node][0] in sets[v] and tree.depths[v] <= tree.depths[node]
+        ]
         token = tree.tokens[node]
         if node < drafts:
             assert all(t < 100 for t in seen)

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from lcspec.acceptance import Acceptance, Offsets
 from lcspec.auto import AutoPlanner
 from lcspec.config import DrafterSpec
 from lcspec.cost import CostCurve
@@ -161,7 +162,9 @@ def test_drafts_and_columns_compete_for_rows() -> None:
 
 def test_a_plan_promises_this_step_s_tokens_only() -> None:
     p, plan = selected(FLAT, TokenTree.chain(2, [9], [0.5]), worth=0.3)
-    estimate = 1 + AutoPlanner(curve_of(FLAT)).acceptance.path_probs(p.tree, cast(Any, SimpleNamespace(by_source={})))[1]
+    estimate = (
+        1 + AutoPlanner(curve_of(FLAT)).acceptance.path_probs(p.tree, cast(Any, SimpleNamespace(by_source={})))[1]
+    )
     assert p.probe_rows > 0 and plan.tokens == pytest.approx(estimate)
 
 
