@@ -127,7 +127,8 @@ def parse_speculation(
     """
     if text == "auto":
         names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"] + ["model"] * has_draft
-        specs = tuple(DrafterSpec(name) for name in names)
+        # The others read the answer already, so its window is all that lookahead adds.
+        specs = (*map(DrafterSpec, names), DrafterSpec("lookahead", {"pool_from_answer": "0"}))
     elif text in ("off", "none", ""):
         specs = ()
     else:

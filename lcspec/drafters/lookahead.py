@@ -20,8 +20,10 @@ from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
 
 # N-grams are this long, and this many are kept for a token, when nobody says otherwise.
-DEFAULT_N = 4
+DEFAULT_N = 5
 DEFAULT_G = 15
+# Where the planner chooses: their length by the rows that it grants to begin with.
+LENGTHS = ((12, 5), (6, 4), (0, 3))
 MAX_W = 60
 MAX_N = 9
 # Tokens for which an n-gram counts as owed to the probes that brought it: without them it would not have been there.
@@ -32,12 +34,14 @@ MAX_SEEN = 3
 
 @dataclass
 class _State:
-    """One slot's window and pool. `width` 0: the planner chooses it."""
+    """One slot's window and pool. `width` 0: the planner chooses it; `open`: and the length of n-grams, not yet done."""
 
     window: JacobiWindow
     pool: NgramPool
     width: int
-    read: int  # tokens of the text up to which n-grams have been taken from it
+    open: bool
+    length: int  # of the n-grams taken from the text; 0: none are
+    read: int = 0  # tokens of the text up to which they have been taken
     bit: int = 0
     asked: dict[int, int] = field(default_factory=dict)  # node of the window -> index among those asked for
     top_nodes: list[int] = field(default_factory=list)
@@ -63,18 +67,23 @@ class LookaheadDrafter:
         """Begin with an empty window, its first guesses being tokens of the prompt.
 
         Options: `w` columns (`auto`, the default: the planner chooses, 0 included), `n` tokens an n-gram, `g` n-grams
-        a token, `pool_from_prompt` (begin with the prompt's n-grams; those of the answer are always taken), `nodes`.
+        a token, `pool_from_prompt` (begin with the prompt's n-grams), `pool_from_answer` (take the answer's as it grows;
+        on unless it is 0, which is for company that reads the text itself), `nodes`.
         """
-        spec.check_keys({"w", "n", "g", "pool_from_prompt", "nodes"})
+        spec.check_keys({"w", "n", "g", "pool_from_prompt", "pool_from_answer", "nodes"})
         auto = spec.options.get("w", "auto") == "auto"
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
         pool = NgramPool(spec.integer("g", DEFAULT_G, 1, 64))
         prompt = list(slot.tokens)
-        read = 0 if spec.integer("pool_from_prompt", 0, 0, 1) else len(prompt) - 1
         rng = random.Random(len(prompt))
         window = JacobiWindow(n, lambda position: rng.choice(prompt))
-        self._slots[slot.id] = _State(window, pool, 0 if auto else spec.integer("w", 0, 1, MAX_W), read)
-        self._read(slot)
+        width = 0 if auto else spec.integer("w", 0, 1, MAX_W)
+        length = n if spec.integer("pool_from_answer", 1, 0, 1) else 0
+        state = _State(window, pool, width, auto and "n" not in spec.options, length, len(prompt) - 1)
+        if spec.integer("pool_from_prompt", 0, 0, 1):
+            pool.add_text(prompt, n, now=-YOUNG)
+            state.read = max(0, len(prompt) - n + 1)
+        self._slots[slot.id] = state
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
         """The n-grams that begin with the pending token, as one tree; those used last weigh most."""
@@ -104,7 +113,7 @@ class LookaheadDrafter:
     def column_rows(self, slot: SlotView) -> int:
         """A warm column's rows, if the planner chooses the width."""
         state = self._slots[slot.id]
-        return 0 if state.width else state.window.n - 1
+        return 0 if state.width else LENGTHS[-1][1] - 1 if state.open else state.window.n - 1
 
     def reserved_rows(self, slot: SlotView) -> int:
         """The warm window's rows, if the user chose the width."""
@@ -115,6 +124,9 @@ class LookaheadDrafter:
         """The probes of as many columns as there is room for."""
         state = self._slots[slot.id]
         window = state.window
+        if state.open and rows:
+            window.n = next(n for least, n in LENGTHS if rows >= least)
+            state.open = False
         width = state.width or (rows + 1) // (window.n - 1)
         columns = min(window.columns_for(rows, width), leaves) if width else 0
         if columns <= 0:
@@ -144,8 +156,8 @@ class LookaheadDrafter:
     def _read(self, slot: SlotView) -> None:
         """Take the n-grams of the text itself that are complete by now: what was written may be written again."""
         state = self._slots[slot.id]
-        n, text = state.window.n, slot.tokens
-        if len(text) - state.read >= n:
+        n, text = state.length, slot.tokens
+        if 0 < n <= len(text) - state.read:
             state.pool.add_text(text[state.read :], n, now=-YOUNG)
             state.read = len(text) - n + 1
 

@@ -244,6 +244,16 @@ def test_what_is_drafted_are_the_pool_s_ngrams_after_the_pending_token() -> None
     assert empty.draft(other, budget()).n_drafted == 0, "the prompt's n-grams only where they are asked for"
 
 
+def test_the_answer_s_own_ngrams_are_taken_unless_somebody_else_reads_it() -> None:
+    for spec, expected in (("lookahead:n=3", {(2, 3), (6, 7)}), ("lookahead:n=3:pool_from_answer=0", set[Any]())):
+        drafter, view = started(spec, [9, 9, 1])
+        for new in ([2, 3], [1, 6], [7, 1]):
+            kept = TokenTree.root(view.tokens[-1])
+            view.tokens += new
+            drafter.observe(view, kept, Verdict([], new, False))
+        assert paths(drafter.draft(view, budget())) == expected
+
+
 def test_the_pool_holds_no_more_than_asked_for() -> None:
     drafter, view = started("lookahead:n=3:g=2:pool_from_prompt", [5, 1, 1, 5, 2, 2, 5, 3, 3, 5])
     assert paths(drafter.draft(view, budget())) == {(3, 3), (2, 2)}
