@@ -83,6 +83,7 @@ class AutoPlanner:
         self._table_age = 0
         self._thinking = 0.0  # seconds that asking the free drafters takes
         self._rest = 0  # steps for which nobody is asked
+        self._resting = False
         # Tokens emitted, and those that plain decoding would have emitted in the same time; both forgetting.
         self._emitted = 0.0
         self._plain = 0.0
@@ -107,7 +108,8 @@ class AutoPlanner:
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         free: TokenTree | None = None
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
-        if self._rest > 0 and others == 0:
+        self._resting = self._rest > 0 and others == 0
+        if self._resting:
             self._rest -= 1
             nodes = 0
         if nodes > 0:
@@ -161,7 +163,7 @@ class AutoPlanner:
         pool += [_Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
         chosen, considered = self._choose(sorted(pool), base, need, room, expected)
         used = need + sum(item.rows for item in chosen)
-        if not chosen and slots == 1 and self._rest == 0:
+        if not chosen and slots == 1 and not self._resting:
             # Nothing pays at the moment. Where a decode is so short that asking costs a share of it, ask less often.
             self._rest = min(MAX_REST, int(self._thinking / (THINKING_SHARE * self._narrowest)))
         for i, p in enumerate(proposals):

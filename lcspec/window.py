@@ -14,7 +14,7 @@ columns and nodes compete for the same width in the planner's formula: the price
 T is steep nothing is fed; where it is flat the rows that the least likely drafts would take are; and rows that a step
 has anyway, because a wider step is cheaper than a narrower one, are filled for the price of the bookkeeping alone.
 
-Where the figures say no, the window is tried now and then for a few steps in a row within 0.5 % of the decode time,
+Where the figures say no, the window is tried now and then for a few steps in a row within 0.3 % of the decode time,
 provided that it would pay if the text were as good as texts get.
 """
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from lcspec.planner import Proposal
 
 # The guess before there are figures: tokens gained by that much effort (a window of 15 columns is an effort of 2.8).
-FIRST_GAIN = 1.5
-FIRST_EFFORT = 12.0
+FIRST_GAIN = 0.8
+FIRST_EFFORT = 6.0
 # Effort that is remembered: some 200 steps of a wide window.
 MEMORY = 500.0
 # A window's worth on a text as good as texts get.
 HOPE = 0.4
 # Share of the decode time for trying, and the steps that a trial takes (the first few only warm the window up).
-TRIAL_SHARE = 0.005
+TRIAL_SHARE = 0.003
 TRIAL_STEPS = 12
 # Seconds a column costs besides the width: moving a sequence id along, and the argmax of its row.
 COLUMN_SECONDS = 60e-6
@@ -91,7 +91,6 @@ class Sizer:
     credit: float = 0.0  # seconds saved up for trials
     trial_left: int = 0  # steps of the trial under way
     trial_columns: int = 0
-    _trial_seconds: float = 0.0
 
     def of(self, drafter: ProbingDrafter) -> Yield:
         """The drafter's figures."""
@@ -134,10 +133,10 @@ class Sizer:
             need = base + column * rows - 1
             if need not in costs:
                 break
-            extra = costs[need][0] - costs[base][0]
-            if marginal_sum(worth, column) > price * (extra + column * COLUMN_SECONDS):
+            extra = costs[need][0] - costs[base][0] + column * COLUMN_SECONDS
+            if marginal_sum(worth, column) > price * extra:
                 return False  # it pays as it is
-            net = marginal_sum(HOPE, column) - price * (extra + column * COLUMN_SECONDS)
+            net = marginal_sum(HOPE, column) - price * extra
             if net > best:
                 best, columns, seconds = net, column, extra
         if not columns or self.credit < TRIAL_STEPS * seconds:

@@ -166,7 +166,7 @@ def _peer_prompt(prompt: Prompt, text: str) -> Any:
 @click.option("--width", default=32, show_default=True, type=click.IntRange(2, 120), help="Flat up to this width.")
 @click.option(
     "--strategies",
-    default="lookahead;lookahead:w=5:n=4:g=4;jacobi;ngram,suffix",
+    default="lookahead;jacobi;lookahead,ngram,suffix;auto",
     show_default=True,
     help="Separated by semicolons.",
 )
@@ -181,6 +181,7 @@ def flat_command(model: Path | None, prompt_file: Path | None, width: int, strat
             complete(session, texts[0][1], strategy, 8)  # makes the planner, if this strategy has one
             if session.engine.auto is not None:
                 session.engine.auto = AutoPlanner(FlatCurve({n: {0: 0.02} for n in range(1, width + 1)}))
+            session.engine.forget_texts()
             by_category: dict[str, list[RequestStats]] = {}
             for prompt, text in texts:
                 by_category.setdefault(prompt.category, []).append(complete(session, text, strategy, o["n_tokens"]))

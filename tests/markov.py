@@ -1,4 +1,4 @@
-"""A target made of numbers that answers at any node of a tree, so that a window of guesses can be tested without a model.
+"""A target made of numbers that answers at any node of a tree, to test windows of guesses without a model.
 
 Its next token depends on the last two tokens; at a share of the positions of its text, also on the position, which no
 guess made earlier can know.

@@ -21,7 +21,7 @@ MAX_KEYS = 20_000
 
 @dataclass
 class Entry:
-    """What is known of an n-gram: where in the text it came up first, how often it was collected, how often it was right."""
+    """What is known of an n-gram: where in the text it came up first, how often it did, how often it was right."""
 
     born: int
     seen: int = 1

@@ -1,7 +1,8 @@
 """Lookahead decoding: no draft model at all (Fu et al. 2024, arXiv:2402.02057).
 
 A window of Jacobi guesses rides along in the target's batches as probes; the n-grams it gives are kept in a pool, with
-those of the answer itself, and the ones that begin with the pending token are drafted as an ordinary tree. docs/lookahead.md has the picture.
+those of the answer itself, and the ones that begin with the pending token are drafted as an ordinary tree.
+docs/lookahead.md has the picture.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ MAX_SEEN = 3
 
 @dataclass
 class _State:
-    """One slot's window and pool. `width` 0: the planner chooses it; `open`: and the length of n-grams, not yet done."""
+    """One slot's window and pool. `width` 0: the planner sizes it; `open`: the n-grams' length is yet to be chosen."""
 
     window: JacobiWindow
     pool: NgramPool
@@ -67,8 +68,8 @@ class LookaheadDrafter:
         """Begin with an empty window, its first guesses being tokens of the prompt.
 
         Options: `w` columns (`auto`, the default: the planner chooses, 0 included), `n` tokens an n-gram, `g` n-grams
-        a token, `pool_from_prompt` (begin with the prompt's n-grams), `pool_from_answer` (take the answer's as it grows;
-        on unless it is 0, which is for company that reads the text itself), `nodes`.
+        a token, `pool_from_prompt` (begin with the prompt's n-grams), `pool_from_answer` (take the answer's as it
+        grows; on unless it is 0, which is for company that reads the text itself), `nodes`.
         """
         spec.check_keys({"w", "n", "g", "pool_from_prompt", "pool_from_answer", "nodes"})
         auto = spec.options.get("w", "auto") == "auto"
