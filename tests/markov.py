@@ -128,14 +128,18 @@ def decode(
     clock: Clock,
     limits: Limits | None = None,
     column_seconds: float = 0.0,
+    noise: float = 0.01,
 ) -> Outcome:
-    """Decode `tokens` more; time is virtual, a width n taking `relative[n - 1]` units."""
+    """Decode `tokens` more; time is virtual, a width n taking `relative[n - 1]` units.
+
+    The noise is small, so that differences of one per cent between machines' widths, and between planners, show.
+    """
     out, pool, end = Outcome(), SequencePool(64), len(view.tokens) + tokens
     rng = random.Random(len(view.tokens))
     while len(view.tokens) < end:
         began = clock.now
         p, verdict, width = step(target, view, planner, limits or Limits(len(relative) - 1, 64, 64), pool)
-        seconds = UNIT * relative[width - 1] * rng.lognormvariate(0.0, 0.03)
+        seconds = UNIT * relative[width - 1] * rng.lognormvariate(0.0, noise)
         columns = sum(len(w.tree.leaves()) for w in p.windows if w.tree.n_drafted)
         clock.now += seconds + columns * column_seconds
         planner.timed(width, len(view.tokens), seconds)
