@@ -103,15 +103,20 @@ class Engine:
         if item.proposal is None or item.proposal.kept is None:
             batch.add_run(slot.tokens[cache.length : item.length], cache.length, cache.main)
             return
-        tree, base = item.proposal.kept, len(slot.tokens) - 1
+        tree, base = item.proposal.evaluated, len(slot.tokens) - 1
         item.order = tree.batch_order()
         sets = cache.place(tree, item.order, base)
         for i, token in enumerate(slot.fresh[:-1]):
             # With exact every token has an output row (see ScratchPad.fill).
             batch.add(token, cache.length + i, sets[0], logits=slot.request.speculation.exact)
         item.row_of = [0] * len(tree)
+        mute = item.proposal.mute
+        if mute and any(s.request.speculation.exact for s in self.running):
+            mute = set()
         for node in item.order:
-            item.row_of[node] = batch.add(tree.tokens[node], base + tree.depths[node], sets[node], logits=True)
+            item.row_of[node] = batch.add(
+                tree.tokens[node], base + tree.depths[node], sets[node], logits=node not in mute
+            )
 
     def _settle(self, item: Staged, rows: NDArray[np.float32]) -> list[Event]:
         """Verify a slot's tree, commit the accepted path and tell everyone."""
@@ -122,6 +127,8 @@ class Engine:
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
         tree, spec, first, before = item.proposal.kept, slot.request.speculation, slot.prefilling, slot.generated
         slot.show_rows(rows, item.row_of)
+        for window, nodes in item.proposal.asked():
+            window.drafter.harvest(slot, slot.argmax(nodes))
         verdict = slot.verifier.verify(tree, slot, len(slot.tokens), slot.seed)
         slot.cache.commit(verdict.path, in_order(item.order, verdict.path) if spec.exact else None)
         self._mark_canonical(slot)
@@ -363,8 +370,18 @@ class Engine:
             return []
         slot.stats.target_seconds += target
         slot.stats.draft_seconds += drafting
+        slot.stats.probes += item.proposal.n_probes
         return [
             StepStats(
-                slot.id, n, item.proposal.kept, slot.step_accepted, tuple(slot.emitted), target, drafting, rest, plan
+                slot.id,
+                n,
+                item.proposal.kept,
+                slot.step_accepted,
+                tuple(slot.emitted),
+                target,
+                drafting,
+                rest,
+                plan,
+                item.proposal.n_probes,
             )
         ]

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
-from lcspec.errors import ModelFileError
+from lcspec.errors import ModelFileError, UsageError
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], bool | None]
 
+# Drafters that evaluate a window beside the drafts, whose width the planner chooses unless `w` is given.
+WINDOWED = ("lookahead", "jacobi")
 DEMO_TARGET = "demo-target-q8_0.gguf"
 DEMO_DRAFT = "demo-draft-q8_0.gguf"
 
@@ -178,15 +180,24 @@ def parse_speculation(
     """Read `--speculate`: off, or drafters separated by commas, each `name[:option=value...]`.
 
     `auto` asks every drafter that this session can have.
+
+    Raises:
+        UsageError: a drafter is malformed, or some windows have a width and others have none.
     """
     if text == "auto":
         names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"] + ["model"] * has_draft
-        specs = tuple(DrafterSpec(name) for name in names)
+        # The others read the answer already, so its window is all that lookahead adds.
+        specs = (*map(DrafterSpec, names), DrafterSpec("lookahead", {"pool_from_answer": "0"}))
     elif text in ("off", "none", ""):
         specs = ()
     else:
         specs = tuple(DrafterSpec.parse(part) for part in text.split(",") if part.strip())
-    return SpeculationParams(specs, auto=text == "auto", max_draft=max_draft, verifier=verifier, exact=exact)
+    # A window without a width of its own is the planner's to size, and so is the step it rides in.
+    sized = [spec for spec in specs if spec.name in WINDOWED and spec.options.get("w", "auto") == "auto"]
+    auto = text == "auto" or bool(sized)
+    if auto and any(spec.name in WINDOWED and spec not in sized for spec in specs):
+        raise UsageError(f"give every one of {' and '.join(WINDOWED)} a width (:w=8), or none of them")
+    return SpeculationParams(specs, auto=auto, max_draft=max_draft, verifier=verifier, exact=exact)
 
 
 def loading_line() -> Progress | None:

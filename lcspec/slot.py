@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -121,6 +122,10 @@ class Slot:
     def distribution(self, node: int) -> Distribution:
         """The target's sampling distribution after `node`."""
         return self.sampler.distribution(self._rows[self._row_of[node]])
+
+    def argmax(self, nodes: Sequence[int]) -> NDArray[np.int32]:
+        """The most probable token after each of `nodes`, int32 [len(nodes)], by the model's raw logits."""
+        return np.array([self._rows[self._row_of[node]].argmax() for node in nodes], dtype=np.int32)
 
     def accept(self, token: int) -> bool:
         """Advance the sampler past an emitted token; True when it ends the text."""

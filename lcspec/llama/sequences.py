@@ -82,9 +82,8 @@ class SlotCache:
         spare = iter(self._leaf_ids(sum(1 for _ in tree.leaves()) - 1))
         first_leaf = order[0]
         for node in order[1:]:
-            if parents[node] != first_leaf:
-                break
-            first_leaf = node
+            if parents[node] == first_leaf:
+                first_leaf = node
         for leaf in tree.leaves():
             seq = self.main if leaf == first_leaf else next(spare)
             node = leaf

@@ -236,6 +236,14 @@ def test_sampled_trees_of_several_slots_share_the_room() -> None:
     assert sum(cast(TokenTree, p.kept).n_drafted for p in proposals) <= 4
 
 
+def test_a_rest_from_asking_ends(clock: Clock) -> None:
+    """Where nothing pays and asking takes long, drafters are asked less often, but they are asked."""
+    drafter = FakeDrafter("f", steady(0.0, 0.0), clock, extra=0.5 * UNIT)
+    planner, slot = AutoPlanner(curve_of(STEEP)), slot_of([drafter])
+    out = run(planner, [slot], STEEP, 400, clock)
+    assert out.steps / 30 < drafter.asked < out.steps / 4
+
+
 def test_max_draft_is_kept_to(clock: Clock) -> None:
     drafters = [FakeDrafter("f", steady(0.99, 0.99), clock), FakeDrafter("m", steady(0.99, 0.99), clock, 0.01 * UNIT)]
     planner = AutoPlanner(curve_of(GPU))
