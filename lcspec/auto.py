@@ -15,15 +15,16 @@ width, so speculation fades by itself as load rises.
 from __future__ import annotations
 
 import bisect
+import math
 import operator
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
 from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner import Limits, Plan, Proposal, ask
+from lcspec.record import ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.tree import TokenTree
 
 if TYPE_CHECKING:
@@ -36,77 +37,23 @@ PROBE_SAVING = 64
 PROBE_EVERY = 4
 # Longest draft that is considered when it is decided whether to ask a costly drafter at all.
 LOOKAHEAD = 16
-# How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
-RATE = 0.015
-TIME_RATE = 0.1
-GAIN_RATE = 0.05
-PROBE_GAIN_RATE = 0.2
-# Asks after which their measured gain decides whether to ask again, instead of an imagined chain.
-ENOUGH_ASKS = 4
-ENOUGH_TESTS = 8
 # What a step gains without asking (tokens): asking is judged apart below, between and above these.
 GAIN_BUCKETS = (0.25, 1.0)
+# Of several costly drafters the one that gained most goes first; another one at least every so many steps.
+FIRST_EVERY = 48
 # The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
 RATE_MEMORY = 64.0
 RATE_KNOWN = 16.0
+HIGHEST_SPEEDUP = 100.0
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
 # Share of a decode that asking free drafters may take while nothing pays, and the longest rest from asking, in steps.
 THINKING_SHARE = 0.02
 MAX_REST = 16
-# What a costly drafter is believed to be worth before anything is known.
-FIRST_GUESS = 0.7
 # Nodes asked from a drafter that costs nothing.
 FREE_NODES = 24
 FREE_BRANCH = 3
-
-
-@dataclass
-class DrafterRecord:
-    """Running figures of a costly drafter.
-
-    Attributes:
-        acceptance: how often its best child is right, given that the parent was.
-        tested: observations behind that.
-        level_seconds: what a level costs.
-        since_asked: steps since it was asked.
-        gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it.
-    """
-
-    acceptance: float = FIRST_GUESS
-    tested: int = 0
-    level_seconds: float = 0.0
-    since_asked: int = 0
-    gains: dict[int, list[float]] = field(default_factory=dict)
-
-    @property
-    def hope(self) -> float:
-        """Its acceptance, as high as it may well be: a drafter nobody knows yet deserves to be tried."""
-        return min(0.98, self.acceptance + 1.0 / (self.tested + 3))
-
-    def saw(self, hit: bool) -> None:
-        """Its best child was tested."""
-        self.tested += 1
-        self.acceptance += max(RATE, 1.0 / (self.tested + 3)) * (float(hit) - self.acceptance)
-
-    def took(self, seconds: float) -> None:
-        """A level took `seconds`. Follows downwards faster: after a pause the first level also catches up."""
-        faster = seconds < self.level_seconds
-        rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
-        self.level_seconds += rate * (seconds - self.level_seconds)
-
-    def gained(self, bucket: int, tokens: float, probe: bool) -> None:
-        """An ask gained `tokens`."""
-        entry = self.gains.setdefault(bucket, [0.0, 0.0])
-        entry[1] += 1.0
-        entry[0] += max(PROBE_GAIN_RATE if probe else GAIN_RATE, 1.0 / entry[1]) * (tokens - entry[0])
-
-    def renew(self) -> None:
-        """A new request: what the earlier ones taught counts for less."""
-        self.tested = min(self.tested, ENOUGH_TESTS)
-        for entry in self.gains.values():
-            entry[1] = min(entry[1], float(ENOUGH_ASKS))
 
 
 class AutoPlanner:
@@ -160,11 +107,10 @@ class AutoPlanner:
                 if not drafter.costly:
                     ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, branch, bit), tree)
             self._thinking += TIME_RATE * (time.perf_counter() - start - self._thinking)
-            for drafter in slot.drafters:
-                if drafter.costly:
-                    before = tree
-                    tree = self._ask_costly(slot, drafter, tree, nodes, limits, others)
-                    free = before if free is None and tree is not before else free
+            for drafter in self._by_turn(slot, tree, others):
+                before = tree
+                tree = self._ask_costly(slot, drafter, tree, nodes, limits, others, alone=free is None)
+                free = before if free is None and tree is not before else free
         return Proposal(slot, tree, limits, time.perf_counter() - start, free=free)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
@@ -267,6 +213,33 @@ class AutoPlanner:
             self._plain = self._plain * keep + plain
             self._tokens, self._drafting = 0, 0.0
 
+    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """What was learned, for the history; `names` are the engine's drafters in order."""
+        return {
+            "acceptance": self.acceptance.as_dict(names),
+            "records": {name: record.as_dict() for name, record in self.records.items()},
+            "speedup": self.speedup,
+        }
+
+    def restore(self, data: Any, names: Sequence[str]) -> None:
+        """Begin with what `as_dict` gave. The long-run rate counts for little, so that this text's soon decides.
+
+        Raises:
+            ValueError: it is not that; nothing has changed.
+        """
+        try:
+            acceptance = Acceptance.from_dict(data["acceptance"], names)
+            records = {str(name): DrafterRecord.from_dict(r) for name, r in data["records"].items()}
+            speedup = data["speedup"]
+            rate = None if speedup is None else float(speedup)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not what a planner learned: {error}") from error
+        if rate is not None and not 1.0 <= rate <= HIGHEST_SPEEDUP:
+            raise ValueError("not what a planner learned: bad numbers")
+        self.acceptance, self.records = acceptance, {n: r for n, r in records.items() if n in names}
+        if rate is not None:
+            self._emitted, self._plain = rate * RATE_KNOWN, RATE_KNOWN
+
     def offsets(self, slot: Slot) -> Offsets:
         """The request's own acceptance correction."""
         return self._offsets.setdefault(slot.id, Offsets())
@@ -285,10 +258,34 @@ class AutoPlanner:
 
     # ------------------------------------------------------------ costly drafters
 
+    def _by_turn(self, slot: Slot, tree: TokenTree, others: int) -> list[Drafter]:
+        """The slot's costly drafters: the one that gains most when it is asked first, then the others, which are
+        judged by what they still add. Who has not been first for long is, so that an old judgement can be revised.
+        """
+        costly = [d for d in slot.drafters if d.costly]
+        base = others + 1
+        if len(costly) < 2 or base not in self._costs:
+            return costly
+        free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
+        bucket = _bucket(self._value(free, base, self._price(free, base)), alone=True)
+
+        def rank(drafter: Drafter) -> float:
+            record = self.records.setdefault(drafter.name, DrafterRecord())
+            gain = record.gain(bucket)
+            return math.inf if gain is None or record.since_first >= FIRST_EVERY else gain
+
+        costly.sort(key=rank, reverse=True)
+        for i, drafter in enumerate(costly):
+            record = self.records[drafter.name]
+            record.since_first = record.since_first + 1 if i else 0
+        return costly
+
     def _ask_costly(
-        self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int
+        self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int, alone: bool
     ) -> TokenTree:
-        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking."""
+        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking. `alone`: no other costly
+        drafter has been asked in this step.
+        """
         record = self.records.setdefault(drafter.name, DrafterRecord())
         offsets = self.offsets(slot)
         base = others + 1
@@ -298,9 +295,9 @@ class AutoPlanner:
         free.sort(reverse=True)
         price = self._price(free, base)
         now = self._value(free, base, price)
-        bucket = sum(now >= edge for edge in GAIN_BUCKETS)
-        mean, asks = record.gains.get(bucket, (0.0, 0.0))
-        worth = mean > 0.0 if asks >= ENOUGH_ASKS else self._promises(free, 1.0, record, base, price)
+        bucket = _bucket(now, alone)
+        gain = record.gain(bucket)
+        worth = gain > 0.0 if gain is not None else self._promises(free, 1.0, record, base, price)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -382,3 +379,8 @@ class AutoPlanner:
             if value > best:
                 best = value
         return best
+
+
+def _bucket(now: float, alone: bool) -> int:
+    """The case a gain is filed under: what the step gains without asking, and whether a costly drafter was asked."""
+    return sum(now >= edge for edge in GAIN_BUCKETS) + (0 if alone else len(GAIN_BUCKETS) + 1)

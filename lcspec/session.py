@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterator, Mapping, Sequence
 
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError
+from lcspec.history import allowed
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine
@@ -42,14 +43,14 @@ class ModelPair:
     """Which files to load. Without a model the bundled pair serves, with its own draft unless another is named."""
 
     target: Path
-    draft: Path | None
+    draft: DraftFiles
 
     @classmethod
-    def resolve(cls, model: Path | None, draft: Path | None) -> ModelPair:
+    def resolve(cls, model: Path | None = None, draft: Sequence[Path] = (), store: Path | None = None) -> ModelPair:
         """Fill in the bundled files."""
         if model is None:
-            return cls(demo_path(DEMO_TARGET), draft or demo_path(DEMO_DRAFT))
-        return cls(model, draft)
+            return cls(demo_path(DEMO_TARGET), DraftFiles(tuple(draft) or (demo_path(DEMO_DRAFT),), store))
+        return cls(model, DraftFiles(tuple(draft), store))
 
 
 @dataclass
@@ -76,9 +77,14 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(
-    options: ModelOptions, draft: Path | None = None, progress: Progress | None = None
+    options: ModelOptions,
+    draft: DraftFiles | Path | None = None,
+    progress: Progress | None = None,
+    history: bool = True,
 ) -> Iterator[Session]:
-    """Load the target and make an engine; the draft model is loaded when a request first needs it.
+    """Load the target and make an engine; draft models are loaded when a request first needs them.
+
+    `history` False neither uses nor keeps anything that texts taught (see lcspec.history).
 
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
@@ -96,10 +102,11 @@ def open_session(
             target=model,
             slots=options.slots,
             ctx=engine.context.n_ctx,
-            draft_path=draft,
+            draft=DraftFiles.of(draft),
             threads=options.threads,
             gpu_layers=options.gpu_layers,
-            progress=report(draft.name) if draft is not None else None,
+            progress=progress,
+            history=allowed(history),
         )
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         with engine:
@@ -108,8 +115,8 @@ def open_session(
 
 def parse_speculation(
     text: str,
+    draft: DraftFiles | Path | None = None,
     *,
-    has_draft: bool,
     has_grammar: bool = False,
     has_prediction: bool = False,
     max_draft: int | None = None,
@@ -121,7 +128,8 @@ def parse_speculation(
     `auto` asks every drafter that this session can have.
     """
     if text == "auto":
-        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"] + ["model"] * has_draft
+        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"]
+        names += DraftFiles.of(draft).drafters
         specs = tuple(DrafterSpec(name) for name in names)
     elif text in ("off", "none", ""):
         specs = ()

@@ -16,7 +16,7 @@ from typing import Any
 import click
 from scale_model import quantize
 
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.events import TokenInfo, Tokens
 from lcspec.sampling import SamplingParams
@@ -43,10 +43,10 @@ class Tally:
     near_ties: list[tuple[str, int, str, float]] = field(default_factory=list)  # prompt, place, tokens, gap
 
 
-def speculation(text: str, exact: bool, has_draft: bool) -> SpeculationParams:
+def speculation(text: str, exact: bool, draft: DraftFiles) -> SpeculationParams:
     """A strategy as parameters; `auto` plans over everything there is."""
     if text == "auto":
-        names = ["ngram", "suffix", *(["model"] if has_draft else [])]
+        names = ["ngram", "suffix", *draft.drafters]
         return SpeculationParams(tuple(DrafterSpec(n) for n in names), auto=True, exact=exact)
     return SpeculationParams(tuple(DrafterSpec.parse(t) for t in text.split(",")) if text else (), exact=exact)
 
@@ -112,7 +112,7 @@ def main(
     json_path: Path | None,
 ) -> None:
     """Compare texts and print a table; exit code 1 if --exact failed anywhere."""
-    pair = ModelPair.resolve(model, draft)
+    pair = ModelPair.resolve(model, [draft] if draft is not None else [])
     rows = load_prompts(prompts, limit)
     result: list[dict[str, Any]] = []
     failed = False
@@ -126,9 +126,9 @@ def main(
                     tallies = {name: Tally() for name in STRATEGIES}
                     for seed, (name, text) in enumerate(rows):
                         ids = session.prompt_ids(text)[:prompt_tokens]
-                        plain = generate(session, ids, speculation("", exact, False), n_tokens, seed, temp)
+                        plain = generate(session, ids, speculation("", exact, pair.draft), n_tokens, seed, temp)
                         for strategy, spec in STRATEGIES.items():
-                            params = speculation(spec, exact, pair.draft is not None)
+                            params = speculation(spec, exact, pair.draft)
                             other = generate(session, ids, params, n_tokens, seed, temp)
                             compare(plain, other, name, tallies[strategy], session)
                     for strategy, tally in tallies.items():
