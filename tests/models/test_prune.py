@@ -133,7 +133,7 @@ def test_a_model_agrees_with_its_own_text(deep: Path) -> None:
     assert len(texts) == 2 and all(len(t.tokens) - t.n_prompt == 48 for t in texts)
     with Model.load(options(deep, max_width=64)) as model, Context(model) as context:
         found = [hit for t in texts for hit in agreement(context, t)]
-    assert len(found) == 96 and sum(found) >= 94  # other widths, other bits: a near tie may flip
+    assert len(found) == 96 and sum(found) >= 88  # other widths, other bits: a near tie may flip
 
 
 # --- the command ------------------------------------------------------------------------------------------------------

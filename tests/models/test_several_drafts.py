@@ -29,7 +29,7 @@ def second_draft(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def pair(llama: Path, llama_draft: Path, second_draft: Path) -> Iterator[Session]:
-    with open_session(options(llama, slots=2), DraftFiles((llama_draft, second_draft))) as session:
+    with open_session(options(llama), DraftFiles((llama_draft, second_draft))) as session:
         yield session
 
 
@@ -91,13 +91,14 @@ def test_two_models_draw_independently(llama: Path, llama_draft: Path) -> None:
         assert sum(len(set(f)) == 2 for f in firsts) > len(firsts) // 2
 
 
-def test_side_by_side_with_two_models(pair: Session) -> None:
-    wanted = [request(pair.prompt_ids(TEXT + more), TOGETHER[0], N) for more in ("rain", "he")]
-    together = side_by_side(pair.engine, wanted)
-    for one, w in zip(together, wanted):
-        plain = answer(pair.engine, request(w.prompt, "off", N, logprobs=2))
-        assert len(one.ids) == N
-        assert one.ids == plain.ids or any(abs(i.top[0][1] - i.top[1][1]) < 0.5 for i in plain.infos)
+def test_side_by_side_with_two_models(llama: Path, llama_draft: Path, second_draft: Path) -> None:
+    with open_session(options(llama, slots=2), DraftFiles((llama_draft, second_draft))) as session:
+        wanted = [request(session.prompt_ids(TEXT + more), TOGETHER[0], N) for more in ("rain", "he", "so")]
+        for one, w in zip(side_by_side(session.engine, wanted), wanted):
+            plain = answer(session.engine, request(w.prompt, "off", N, logprobs=2))
+            assert len(one.ids) == N
+            assert one.ids == plain.ids or any(abs(i.top[0][1] - i.top[1][1]) < 0.5 for i in plain.infos)
+            assert one.finished.stats.by_drafter["model2"]["accepted"] > 0
 
 
 def test_a_model_that_was_not_named(pair: Session) -> None:
@@ -131,15 +132,15 @@ def test_a_cascade_keeps_the_text(demo_pair: Session, strategy: str, sampling: S
 @pytest.mark.parametrize("case", ["greedy", "seeded", "drawn"])
 def test_guessing_drafts_the_same_chain_with_fewer_decodes(demo_pair: Session, case: str) -> None:
     engine = demo_pair.engine
-    sampling = GREEDY if case == "greedy" else SEEDED
+    sampling = GREEDY if case == "greedy" else SamplingParams(temperature=0.05, seed=7)
     verifier = "rejection" if case == "drawn" else "coupled"
     decodes: dict[int, int] = {}
     trees: dict[int, list[list[int]]] = {}
     for guesses in (0, 3):
         decodes[guesses], trees[guesses] = 0, []
-        for text in (CODE[4] * 2, CODE[3]):
+        for text in ("0, " * 80, CODE[4] * 6):
             wanted = request(
-                demo_pair.prompt_ids(text), f"cascade:tail=0:nodes=8:p_min=0:guesses={guesses}", 30,
+                demo_pair.prompt_ids(text), f"cascade:tail=0:nodes=8:p_min=0:min_n=1:guesses={guesses}", 30,
                 sampling=sampling, verifier=verifier,
             )  # fmt: skip
             number = engine.submit(wanted)
@@ -238,7 +239,8 @@ def test_its_cache_holds_its_own_tokens_of_the_text(llama: Path, strangers: dict
             slot, state = engine.running[0], drafter._slots[number]
             inner = drafter.inner._slots[number].cache
             assert inner.length < len(state.text.tokens)
-            assert drafter._draft.text(state.text.tokens) == session.model.vocab.text(slot.tokens)
+            if not state.text.held:  # within a character, it waits for the rest
+                assert drafter._draft.text(state.text.tokens) == session.model.vocab.text(slot.tokens)
             checked += inner.length > len(slot.tokens) // 2
         assert checked > 5, "the cache must grow with the text"
 
