@@ -30,7 +30,7 @@ from lcspec.suffixarray import suffix_array
 MAGIC = b"LCSPTEXT"
 FORMAT = 1
 HEADER = struct.Struct("<8sIIQQ")  # magic, format, reserved, offset and length of the index
-# Tokens a shard; sorting one takes about 30 bytes each.
+# Tokens a shard; sorting one takes about 45 bytes each.
 SHARD_TOKENS = 8_000_000
 # Longest suffix that is looked for, in tokens.
 MAX_MATCH = 64
@@ -238,8 +238,8 @@ class Datastore:
             most: occurrences that are read, spread evenly over all there are.
             longest: look for no longer match than this.
         """
-        tail = [t for t in text[-min(longest, MAX_MATCH) :]][::-1]
-        if not tail or not all(0 <= t < self.info.n_vocab for t in tail):
+        tail = list(text[-min(longest, MAX_MATCH) :])[::-1]
+        if not tail or not 0 <= min(tail) <= max(tail) < self.info.n_vocab:
             return None
         pattern = struct.pack(f">{len(tail)}{'H' if self.width == 2 else 'I'}", *tail)
         lengths = [shard.longest(pattern) for shard in self._shards]

@@ -63,6 +63,9 @@ def write_pruned(src: Path, dst: Path, layers: Sequence[int], about: Mapping[str
     if total > shutil.disk_usage(dst.parent).free:
         raise UsageError(f"the pruned model needs {format_size(total)}, more than is free in {dst.parent}")
     writer = gguf.GGUFWriter(dst, str(contents.metadata["general.architecture"]))
+    alignment = contents.metadata.get("general.alignment")
+    if isinstance(alignment, int):
+        writer.data_alignment = alignment
     _copy_metadata(writer, contents, layers, n, about or {})
     for tensor, name in kept:
         kind = gguf.GGMLQuantizationType(tensor.type_id)

@@ -11,7 +11,6 @@ distribution close to the target's leads to the same choice more often than two 
 from __future__ import annotations
 
 import functools
-import logging
 from dataclasses import dataclass, field, replace
 from typing import Callable, Sequence
 
@@ -25,8 +24,6 @@ from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, Sl
 from lcspec.sampling import SamplingParams, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
 from lcspec.tree import Distribution, TokenTree
 from lcspec.verify import DRAFT_STREAM, Verdict
-
-log = logging.getLogger(__name__)
 
 # A child less likely than this (in the draft's eyes) ends its branch, unless the user says otherwise.
 P_MIN = 0.3
@@ -319,7 +316,6 @@ def draft_with(env: DrafterEnv, index: int) -> Drafter:
     try:
         check_same_vocabulary(env.target.vocab, model.vocab)
     except VocabularyMismatch as problem:
-        log.warning("%s drafts through text: its vocabulary is not the target's", model.options.path.name)
         return TranslatedDrafter(env, index, model, problem)
     return ModelDrafter(env, index, model)
 

@@ -7,6 +7,7 @@ sampling verifiers would need the draft's probabilities of the target's tokens, 
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass, field, replace
 from typing import Iterable, Sequence
 
@@ -20,6 +21,8 @@ from lcspec.sampling import SamplingParams
 from lcspec.text import StreamDecoder
 from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
+
+log = logging.getLogger(__name__)
 
 # Tokens the draft model writes beyond those asked for: the target's may be longer.
 EXTRA = 3
@@ -69,6 +72,7 @@ class TranslatedDrafter:
         self.inner.n_vocab = model.n_vocab
         self.name = self.inner.name
         self._problem = problem
+        self._told = False
         self._target, self._draft = env.target.vocab, model.vocab
         self._spaced = puts_space(self._target)
         self._slots: dict[int, _State] = {}
@@ -82,6 +86,9 @@ class TranslatedDrafter:
         spec.check_keys({"nodes", "p_min", "branch"})
         if slot.draws:
             raise VocabularyMismatch(f"{self._problem}; the coupled verifier takes drafts through text")
+        if not self._told:
+            log.warning("%s drafts through text: its vocabulary is not the target's", self._draft.path.name)
+            self._told = True
         text = GrowingText(self._draft)
         view = _View(slot.id, text.tokens, 0, SamplingParams(temperature=0.0), slot.seed)
         state = self._slots[slot.id] = _State(text, view)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
 from tests.models.running import CODE, GREEDY, SAMPLINGS, SEEDED, answer, options, prompts, request, side_by_side
+from tests.models.test_cli import fails, ok, run
 
 TEXT = "the cat and the dog and the cat and the "
 N = 40
@@ -279,3 +281,41 @@ def test_side_by_side_with_a_stranger(llama: Path, strangers: dict[str, Path]) -
     with open_session(options(llama, slots=2), strangers["smaller"]) as session:
         wanted = [request(session.prompt_ids(TEXT + more), "model:p_min=0", N) for more in ("rain", "he", "so")]
         assert [len(a.ids) for a in side_by_side(session.engine, wanted)] == [N] * 3
+
+
+# --- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_several_draft_models_on_the_command_line(llama: Path, llama_draft: Path, second_draft: Path) -> None:
+    common = ("generate", llama, "-p", TEXT, "-n", 24, "--temperature", 0, "--ignore-eos", "--threads", 1, "--json")
+    both = ("--draft", llama_draft, "--draft", second_draft)
+    plain = json.loads(ok(*common, "--speculate", "off").stdout)
+    told = json.loads(ok(*common, *both, "--speculate", "model:p_min=0,model2:p_min=0").stdout)
+    assert told["tokens"] == plain["tokens"] and set(told["stats"]["by_drafter"]) == {"model", "model2"}
+    assert "2 draft models, and 1 are named" in fails(2, *common, "--draft", llama_draft, "--speculate", "model2")
+    measured = json.loads(ok("calibrate", llama, *both, "--threads", 1, "--ctx", 256, "--json").stdout)
+    assert set(measured["draft_step_seconds"]) == {"draft.gguf", "second.gguf"}
+    assert set(measured["break_even_acceptance"]["draft_models"]) == {"draft.gguf", "second.gguf"}
+
+
+def test_the_benchmark_knows_them_all(llama: Path, llama_draft: Path, second_draft: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text(TEXT * 20)
+    ok("draft", "store", text, "--model", llama, "--out", tmp_path / "text.store")
+    done = run(
+        *("bench", llama, "--draft", llama_draft, "--draft", second_draft, "--store", tmp_path / "text.store"),
+        *("--strategies", "model2;model,model2;cascade;store;auto", "--limit", 1, "-n", 8, "--repeat", 1),
+        *("--threads", 1, "--ctx", 256, "--out", tmp_path / "report"),
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tmp_path / "report" / "results.json").read_text())
+    assert results["settings"]["strategies"] == ["off", "model2", "model,model2", "cascade", "store", "auto"]
+    assert [Path(d["file"]).name for d in results["draft"]] == ["draft.gguf", "second.gguf"]
+    assert "second.gguf" in (tmp_path / "report" / "report.html").read_text()
+
+
+def test_a_stranger_is_announced_on_stderr(llama: Path, strangers: dict[str, Path]) -> None:
+    common = ("generate", llama, "-p", TEXT, "-n", 12, "--temperature", 0, "--threads", 1, "--json")
+    done = run(*common, "--draft", strangers["permuted"], "--speculate", "model:p_min=0")
+    assert done.returncode == 0 and json.loads(done.stdout)["stats"]["drafted"] > 0
+    assert done.stderr == "permuted.gguf drafts through text: its vocabulary is not the target's\n"
