@@ -19,7 +19,7 @@ from lcspec.verify import Verdict
 
 # Tokens of earlier texts that are remembered; beyond that the older half is dropped.
 MAX_REMEMBERED = 50_000
-# Tokens of them that are kept between sessions; reading them in takes about 10 us each.
+# Tokens of them that are kept between sessions; reading them in takes a few microseconds each.
 MAX_KEPT = 16_000
 MIN_MATCH = 2
 # Matches are told apart in calibration up to this length.
