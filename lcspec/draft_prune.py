@@ -91,7 +91,7 @@ def run(
     searching = search if search is not None else keep_layers is None
     with tempfile.TemporaryDirectory(dir=folder, prefix=".prune-") as work:
         judge = Judge(target, options, texts, curve, Path(work) / "candidate.gguf")
-        trials = measured(judge, n, keep_layers, searching, quiet=as_json)
+        trials = settled(measured(judge, n, keep_layers, searching, quiet=as_json), curve)
         wanted = [t for t in trials if keep_layers in (None, len(t.layers))]
         best = max(wanted, key=lambda t: (t.speedup, t.agreement))
         worth = keep_layers is not None or best.speedup > 1.0
@@ -191,6 +191,19 @@ def measured(
     total = n + sum(min(LATER_CANDIDATES, left) for left in range(keep + 1 if keep else 2, n))
     with click.progressbar(length=total, label="leaving layers out", file=sys.stderr, hidden=hidden) as bar:
         return list(greedy_search(judge, n, keep or 1, lambda: bar.update(1)))
+
+
+def settled(trials: Sequence[Trial], curve: CostCurve) -> list[Trial]:
+    """The trials with the least time of a step measured at each number of layers: a busy machine only adds to it."""
+    least: dict[int, float] = {}
+    for t in trials:
+        least[len(t.layers)] = min(t.cost, least.get(len(t.layers), t.cost))
+    plain = curve.measured(1, 0)
+    return [
+        replace(t, cost=cost, speedup=speedup(curve, 0, t.agreement, cost * plain))
+        for t in trials
+        for cost in (least[len(t.layers)],)
+    ]
 
 
 def greedy_search(

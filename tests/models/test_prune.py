@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from lcspec.config import ModelOptions
-from lcspec.draft_prune import Trial, agreement, greedy_search, own_texts, ranges, spread_layers
+from lcspec.cost import CostCurve
+from lcspec.draft_prune import Trial, agreement, greedy_search, own_texts, ranges, settled, spread_layers
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError
 from lcspec.gguf_header import read_gguf
 from lcspec.llama import Context, Model
@@ -19,7 +20,7 @@ from lcspec.modelfile import read_header
 from lcspec.prune import count_layers, write_pruned
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
-from tests.models.running import SAMPLINGS, answer, options, request
+from tests.models.running import SAMPLINGS, answer, options, prompts, request
 from tests.models.test_cli import fails, ok, run
 
 TEXT = "the cat and the dog and the cat and the "
@@ -121,6 +122,16 @@ def test_the_search_leaves_out_what_is_missed_least() -> None:
     assert len(asked) == 6 + 4 + 4 + 3
 
 
+def test_a_busy_moment_does_not_decide_between_subsets_of_one_size() -> None:
+    curve = CostCurve.flat(0.01, 8)
+    trials = [Trial((0, 1), 0.6, 0.9, 0.0), Trial((0, 2), 0.5, 0.3, 0.0), Trial((0,), 0.2, 0.25, 0.0)]
+    better, worse, short = settled(trials, curve)
+    assert better.cost == worse.cost == 0.3 and short.cost == 0.25
+    assert better.speedup > worse.speedup > 0
+    # The best chain of one: (1 + 0.6) / (1 + 0.3) ... of two: (1 + 0.6 + 0.36) / (1 + 0.6).
+    assert better.speedup == pytest.approx(max(1.6 / 1.3, 1.96 / 1.6, 2.176 / 1.9))
+
+
 def test_evenly_spread_layers() -> None:
     assert spread_layers(6, 2) == [0, 5] and spread_layers(6, 1) == [0] and spread_layers(6, 5)[-1] == 5
     assert all(len(spread_layers(n, k)) == k for n in range(2, 40) for k in range(1, n))
@@ -159,6 +170,17 @@ def test_the_command_writes_a_draft_that_keeps_the_text(deep: Path, tmp_path: Pa
             for strategy in ("model:p_min=0", "model:branch=3:nodes=12:p_min=0"):
                 found = answer(session.engine, request(prompt, strategy, 40, sampling=sampling, exact=True, logprobs=0))
                 assert found.bits == plain.bits and found.finished.stats.accepted > 0
+
+
+def test_a_pruned_demo_model_drafts_for_itself(demo: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "demo.gguf"
+    n = count_layers(read_gguf(demo[0]))
+    write_pruned(demo[0], out, [i for i in range(n) if i != n // 2])
+    with open_session(options(demo[0]), out) as session:
+        for prompt, sampling in zip(prompts(session, 1, 1), SAMPLINGS.values()):
+            plain = answer(session.engine, request(prompt, "off", 40, sampling=sampling, exact=True, logprobs=0))
+            found = answer(session.engine, request(prompt, "model", 40, sampling=sampling, exact=True, logprobs=0))
+            assert found.bits == plain.bits and found.finished.stats.accepted > 0
 
 
 def test_the_table_without_a_search(deep: Path, tmp_path: Path) -> None:

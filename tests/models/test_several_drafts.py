@@ -203,11 +203,12 @@ def strangers(folder: Path) -> dict[str, Path]:
         "permuted": tiny.write_llama(folder / "permuted.gguf", vocab=tiny.byte_bpe_vocab(permutation=1)),
         "smaller": tiny.write_llama(folder / "smaller.gguf", vocab=tiny.byte_bpe_vocab(265)),
         "sentencepiece": tiny.write_llama(folder / "spm.gguf", vocab=tiny.spm_vocab()),
+        "hybrid": tiny.write_hybrid(folder / "hybrid-stranger.gguf", vocab=tiny.byte_bpe_vocab(permutation=2)),
     }
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
-@pytest.mark.parametrize("kind", ["permuted", "smaller", "sentencepiece"])
+@pytest.mark.parametrize("kind", ["permuted", "smaller", "sentencepiece", "hybrid"])
 def test_a_stranger_drafts_through_text(
     llama: Path, strangers: dict[str, Path], kind: str, sampling: SamplingParams, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -225,6 +226,18 @@ def test_a_stranger_drafts_through_text(
     assert [r.message for r in caplog.records if "through text" in r.message] == [
         f"{strangers[kind].name} drafts through text: its vocabulary is not the target's"
     ]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
+def test_a_stranger_drafts_for_the_demo_target(
+    demo: tuple[Path, Path], strangers: dict[str, Path], sampling: SamplingParams
+) -> None:
+    with open_session(options(demo[0]), strangers["sentencepiece"]) as session:
+        for prompt in prompts(session, 1, 1):
+            plain = answer(session.engine, request(prompt, "off", N, sampling=sampling, exact=True, logprobs=0))
+            wanted = request(prompt, "ngram,model:p_min=0", N, sampling=sampling, exact=True, logprobs=0)
+            found = answer(session.engine, wanted)
+            assert found.bits == plain.bits and found.finished.stats.by_drafter["model"]["drafted"] > 0
 
 
 def test_its_cache_holds_its_own_tokens_of_the_text(llama: Path, strangers: dict[str, Path]) -> None:
