@@ -15,15 +15,16 @@ width, so speculation fades by itself as load rises.
 from __future__ import annotations
 
 import bisect
+import math
 import operator
 import time
-from typing import TYPE_CHECKING, Iterable, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence
 
 from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.cost import CostCurve
-from lcspec.costly import ENOUGH_ASKS, ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.drafters.base import Budget, Drafter, branch_of
 from lcspec.planner import Limits, Plan, Proposal, ask
+from lcspec.record import ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.tree import TokenTree
 from lcspec.window import Sizer
 
@@ -39,9 +40,12 @@ PROBE_EVERY = 4
 LOOKAHEAD = 16
 # What a step gains without asking (tokens): asking is judged apart below, between and above these.
 GAIN_BUCKETS = (0.25, 1.0)
+# Of several costly drafters the one that gained most goes first; another one at least every so many steps.
+FIRST_EVERY = 48
 # The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
 RATE_MEMORY = 64.0
 RATE_KNOWN = 16.0
+HIGHEST_SPEEDUP = 100.0
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
@@ -125,11 +129,10 @@ class AutoPlanner:
                     width = 1 if branch == 1 else branch_of(drafter, branch)
                     ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
             self._thinking += TIME_RATE * (time.perf_counter() - start - self._thinking)
-            for drafter in slot.drafters:
-                if drafter.costly:
-                    before = tree
-                    tree = self._ask_costly(slot, drafter, tree, nodes, limits, others)
-                    free = before if free is None and tree is not before else free
+            for drafter in self._by_turn(slot, tree, others):
+                before = tree
+                tree = self._ask_costly(slot, drafter, tree, nodes, limits, others, alone=free is None)
+                free = before if free is None and tree is not before else free
         return Proposal(slot, tree, limits, time.perf_counter() - start, free=free)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
@@ -259,6 +262,33 @@ class AutoPlanner:
         costs = self._costs
         return costs[self._used][0] - costs[self._used - nodes][0] if self._used in costs else 0.0
 
+    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """What was learned, for the history; `names` are the engine's drafters in order."""
+        return {
+            "acceptance": self.acceptance.as_dict(names),
+            "records": {name: record.as_dict() for name, record in self.records.items()},
+            "speedup": self.speedup,
+        }
+
+    def restore(self, data: Any, names: Sequence[str]) -> None:
+        """Begin with what `as_dict` gave. The long-run rate counts for little, so that this text's soon decides.
+
+        Raises:
+            ValueError: it is not that; nothing has changed.
+        """
+        try:
+            acceptance = Acceptance.from_dict(data["acceptance"], names)
+            records = {str(name): DrafterRecord.from_dict(r) for name, r in data["records"].items()}
+            speedup = data["speedup"]
+            rate = None if speedup is None else float(speedup)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not what a planner learned: {error}") from error
+        if rate is not None and not 1.0 <= rate <= HIGHEST_SPEEDUP:
+            raise ValueError("not what a planner learned: bad numbers")
+        self.acceptance, self.records = acceptance, {n: r for n, r in records.items() if n in names}
+        if rate is not None:
+            self._emitted, self._plain = rate * RATE_KNOWN, RATE_KNOWN
+
     def offsets(self, slot: Slot) -> Offsets:
         """The request's own acceptance correction."""
         return self._offsets.setdefault(slot.id, Offsets())
@@ -277,10 +307,34 @@ class AutoPlanner:
 
     # ------------------------------------------------------------ costly drafters
 
+    def _by_turn(self, slot: Slot, tree: TokenTree, others: int) -> list[Drafter]:
+        """The slot's costly drafters: the one that gains most when it is asked first, then the others, which are
+        judged by what they still add. Who has not been first for long is, so that an old judgement can be revised.
+        """
+        costly = [d for d in slot.drafters if d.costly]
+        base = others + 1
+        if len(costly) < 2 or base not in self._costs:
+            return costly
+        free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
+        bucket = _bucket(self._value(free, base, self._price(free, base)), alone=True)
+
+        def rank(drafter: Drafter) -> float:
+            record = self.records.setdefault(drafter.name, DrafterRecord())
+            gain = record.gain(bucket)
+            return math.inf if gain is None or record.since_first >= FIRST_EVERY else gain
+
+        costly.sort(key=rank, reverse=True)
+        for i, drafter in enumerate(costly):
+            record = self.records[drafter.name]
+            record.since_first = record.since_first + 1 if i else 0
+        return costly
+
     def _ask_costly(
-        self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int
+        self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int, alone: bool
     ) -> TokenTree:
-        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking."""
+        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking. `alone`: no other costly
+        drafter has been asked in this step.
+        """
         record = self.records.setdefault(drafter.name, DrafterRecord())
         offsets = self.offsets(slot)
         base = others + 1
@@ -290,9 +344,9 @@ class AutoPlanner:
         free.sort(reverse=True)
         price = self._price(free, base)
         now = self._value(free, base, price)
-        bucket = sum(now >= edge for edge in GAIN_BUCKETS)
-        mean, asks = record.gains.get(bucket, (0.0, 0.0))
-        worth = mean > 0.0 if asks >= ENOUGH_ASKS else self._promises(free, 1.0, record, base, price)
+        bucket = _bucket(now, alone)
+        gain = record.gain(bucket)
+        worth = gain > 0.0 if gain is not None else self._promises(free, 1.0, record, base, price)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -375,3 +429,8 @@ class AutoPlanner:
             if value > best:
                 best = value
         return best
+
+
+def _bucket(now: float, alone: bool) -> int:
+    """The case a gain is filed under: what the step gains without asking, and whether a costly drafter was asked."""
+    return sum(now >= edge for edge in GAIN_BUCKETS) + (0 if alone else len(GAIN_BUCKETS) + 1)

@@ -82,7 +82,11 @@ class GpuLayers(click.ParamType):  # type: ignore[type-arg]
 
 
 engine_options = _stacked(
-    click.option("--draft", type=MODEL_PATH, help="Draft model: a smaller GGUF with the same vocabulary."),
+    click.option(
+        "--draft", type=MODEL_PATH, multiple=True, help="Draft model: a smaller GGUF of the same family (repeatable)."
+    ),
+    click.option("--store", type=MODEL_PATH, help="Datastore of text to draft from (see `lcspec draft store`)."),
+    click.option("--no-history", is_flag=True, help="Neither use nor keep what earlier texts taught the drafters."),
     click.option(
         "--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens (0: the model's, at most 8192)."
     ),
@@ -165,7 +169,7 @@ def inspect(model: Path | None, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("model", required=False, type=MODEL_PATH)
-@click.option("--draft", type=MODEL_PATH, help="Also measure this draft model's step.")
+@click.option("--draft", type=MODEL_PATH, multiple=True, help="Also measure this draft model's step (repeatable).")
 @click.option("--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
@@ -179,7 +183,7 @@ def calibrate(**options: Any) -> None:
 
 @cli.command()
 @click.argument("model", required=False, type=MODEL_PATH)
-@click.option("--draft", type=MODEL_PATH, help="Draft model to compare texts with.")
+@click.option("--draft", type=MODEL_PATH, multiple=True, help="Draft model to compare texts with (repeatable).")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
 @click.option("--positions", type=click.IntRange(min=1), default=320, show_default=True, help="Positions to compare.")
@@ -218,6 +222,51 @@ def bench(**options: Any) -> None:
     from lcspec.bench.command import run
 
     sys.exit(run(**options))
+
+
+@cli.group()
+def draft() -> None:
+    """Make drafters from what you have: the model itself, your own texts."""
+
+
+@draft.command()
+@click.argument("files", nargs=-1, required=True, type=MODEL_PATH, metavar="FILES...")
+@click.option("--model", type=MODEL_PATH, help="The target it is for (default: the bundled one).")
+@click.option("--out", required=True, type=MODEL_PATH, help="The file to write.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def store(**options: Any) -> None:
+    """Make a datastore of text files, directories included, for --store: drafts from your own code and documents."""
+    from lcspec.draft_store import run
+
+    run(**options)
+
+
+@draft.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--keep-layers", type=click.IntRange(min=1), help="Keep this many layers.")
+@click.option(
+    "--search/--no-search", default=None, help="Search for the layers that are missed least, or spread them evenly."
+)
+@click.option("--out", type=MODEL_PATH, help="The GGUF to write (default: MODEL-keepN.gguf in this directory).")
+@click.option("--tokens", type=click.IntRange(min=1), default=384, show_default=True, help="Own text to compare on.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def prune(**options: Any) -> None:
+    """Make a draft model of the model itself by leaving layers out: those it agrees with itself best without."""
+    from lcspec.draft_prune import run
+
+    sys.exit(run(**options))
+
+
+@draft.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--all", "everything", is_flag=True, help="What was learned with every model.")
+def forget(**options: Any) -> None:
+    """Remove what earlier texts taught the drafters of MODEL (default: the bundled one)."""
+    from lcspec.draft_forget import run
+
+    run(**options)
 
 
 def main() -> NoReturn:

@@ -64,6 +64,46 @@ class ModelOptions:
 
 
 DEFAULT_CTX_LIMIT = 8192
+MAX_DRAFT_MODELS = 4
+
+
+@dataclass(frozen=True)
+class DraftFiles:
+    """What the user named to draft with.
+
+    Attributes:
+        models: draft models, the first of them for the drafter `model`, the second for `model2` and so on.
+        store: a datastore of text (`lcspec draft store`).
+    """
+
+    models: tuple[Path, ...] = ()
+    store: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Check the number of draft models.
+
+        Raises:
+            UsageError: there are too many.
+        """
+        if len(self.models) > MAX_DRAFT_MODELS:
+            raise UsageError(f"at most {MAX_DRAFT_MODELS} draft models can be used together, not {len(self.models)}")
+
+    @classmethod
+    def of(cls, draft: DraftFiles | Path | None) -> DraftFiles:
+        """A single draft model, or none, in this form."""
+        if isinstance(draft, DraftFiles):
+            return draft
+        return cls((draft,) if draft is not None else ())
+
+    @property
+    def drafters(self) -> list[str]:
+        """The drafters that these files make possible."""
+        return ["store"] * (self.store is not None) + [model_drafter(i) for i in range(len(self.models))]
+
+
+def model_drafter(index: int) -> str:
+    """The name of the drafter that runs the draft model number `index`: model, model2, model3 ..."""
+    return f"model{index + 1}" if index else "model"
 
 
 @dataclass(frozen=True)

@@ -57,6 +57,7 @@ class Engine:
         self.certificate: Certificate | None = None  # made when --exact is first asked for
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
+        self.forgetful = False  # forget_texts was called: what drafters know now is not worth keeping
         self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
         self.running: list[Slot] = []
         self.scheduler = Scheduler(self)
@@ -192,8 +193,9 @@ class Engine:
         """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more.
 
         For measurements, which would otherwise find the answer to a repeated prompt in an earlier one. Only while
-        nothing runs.
+        nothing runs. They keep nothing for later sessions from then on.
         """
+        self.forgetful = True
         for name, drafter in self.drafters.items():
             if not drafter.costly:
                 drafter.close()

@@ -53,10 +53,10 @@ def run(**o: Any) -> int:
     grammar = read_grammar(o["grammar_file"], o["json_schema"])
     sampling = SamplingParams(**{k: o[k] for k in SAMPLING_OPTIONS}, grammar=grammar)
     prediction = read_text(o["prediction"], "the prediction") if o["prediction"] is not None else ""
-    pair = ModelPair.resolve(o["model"], o["draft"])
+    pair = ModelPair.resolve(o["model"], o["draft"], o["store"])
     speculation = parse_speculation(
         o["speculate"],
-        has_draft=pair.draft is not None,
+        pair.draft,
         has_grammar=grammar is not None,
         has_prediction=o["prediction"] is not None,
         max_draft=o["max_draft"],
@@ -68,7 +68,7 @@ def run(**o: Any) -> int:
     )
     from lcspec.slot import Request
 
-    with open_session(options, pair.draft, loading_line()) as session:
+    with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         stop = tuple(o["stop"])
         if o["chat"]:
             messages = [{"role": "system", "content": o["system"]}] if o["system"] else []

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError, UsageError
+from lcspec.history import allowed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,14 +49,14 @@ class ModelPair:
     """Which files to load. Without a model the bundled pair serves, with its own draft unless another is named."""
 
     target: Path
-    draft: Path | None
+    draft: DraftFiles
 
     @classmethod
-    def resolve(cls, model: Path | None, draft: Path | None) -> ModelPair:
+    def resolve(cls, model: Path | None = None, draft: Sequence[Path] = (), store: Path | None = None) -> ModelPair:
         """Fill in the bundled files."""
         if model is None:
-            return cls(demo_path(DEMO_TARGET), draft or demo_path(DEMO_DRAFT))
-        return cls(model, draft)
+            return cls(demo_path(DEMO_TARGET), DraftFiles(tuple(draft) or (demo_path(DEMO_DRAFT),), store))
+        return cls(model, DraftFiles(tuple(draft), store))
 
 
 @dataclass
@@ -130,9 +131,14 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(
-    options: ModelOptions, draft: Path | None = None, progress: Progress | None = None
+    options: ModelOptions,
+    draft: DraftFiles | Path | None = None,
+    progress: Progress | None = None,
+    history: bool = True,
 ) -> Iterator[Session]:
-    """Load the target and make an engine; the draft model is loaded when a request first needs it.
+    """Load the target and make an engine; draft models are loaded when a request first needs them.
+
+    `history` False neither uses nor keeps anything that texts taught (see lcspec.history).
 
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
@@ -153,10 +159,11 @@ def open_session(
             target=model,
             slots=options.slots,
             ctx=engine.context.n_ctx,
-            draft_path=draft,
+            draft=DraftFiles.of(draft),
             threads=options.threads,
             gpu_layers=options.gpu_layers,
-            progress=report(draft.name) if draft is not None else None,
+            progress=progress,
+            history=allowed(history),
         )
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         session = Session(model, engine)
@@ -169,8 +176,8 @@ def open_session(
 
 def parse_speculation(
     text: str,
+    draft: DraftFiles | Path | None = None,
     *,
-    has_draft: bool,
     has_grammar: bool = False,
     has_prediction: bool = False,
     max_draft: int | None = None,
@@ -185,7 +192,8 @@ def parse_speculation(
         UsageError: a drafter is malformed, or some windows have a width and others have none.
     """
     if text == "auto":
-        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"] + ["model"] * has_draft
+        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"]
+        names += DraftFiles.of(draft).drafters
         # The others read the answer already, so its window is all that lookahead adds.
         specs = (*map(DrafterSpec, names), DrafterSpec("lookahead", {"pool_from_answer": "0"}))
     elif text in ("off", "none", ""):

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.config import DrafterSpec
+from lcspec.config import DrafterSpec, DraftFiles
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
 from lcspec.tree import TokenTree
@@ -176,15 +175,26 @@ def branch_of(drafter: Drafter, default: int = 1) -> int:
 
 @dataclass(frozen=True)
 class DrafterEnv:
-    """What drafters are made from: the loaded target and what the user named for drafting."""
+    """What drafters are made from: the loaded target and what the user named for drafting.
+
+    Attributes:
+        target: the loaded target.
+        slots: requests side by side.
+        ctx: positions a slot may use.
+        draft: the files to draft with.
+        threads, gpu_layers: as for the target.
+        progress: told a file's name and how far it has loaded.
+        history: drafters and planner may use and keep what earlier sessions taught (see lcspec.history).
+    """
 
     target: Model
     slots: int
     ctx: int = 0
-    draft_path: Path | None = None
+    draft: DraftFiles = DraftFiles()
     threads: int = 0
     gpu_layers: int | None = None
-    progress: Callable[[float], bool | None] | None = None
+    progress: Callable[[str, float], bool | None] | None = None
+    history: bool = False
 
 
 Factory = Callable[[DrafterEnv], Drafter]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -137,12 +138,35 @@ def _auto_layers(header: ModelHeader, offload: bool) -> list[int]:
     return [-1, n * 3 // 4, n // 2, n // 4, 0]
 
 
+@contextlib.contextmanager
+def load_vocab(options: ModelOptions, progress: Progress | None = None) -> Iterator[Vocab]:
+    """A model's vocabulary alone, without its weights.
+
+    Raises:
+        ModelFileError: the file cannot be a model.
+        ModelLoadError: the library refused it.
+    """
+    init()
+    read_header(options.path)
+    coverage = byte_coverage(options.path)
+    handle, reason = _load_once(options, 0, progress, vocab_only=True)
+    if not handle:
+        raise ModelLoadError(f"the vocabulary of {options.path.name} could not be loaded: {reason}")
+    try:
+        yield Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
+    finally:
+        C.llama_model_free(handle)
+
+
 # Progress reports on which huge pages are asked for.
 HUGE_PAGE_REPORTS = 4
 
 
-def _load_once(options: ModelOptions, layers: int, progress: Progress | None) -> tuple[ctypes.c_void_p | None, str]:
+def _load_once(
+    options: ModelOptions, layers: int, progress: Progress | None, vocab_only: bool = False
+) -> tuple[ctypes.c_void_p | None, str]:
     params = C.llama_model_default_params()
+    params.vocab_only = vocab_only
     params.n_gpu_layers = layers
     params.use_extra_bufts = options.repack
     stopped, reports = False, 0

@@ -123,6 +123,13 @@ class SlotCache:
         self._reach[seq] = self._base + depth + 1
         return seq
 
+    def retract(self, n: int) -> None:
+        """Take back the `n` nodes placed last, all of them on the branch of the main id."""
+        if n:
+            del self._sets[-n:]
+            end = self._reach[self.main] = self._reach[self.main] - n
+            self.context.seq_remove(self.main, end)
+
     def commit(self, path: Sequence[int], keep: int | None = None) -> None:
         """Keep the accepted path, drop everything else, and leave other slots alone.
 

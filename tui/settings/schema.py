@@ -66,7 +66,7 @@ def _gpu_layers(value: object) -> int | None:
 def _drafters(value: object) -> str:
     text = _string(value)
     try:
-        parse_speculation(text, has_draft=True)
+        parse_speculation(text)
     except LcspecError as error:
         raise ValueError(f"is not understood: {error}") from None
     return text

@@ -1,8 +1,10 @@
-"""The running figures of a drafter that costs time: what it is worth, what it takes, what asking it has gained."""
+"""Running figures of a costly drafter: what the planner knows about asking it."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
+from typing import Any
 
 # How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
 RATE = 0.015
@@ -25,13 +27,16 @@ class DrafterRecord:
         tested: observations behind that.
         level_seconds: what a level costs.
         since_asked: steps since it was asked.
-        gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it.
+        since_first: steps since it was the first costly drafter whose turn it was.
+        gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it
+            and whether other costly drafters had been asked before.
     """
 
     acceptance: float = FIRST_GUESS
     tested: int = 0
     level_seconds: float = 0.0
     since_asked: int = 0
+    since_first: int = 0
     gains: dict[int, list[float]] = field(default_factory=dict)
 
     @property
@@ -56,8 +61,42 @@ class DrafterRecord:
         entry[1] += 1.0
         entry[0] += max(PROBE_GAIN_RATE if probe else GAIN_RATE, 1.0 / entry[1]) * (tokens - entry[0])
 
+    def gain(self, bucket: int) -> float | None:
+        """What asking gains on average; None before enough is known."""
+        mean, asks = self.gains.get(bucket, (0.0, 0.0))
+        return mean if asks >= ENOUGH_ASKS else None
+
     def renew(self) -> None:
         """A new request: what the earlier ones taught counts for less."""
         self.tested = min(self.tested, ENOUGH_TESTS)
         for entry in self.gains.values():
             entry[1] = min(entry[1], float(ENOUGH_ASKS))
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the history."""
+        return {
+            "acceptance": self.acceptance,
+            "tested": self.tested,
+            "level_seconds": self.level_seconds,
+            "gains": {str(bucket): entry for bucket, entry in self.gains.items()},
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> DrafterRecord:
+        """Read `as_dict`'s form; it counts as an earlier request's.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        try:
+            gains = {int(b): [float(mean), float(asks)] for b, (mean, asks) in data["gains"].items()}
+            out = cls(float(data["acceptance"]), int(data["tested"]), float(data["level_seconds"]), gains=gains)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not a drafter's record: {error}") from error
+        numbers = [out.acceptance, out.level_seconds, *(x for entry in gains.values() for x in entry)]
+        if not all(map(math.isfinite, numbers)) or not 0.0 <= out.acceptance <= 1.0 or out.level_seconds < 0.0:
+            raise ValueError("not a drafter's record: bad numbers")
+        if out.tested < 0 or any(asks < 0 for _, asks in gains.values()):
+            raise ValueError("not a drafter's record: bad numbers")
+        out.renew()
+        return out
