@@ -30,7 +30,7 @@ class ModelOptions:
         batch: tokens per prompt chunk.
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
-        embeddings: also compute the final hidden state of every output row.
+        embeddings: also keep the final hidden states of decode steps (see Context.hidden).
     """
 
     path: Path

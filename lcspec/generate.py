@@ -57,6 +57,7 @@ def run(**o: Any) -> int:
     speculation = parse_speculation(
         o["speculate"],
         has_draft=pair.draft is not None,
+        has_heads=o["heads"] is not None,
         has_grammar=grammar is not None,
         has_prediction=o["prediction"] is not None,
         max_draft=o["max_draft"],
@@ -68,7 +69,8 @@ def run(**o: Any) -> int:
     )
     from lcspec.slot import Request
 
-    with open_session(options, pair.draft, loading_line()) as session:
+    show_heads_note(o["heads"], pair.target)
+    with open_session(options, pair.draft, loading_line(), o["heads"]) as session:
         stop = tuple(o["stop"])
         if o["chat"]:
             messages = [{"role": "system", "content": o["system"]}] if o["system"] else []
@@ -95,6 +97,21 @@ def run(**o: Any) -> int:
         if o["stats"]:
             click.echo(stats_text(finished), err=True)
     return 130 if finished.reason == "cancelled" else 0
+
+
+def show_heads_note(heads: Path | None, target: Path) -> None:
+    """Check `--heads` before a large model is loaded, and say how they fit if that is worth a line on stderr.
+
+    Raises:
+        LcspecError: they do not fit.
+    """
+    if heads is None:
+        return
+    from lcspec.heads.file import check_heads
+
+    note = check_heads(heads, target)
+    if note:
+        click.echo(note, err=True)
 
 
 class TextPrinter:

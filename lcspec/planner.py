@@ -90,7 +90,8 @@ class FixedPlanner:
         tree = TokenTree.root(slot.tokens[-1])
         for drafter, spec in zip(slot.drafters, slot.request.speculation.drafters):
             own = spec.integer("nodes", drafter.default_nodes if wanted is None else wanted, 0, 255)
-            branch = 1 if limits.leaves == 1 else spec.integer("branch", 1, 1, 64)
+            usual = getattr(drafter, "default_branch", 1)
+            branch = 1 if limits.leaves == 1 else spec.integer("branch", usual, 1, 64)
             ask(slot, drafter, Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter)), tree)
         return Proposal(slot, tree, limits, time.perf_counter() - start)
 

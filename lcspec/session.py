@@ -76,7 +76,7 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(
-    options: ModelOptions, draft: Path | None = None, progress: Progress | None = None
+    options: ModelOptions, draft: Path | None = None, progress: Progress | None = None, heads: Path | None = None
 ) -> Iterator[Session]:
     """Load the target and make an engine; the draft model is loaded when a request first needs it.
 
@@ -97,6 +97,7 @@ def open_session(
             slots=options.slots,
             ctx=engine.context.n_ctx,
             draft_path=draft,
+            heads_path=heads,
             threads=options.threads,
             gpu_layers=options.gpu_layers,
             progress=report(draft.name) if draft is not None else None,
@@ -110,6 +111,7 @@ def parse_speculation(
     text: str,
     *,
     has_draft: bool,
+    has_heads: bool = False,
     has_grammar: bool = False,
     has_prediction: bool = False,
     max_draft: int | None = None,
@@ -121,7 +123,8 @@ def parse_speculation(
     `auto` asks every drafter that this session can have.
     """
     if text == "auto":
-        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"] + ["model"] * has_draft
+        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"]
+        names += ["medusa"] * has_heads + ["model"] * has_draft
         specs = tuple(DrafterSpec(name) for name in names)
     elif text in ("off", "none", ""):
         specs = ()

@@ -51,14 +51,20 @@ class Ticket:
 class EngineThread:
     """Loads a model on its own thread and runs requests until closed."""
 
-    def __init__(self, options: ModelOptions, draft: Path | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        options: ModelOptions,
+        draft: Path | None = None,
+        progress: Progress | None = None,
+        heads: Path | None = None,
+    ) -> None:
         """Start loading at once. `progress` is called on the engine thread; returning False from it gives up."""
         self.ready: Future[Session] = Future()
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
         self._state = "open"  # open | draining | closed
         self._thread = threading.Thread(
-            target=self._main, args=(options, draft, progress), name="lcspec-engine", daemon=True
+            target=self._main, args=(options, draft, progress, heads), name="lcspec-engine", daemon=True
         )
         self._thread.start()
 
@@ -103,10 +109,12 @@ class EngineThread:
 
     # ------------------------------------------------------------ on the engine thread
 
-    def _main(self, options: ModelOptions, draft: Path | None, progress: Progress | None) -> None:
+    def _main(
+        self, options: ModelOptions, draft: Path | None, progress: Progress | None, heads: Path | None
+    ) -> None:
         error: BaseException = LcspecError("the engine has been closed")
         try:
-            with open_session(options, draft, progress) as session:
+            with open_session(options, draft, progress, heads) as session:
                 self.ready.set_result(session)
                 self._serve(session.engine)
         except BaseException as problem:

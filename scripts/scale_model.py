@@ -27,6 +27,7 @@ import gguf
 import numpy as np
 
 from lcspec.errors import LcspecError, ModelFileError, UsageError
+from lcspec.heads.target import SCALED_FROM, fingerprint
 from lcspec.gguf_header import FILE_TYPES, TENSOR_TYPES, GGUFContents, TensorInfo, format_size, read_gguf
 
 WIDTH_STEP = 256  # the largest block of any quantization: new units then fill blocks of their own
@@ -251,6 +252,8 @@ def _start_file(src: Path, small: GGUFContents, dst: Path, width: int, n_params:
             "For measuring speed only."
         ),
         f"{architecture}.feed_forward_length": width,
+        # The final hidden states are those of the small model, so that heads made for it serve the copy as well.
+        SCALED_FROM: fingerprint(src),
     }
     writer = gguf.GGUFWriter(dst, architecture)
     reader = gguf.GGUFReader(small.path)

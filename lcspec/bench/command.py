@@ -21,6 +21,7 @@ from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.errors import UsageError
+from lcspec.generate import show_heads_note
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
 
@@ -49,14 +50,16 @@ def run(**o: Any) -> int:
     named = strategy_names(o["strategies"])
     for name in named:  # an unknown option should not wait for a large model to load
         parse_speculation(name, has_draft=pair.draft is not None)
+    show_heads_note(o["heads"], pair.target)
     if o["out"] is not None:
         check_writable(o["out"])
     options = ModelOptions(
         pair.target, ctx=o["ctx"], threads=o["threads"], gpu_layers=o["gpu_layers"], kv_type=o["kv_type"]
     )
-    with open_session(options, pair.draft, loading_line()) as session:
+    with open_session(options, pair.draft, loading_line(), o["heads"]) as session:
+        has_draft, has_heads = pair.draft is not None, o["heads"] is not None
         strategies: dict[str, SpeculationParams] = {
-            name: parse_speculation(name, has_draft=pair.draft is not None, exact=o["exact"])
+            name: parse_speculation(name, has_draft=has_draft, has_heads=has_heads, exact=o["exact"])
             for name in named or default_strategies(session)
         }
         bench = Bench(session, BenchOptions(strategies, sampling, o["n"], o["repeat"], o["chat"]))

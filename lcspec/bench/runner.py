@@ -77,7 +77,9 @@ def default_strategies(session: Session) -> list[str]:
     """Every drafter worth comparing that this session can have, and the planner."""
     if session.engine.context.branching is Branching.NONE:
         return [PLAIN, AUTO]
-    return [PLAIN, "ngram", *(["model"] if session.engine.env.draft_path is not None else []), AUTO]
+    env = session.engine.env
+    named = ["medusa"] * (env.heads_path is not None) + ["model"] * (env.draft_path is not None)
+    return [PLAIN, "ngram", *named, AUTO]
 
 
 @dataclass

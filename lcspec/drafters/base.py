@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lcspec.config import DrafterSpec
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
@@ -49,6 +52,14 @@ class SlotView(Protocol):
     def prediction(self) -> Sequence[int]:
         """The answer the caller expects, as token ids; empty if unknown."""
 
+    @property
+    def hidden(self) -> NDArray[np.float32] | None:
+        """The target's final normed hidden state from which it chose the pending token, float32 [n_embd].
+
+        None unless a drafter of the slot has `wants_hidden`, and after a step that had none to give: one that
+        contained a prompt chunk (see Context.hidden), so also at the first step of a request.
+        """
+
     def forced_text(self, limit: int) -> str:
         """What the request's grammar allows no alternative to, `limit` characters at most; often empty."""
 
@@ -80,7 +91,7 @@ class Drafter(Protocol):
         name: its registry name, shown to users.
         default_nodes: nodes a step when nobody says otherwise.
         costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
-        wants_hidden: it needs the target's hidden states (see `observe`).
+        wants_hidden: it needs the target's hidden states (see `SlotView.hidden`).
     """
 
     name: str
@@ -112,6 +123,7 @@ class DrafterEnv:
     slots: int
     ctx: int = 0
     draft_path: Path | None = None
+    heads_path: Path | None = None
     threads: int = 0
     gpu_layers: int | None = None
     progress: Callable[[float], bool | None] | None = None
