@@ -108,9 +108,7 @@ def by_rank(row: ArrayLike) -> Callable[[Path], float]:
     return lambda path: float(values[path[-1]]) if path[-1] < len(values) else 0.0
 
 
-def top_shape(
-    acceptance: Callable[[Path], float], n: int, depth: int, branch: int, beam: int | None = None
-) -> Shape:
+def top_shape(acceptance: Callable[[Path], float], n: int, depth: int, branch: int, beam: int | None = None) -> Shape:
     """The `n` most probable nodes of the tree of all paths (`depth` levels, `branch` children a node).
 
     Without a `beam` it is optimal: path products never grow along a path, so the n largest form a tree. With a beam

@@ -109,9 +109,7 @@ class EngineThread:
 
     # ------------------------------------------------------------ on the engine thread
 
-    def _main(
-        self, options: ModelOptions, draft: Path | None, progress: Progress | None, heads: Path | None
-    ) -> None:
+    def _main(self, options: ModelOptions, draft: Path | None, progress: Progress | None, heads: Path | None) -> None:
         error: BaseException = LcspecError("the engine has been closed")
         try:
             with open_session(options, draft, progress, heads) as session:

@@ -228,9 +228,7 @@ def _verifiers(model: Path, heads: Path, text: Path, runs: int, length: int, nod
                     logprobs += found
                     steps, emitted = steps + stats.target_steps, emitted + stats.step_tokens
                 name = verifier if speculate != "off" else "-"
-                rows.append(
-                    [temperature, speculate, name, emitted, emitted / max(1, steps), float(np.mean(logprobs))]
-                )
+                rows.append([temperature, speculate, name, emitted, emitted / max(1, steps), float(np.mean(logprobs))])
     table(["temperature", "drafter", "verifier", "tokens", "tokens a step", "log-likelihood a token"], rows)
 
 

@@ -1,8 +1,8 @@
 """Medusa: heads on the target's own hidden state propose a sparse tree (`--heads`, made by `lcspec draft heads`).
 
-Cai et al. 2024 (arXiv:2401.10774). Every head says what comes a fixed number of tokens ahead, whatever comes in between;
-which combinations of their guesses are worth verifying was measured when the heads were made and is in the file. A
-node's probability is its head's own softmax, calibrated there as well.
+Cai et al. 2024 (arXiv:2401.10774). Every head says what comes a fixed number of tokens ahead, whatever comes in
+between; which combinations of their guesses are worth verifying was measured when the heads were made and is in the
+file. A node's probability is its head's own softmax, calibrated there as well.
 
 At temperature > 0 the guesses are ranked with the very noise the target will use, as a draft model's are.
 """

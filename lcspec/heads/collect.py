@@ -104,7 +104,7 @@ class Writer:
 
     def _choose(self, logits: NDArray[np.float32], temperatures: list[float]) -> NDArray[np.int64]:
         """The next tokens, for logits [n, n_vocab]: the largest, or a sample from the TOP_K largest."""
-        chosen = logits.argmax(axis=1)
+        chosen: NDArray[np.int64] = logits.argmax(axis=1)
         sampled = np.flatnonzero(np.array(temperatures) > 0)
         if sampled.size:
             rows = logits[sampled]
@@ -116,7 +116,9 @@ class Writer:
         return chosen
 
 
-def answer_jobs(maker: PromptMaker, limit: int, skip: int, temperatures: tuple[float, ...] = TEMPERATURES) -> Iterator[Job]:
+def answer_jobs(
+    maker: PromptMaker, limit: int, skip: int, temperatures: tuple[float, ...] = TEMPERATURES
+) -> Iterator[Job]:
     """Endless jobs that answer prompts, the temperatures in turn."""
     for i, (group, ids) in enumerate(maker.prompts(skip), start=skip):
         yield Job(group, ids, limit, temperatures[i % len(temperatures)])

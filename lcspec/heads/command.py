@@ -197,9 +197,7 @@ def _loading(path: Path) -> Any:
     return None if line is None else lambda fraction: line(path.name, fraction)
 
 
-def _invented(
-    model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]
-) -> list[Source]:
+def _invented(model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]) -> list[Source]:
     """Prompts of the model's own, made once and kept in the work folder."""
     path = work / "invented.json"
     if path.exists():

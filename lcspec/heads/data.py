@@ -73,8 +73,8 @@ def make_dataset(store: StateStore, n_vocab: int, heads: int, vocab: int) -> Dat
     if held_out.all() or not held_out.any():  # too few prompts to split them: the last positions
         held_out = np.arange(len(tokens)) >= len(tokens) - len(tokens) // HOLD_OUT
     counts = np.bincount(tokens, minlength=n_vocab)
-    kept = np.argsort(-counts, kind="stable")[:vocab]
-    kept = kept[counts[kept] > 0].astype(np.int32)
+    order = np.argsort(-counts, kind="stable")[:vocab]
+    kept: Ints = order[counts[order] > 0].astype(np.int32)
     reduced = np.full(n_vocab, OUTSIDE, dtype=np.int32)
     reduced[kept] = np.arange(len(kept), dtype=np.int32)
     wanted = labels(tokens, store.lengths(), heads)

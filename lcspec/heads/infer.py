@@ -66,7 +66,9 @@ def load_heads(env: DrafterEnv, name: str) -> Heads:
         LcspecError: the file is no good, or made for another model (see `file.read_heads`, `file.check_fits`).
     """
     if env.heads_path is None:
-        raise UsageError(f"the {name} drafter needs heads: make them with lcspec draft heads MODEL, then add --heads FILE")
+        raise UsageError(
+            f"the {name} drafter needs heads: make them with lcspec draft heads MODEL, then add --heads FILE"
+        )
     target = env.target.options.path
     path = Path(env.heads_path)
     key = (cache.file_identity(path), cache.file_identity(target)) if path.exists() else ("", "")

@@ -42,8 +42,8 @@ class Measured:
         return [float(row[:k].sum()) for row in self.table]
 
     def tree(self, nodes: int = TREE_NODES) -> Shape:
-        """The sparse tree; a chain if not one guess was right."""
-        return sparse_shape(self.table, nodes) if self.table[0].any() else Shape.chain(len(self.table))
+        """The sparse tree. What was never right counts for a little, so that few positions give a full tree, too."""
+        return sparse_shape(self.table + 0.1 / max(1, self.positions), nodes)
 
 
 def measure(params: Parameters, sizes: Sizes, batches: Batches) -> Measured:
@@ -61,7 +61,8 @@ def measure(params: Parameters, sizes: Sizes, batches: Batches) -> Measured:
                 continue
             z, right = logits[k, rows], labels[k, rows]
             value = z[np.arange(len(rows)), right][:, None]
-            rank = (z > value).sum(axis=1)
+            before = np.arange(sizes.vocab) < right[:, None]
+            rank = ((z > value) | ((z == value) & before)).sum(axis=1)
             hits[k] += np.bincount(rank[rank < RANKS], minlength=RANKS)
             known_count[k] += len(rows)
             z = z - z.max(axis=1, keepdims=True)

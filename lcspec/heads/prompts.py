@@ -1,7 +1,7 @@
 """Prompts for the target to answer: from the user's texts, or invented by the target itself.
 
-Files may be JSON lines (`messages`, `turns`, `prompt` or `text` in each object, as chats and Spec-Bench have them) or any
-text, of which pieces are continued.
+Files may be JSON lines (`messages`, `turns`, `prompt` or `text` in each object, as chats and Spec-Bench have them) or
+any text, of which pieces are continued.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Training the heads: Adam by the clock, early stopping on held-out text, checkpoints that a killed run goes on from."""
+"""Training the heads: Adam by the clock, early stopping on held-out text, checkpoints to go on from after a kill."""
 
 from __future__ import annotations
 
@@ -59,6 +59,7 @@ class State:
         return cls(params, zeros, {k: v.copy() for k, v in zeros.items()}, {k: v.copy() for k, v in params.items()})
 
 
+GROUPS = ("params", "first", "second", "best")
 SCALARS = ("best_loss", "stale", "step", "seconds", "looks", "passes", "history")
 
 
@@ -150,7 +151,7 @@ class Trainer:
         """Write the checkpoint atomically."""
         state = self.state
         arrays: dict[str, Any] = {}
-        for group in ("params", "first", "second", "best"):
+        for group in GROUPS:
             arrays |= {f"{group}/{name}": value for name, value in getattr(state, group).items()}
         arrays["scalars"] = np.array(json.dumps({name: getattr(state, name) for name in SCALARS}))
         temporary = self.path.with_suffix(".tmp.npz")
@@ -162,16 +163,15 @@ def load_state(folder: Path, sizes: Sizes) -> State | None:
     """The checkpoint in a work folder; None if there is no sound one for a network of these sizes."""
     try:
         with np.load(folder / "train.npz", allow_pickle=False) as file:
-            groups = [
-                {name: file[f"{group}/{name}"] for name in sizes.shapes()}
-                for group in ("params", "first", "second", "best")
-            ]
+            params, first, second, best = (
+                {name: file[f"{group}/{name}"] for name in sizes.shapes()} for group in GROUPS
+            )
             scalars = json.loads(str(file["scalars"]))
     except (OSError, KeyError, ValueError, zipfile.BadZipFile, EOFError):
         return None
-    if any(value.shape != sizes.shapes()[name] for group in groups for name, value in group.items()):
+    if any(value.shape != sizes.shapes()[k] for group in (params, first, second, best) for k, value in group.items()):
         return None
-    state = State(*groups)
+    state = State(params, first, second, best)
     for name in SCALARS:
         setattr(state, name, scalars[name])
     return state

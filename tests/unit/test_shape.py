@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import combinations
 
 import numpy as np
 import pytest
@@ -30,10 +29,18 @@ def all_paths(depth: int, branch: int) -> list[Path]:
 
 
 def all_shapes(n: int, depth: int, branch: int) -> Iterator[Shape]:
-    """Every tree of `n` drafted nodes."""
-    for chosen in combinations(all_paths(depth, branch), n):
-        if all(p[:-1] in chosen or len(p) == 1 for p in chosen):
-            yield Shape.of_paths(chosen)
+    """Every tree of `n` drafted nodes, once: paths are taken in one order, each only below a path that was taken."""
+
+    def grow(chosen: list[Path], open_: list[Path]) -> Iterator[list[Path]]:
+        if len(chosen) == n:
+            yield chosen
+            return
+        for i, path in enumerate(open_):
+            below = [(*path, r) for r in range(branch)] if len(path) < depth else []
+            yield from grow([*chosen, path], open_[i + 1 :] + below)
+
+    for chosen in grow([], [(r,) for r in range(branch)]):
+        yield Shape.of_paths(chosen)
 
 
 def best_by_brute_force(n: int, depth: int, branch: int, acceptance: Callable[[Path], float]) -> float:
@@ -47,8 +54,10 @@ def rows(seed: int, depth: int, branch: int) -> np.ndarray:
 
 
 def test_brute_force_sees_every_tree() -> None:
-    shapes = {s.paths[1:].__repr__() for s in all_shapes(2, 2, 2)}
-    assert len(shapes) == 5  # two children; either child with either grandchild
+    shapes = [frozenset(s.paths) for s in all_shapes(2, 2, 2)]
+    assert len(shapes) == len(set(shapes)) == 5  # two children; either child with either grandchild
+    shapes = [frozenset(s.paths) for s in all_shapes(4, 4, 2)]
+    assert len(shapes) == len(set(shapes)) == 42  # binary trees of five nodes: a Catalan number
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -66,13 +75,10 @@ def test_the_sparse_tree_is_the_best_one(seed: int, n: int) -> None:
 def test_the_positional_tree_is_the_best_one(seed: int, n: int, depth: int | None) -> None:
     row = rows(seed, 1, 3)[0]
     found = positional_shape(row, n, depth)
-    levels = 4 if depth is None else depth
-    if depth is None and n > levels:  # a chain may be deeper than brute force looks
-        found = positional_shape(row, n, levels)
-    possible = [s for s in range(n + 1) if any(True for _ in all_shapes(s, levels, 3))]
-    best = max(best_by_brute_force(s, levels, 3, by_rank(row)) for s in possible[-1:])
-    assert found.n_drafted == possible[-1]
-    assert expected_length(found, by_rank(row)) == pytest.approx(best)
+    levels = n if depth is None else depth
+    size = min(n, len(all_paths(levels, 3)))  # with depth 1 there is room for three nodes only
+    assert found.n_drafted == size
+    assert expected_length(found, by_rank(row)) == pytest.approx(best_by_brute_force(size, levels, 3, by_rank(row)))
     assert max(len(p) for p in found.paths) <= levels
 
 
