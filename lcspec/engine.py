@@ -28,12 +28,12 @@ from lcspec.events import Event, Failed, Finished, Prefill, RequestStats, Starte
 from lcspec.exact import PROMPT_BLOCK, Certificate, ScratchPad, in_order
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
 from lcspec.measure import keep
-from lcspec.planner import FixedPlanner, Limits, Plan, Planner, Proposal
+from lcspec.planner import NOTHING, FixedPlanner, Limits, Plan, Planner, Proposal
 from lcspec.slot import Request, Slot
 from lcspec.tree import TokenTree
 
 
-@dataclass
+@dataclass(slots=True)
 class _Staged:
     """A slot's part of the batch being built. Without a proposal: a prompt chunk that does not reach the end."""
 
@@ -114,12 +114,12 @@ class Engine:
                 chunk = 0
             else:
                 bare = TokenTree.root(slot.tokens[-1])
-                work.append(_Staged(slot, len(slot.tokens), Proposal(slot, bare, Limits(0, 0, 1), kept=bare)))
+                work.append(_Staged(slot, len(slot.tokens), Proposal(slot, bare, NOTHING, kept=bare)))
                 chunk -= fresh
         base = sum(w.length - w.slot.cache.length for w in work)
         decoding = [w for w in work if w.proposal and not w.slot.prefilling]
         drafting = [w for w in decoding if w.slot.drafters]  # the others keep their bare tree
-        for planner in (self.fixed, self.auto):
+        for planner in (self.fixed, self.auto) if drafting else ():
             mine = [w for w in drafting if planner is (self.auto if w.slot.request.speculation.auto else self.fixed)]
             if planner is None or not mine:
                 continue

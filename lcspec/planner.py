@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
 
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.tree import TokenTree
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from lcspec.slot import Slot
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What a step can take for one slot: drafted nodes, their depth, leaves of the tree.
 
     `widths`: the step must be one of these many tokens wide (padding included); None means any.
@@ -26,7 +25,10 @@ class Limits:
     widths: frozenset[int] | None = None
 
 
-@dataclass
+NOTHING = Limits(0, 0, 1)
+
+
+@dataclass(slots=True)
 class Proposal:
     """What the drafters of one slot said this step, and what was kept of it.
 
@@ -41,7 +43,7 @@ class Proposal:
     free: TokenTree | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Plan:
     """The outcome of a step's planning.
 
