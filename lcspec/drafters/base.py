@@ -89,7 +89,8 @@ class Drafter(Protocol):
 
     Attributes:
         name: its registry name, shown to users.
-        default_nodes: nodes a step when nobody says otherwise.
+        default_nodes: nodes a step when nobody says otherwise. A drafter whose trees should branch by themselves
+            may have a `default_branch` as well (children a node; 1 without it).
         costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
         wants_hidden: it needs the target's hidden states (see `SlotView.hidden`).
     """

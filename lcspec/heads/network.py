@@ -65,9 +65,8 @@ def initial(sizes: Sizes, output: Floats, scale: float, rng: np.random.Generator
     else:
         params["up"][:] = matrix
     if sizes.embed:
-        # Tokens that mean the same begin alike: directions of the output matrix, brought to unit deviation.
-        _, _, directions = np.linalg.svd(matrix - matrix.mean(axis=0), full_matrices=False)
-        start = matrix @ directions[: sizes.embed].T
+        # Tokens that mean the same begin alike: the main directions of the output matrix, brought to unit deviation.
+        start, _ = factored(matrix - matrix.mean(axis=0), sizes.embed)
         params["embed"][: sizes.vocab, : start.shape[1]] = start / max(1e-6, float(start.std()))
     return params
 

@@ -18,6 +18,7 @@ from lcspec.cli import cli
 from lcspec.drafters import DrafterEnv, create
 from lcspec.errors import LcspecError, ModelFileError, UsageError, VocabularyMismatch
 from lcspec.gguf_header import read_gguf
+from lcspec.heads.collect import Job, Writer
 from lcspec.heads.command import run as draft_heads
 from lcspec.heads.file import check_heads, read_heads, write_heads
 from lcspec.heads.states import StateStore
@@ -92,6 +93,23 @@ def test_a_prompt_longer_than_the_output_buffer_is_no_problem(demo: tuple[Path, 
         prompt = session.prompt_ids("one two three four five six seven " * 60)[:300]
         assert len(prompt) > session.engine.options.max_width * 2
         assert len(answer(session.engine, request(prompt, "medusa", 16, has_heads=True)).ids) == 16
+
+
+def test_texts_written_side_by_side_keep_their_own_states(llama: Path, tiny_session: Session) -> None:
+    """Greedy texts are those of the engine, and every token is the favourite of the state that is kept with it."""
+    starts = [(5, 6, 7), (8,), (9, 10, 11, 12, 13), (14, 15), (16,) * 20, (21, 22)]
+    found: dict[int, Job] = {}
+    chosen = options(llama, slots=4)
+    with Model.load(chosen) as model, Context(model, chosen, separate=True) as context:
+        jobs = (Job(i, start, 10 + i, 0.0) for i, start in enumerate(starts))
+        Writer(context, 1).run(jobs, lambda job: found.update({job.group: job}))
+    assert sorted(found) == [0, 1, 2, 3, 4, 5]
+    matrix = output_rows(llama, range(288))
+    for i, start in enumerate(starts):
+        states = np.stack(found[i].states).astype(np.float32)
+        assert (states @ matrix.T).argmax(axis=1).tolist() == found[i].tokens
+        n = len(found[i].tokens)
+        assert answer(tiny_session.engine, request(start, "off", n)).ids == found[i].tokens
 
 
 # --- drafting ---------------------------------------------------------------------------------------------------------
