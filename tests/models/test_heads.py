@@ -21,6 +21,8 @@ from lcspec.gguf_header import read_gguf
 from lcspec.heads.collect import Job, Writer
 from lcspec.heads.command import run as draft_heads
 from lcspec.heads.file import check_heads, read_heads, write_heads
+from lcspec.heads.infer import Heads
+from lcspec.heads.network import forward
 from lcspec.heads.states import StateStore
 from lcspec.heads.target import SCALED_FROM, fingerprint, identify, output_rows
 from lcspec.llama import Context, Model
@@ -31,7 +33,7 @@ from scripts.scale_model import scale_model
 from tests.models.running import CHAT, SAMPLINGS, answer, options, prompts, request, side_by_side
 
 OPTIONS: dict[str, Any] = {
-    "text": (), "heads": 3, "minutes": 0.2, "positions": 3000, "answer": 48, "vocab": 1024, "hidden": 0, "embed": 32,
+    "text": (), "heads": 3, "minutes": 0.15, "positions": 3000, "answer": 48, "vocab": 1024, "hidden": 0, "embed": 32,
     "rank": None, "store": "f16", "slots": 8, "ctx": 256, "threads": 1, "gpu_layers": 0, "seed": 1,
 }  # fmt: skip
 
@@ -200,6 +202,28 @@ def test_typical_acceptance_says_that_it_is_lossy(session: Session) -> None:
     prompt = prompts(session, 1, 0)[0]
     wanted = request(prompt, "medusa", 32, sampling=SAMPLINGS["seeded"], verifier="typical", has_heads=True)
     assert not answer(session.engine, wanted).finished.lossless
+
+
+@pytest.mark.parametrize("changes", [{"embed": 0}, {"rank": 16}, {"embed": 0, "rank": 16, "heads": 1}], ids=str)
+def test_other_networks(changes: dict[str, Any], llama: Path, tmp_path: Path) -> None:
+    """Heads without the pending token, as in the paper, and with a factored output matrix."""
+    path = make(llama, tmp_path / "h.gguf", minutes=0.04, positions=300, **changes)
+    file = read_heads(path)
+    assert file.sizes.embed == changes.get("embed", 32)
+    assert file.sizes.rank == changes.get("rank", 0)
+    rng = np.random.default_rng(0)
+    hidden, pending = rng.standard_normal((5, 64)).astype(np.float32), np.array([3, 70, 200, 287, 1], dtype=np.int32)
+    reduced = np.full(288, file.sizes.vocab, dtype=np.int32)
+    reduced[file.tokens] = np.arange(file.sizes.vocab)
+    expected, _ = forward(file.params, file.sizes, hidden / np.float32(file.scale), reduced[pending])
+    heads = Heads(file)
+    for i in range(5):
+        for n in range(1, file.sizes.heads + 1):
+            found = heads.logits(hidden[i], int(pending[i]), n)
+            assert np.allclose(found, expected[:n, i] * file.scales[:n, None], atol=1e-4)
+    with open_session(options(llama), heads=path) as session:
+        plain = answer(session.engine, request((1, 2, 3), "off", 24, exact=True)).ids
+        assert answer(session.engine, request((1, 2, 3), "medusa", 24, exact=True, has_heads=True)).ids == plain
 
 
 # --- files ------------------------------------------------------------------------------------------------------------
