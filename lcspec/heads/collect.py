@@ -2,7 +2,8 @@
 
 Not the engine's loop: nothing is speculated, stopped or streamed here, so a plain batched loop over a context with a
 cache of its own for every text is faster. Half of the answers are greedy and half are sampled as `lcspec generate`
-samples by default, because heads are asked for both.
+samples by default, because heads are asked for both. A few go on past the end of the answer, as benchmarks do that give
+all answers the same length.
 """
 
 from __future__ import annotations
@@ -20,16 +21,18 @@ from lcspec.llama.template import ChatTemplate
 
 TEMPERATURES = (0.0, 0.8)
 TOP_K = 40
+GO_ON_EVERY = 6
 
 
 @dataclass
 class Job:
-    """A text to write. `group` is kept with it; `limit` counts the tokens to write."""
+    """A text to write. `group` is kept with it; `limit` counts the tokens to write; `go_on`: past an end token."""
 
     group: int
     prompt: tuple[int, ...]
     limit: int
     temperature: float
+    go_on: bool = False
     tokens: list[int] = field(default_factory=list)
     states: list[NDArray[np.float16]] = field(default_factory=list)
 
@@ -98,7 +101,7 @@ class Writer:
             job = running[seq]
             job.tokens.append(int(token))
             job.states.append(state)
-            if self.ends[token] or len(job.tokens) >= job.limit:
+            if (self.ends[token] and not job.go_on) or len(job.tokens) >= job.limit:
                 finished.append(seq)
         return finished
 
@@ -119,9 +122,10 @@ class Writer:
 def answer_jobs(
     maker: PromptMaker, limit: int, skip: int, temperatures: tuple[float, ...] = TEMPERATURES
 ) -> Iterator[Job]:
-    """Endless jobs that answer prompts, the temperatures in turn."""
+    """Endless jobs that answer prompts, the temperatures in turn; with several, one in GO_ON_EVERY goes on."""
     for i, (group, ids) in enumerate(maker.prompts(skip), start=skip):
-        yield Job(group, ids, limit, temperatures[i % len(temperatures)])
+        go_on = len(temperatures) > 1 and i // len(temperatures) % GO_ON_EVERY == 0
+        yield Job(group, ids, limit, temperatures[i % len(temperatures)], go_on)
 
 
 def invent(model: Model, writer: Writer, n: int, room: int, enough: Callable[[int], bool]) -> list[Source]:
