@@ -66,8 +66,12 @@ class Planner(Protocol):
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """Ask the slot's drafters; `others` is the width the other slots need anyway."""
 
-    def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
-        """Set `kept` of every proposal. `base`: width without any drafted node; `context`: mean context length."""
+    def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
+        """Set `kept` of every proposal.
+
+        `base`: width without any drafted node; `context`: mean context length; `streams`: slots that decode in this
+        step, also those without a proposal (0: there are no others).
+        """
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """A slot emitted `tokens` after its proposal."""
@@ -97,7 +101,7 @@ class FixedPlanner:
             ask(slot, drafter, Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter)), tree)
         return Proposal(slot, tree, limits, time.perf_counter() - start)
 
-    def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
+    def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Cut every tree to what the step can take."""
         for p in proposals:
             wanted = p.slot.request.speculation.max_draft

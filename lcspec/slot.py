@@ -70,6 +70,9 @@ class Slot:
         self.stats = RequestStats()
         self.reason: str | None = None
         self.cancelled = False
+        self.follows: tuple[Slot, int] | None = None  # waits until that slot has evaluated so many shared tokens
+        self.started = False  # Started has been said
+        self.reused = 0  # prompt tokens that were not evaluated for this request
         self.decode_start = 0.0
         self.step_accepted = 0
         self.emitted: list[int] = []  # tokens of the latest verdict
@@ -87,6 +90,11 @@ class Slot:
     def prefilling(self) -> bool:
         """Whether the prompt's last row has not been evaluated yet."""
         return self.generated == 0
+
+    @property
+    def behind(self) -> int:
+        """How many tokens are not in the cache yet."""
+        return len(self.tokens) - self.cache.length
 
     @property
     def fresh(self) -> list[int]:

@@ -70,7 +70,8 @@ class Context:
         params.n_threads = params.n_threads_batch = self.n_threads
         params.type_k = params.type_v = GGML_TYPES[options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
-        params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # hidden states token by token
+        params.embeddings = options.embeddings
+        params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
         params.no_perf = True
         params.swa_full = True
         params.kv_unified = not separate
@@ -81,7 +82,7 @@ class Context:
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "
                 "try a smaller --ctx, fewer --gpu-layers, or --kv-type q8_0"
             )
-        self.memory = C.llama_get_memory(self.handle)
+        self.memory = C.llama_get_memory(self.handle)  # None: an encoder, which generates nothing
         self.n_batch = int(params.n_batch)
         self.max_rollback = self.n_ctx if attention_only else int(C.llama_n_rs_seq(self.handle))
         if attention_only:
@@ -91,7 +92,7 @@ class Context:
         self.batch = Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0
         self._wants_hidden = options.embeddings
-        self._has_hidden = False
+        self._has_hidden = options.embeddings
         self._n_outputs = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._logits_at = 0
