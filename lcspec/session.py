@@ -8,7 +8,7 @@ import importlib.resources
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError
@@ -94,11 +94,18 @@ class Session:
                 return found
         raise AssertionError("the last piece is the answer")
 
-    def embed_in_pieces(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.float32], list[int]] | None]:
+    def embed_in_pieces(
+        self, texts: Sequence[str]
+    ) -> Generator[tuple[NDArray[np.float32], list[int]] | None, None, None]:
         """`embed` for a thread that has other things to do: yields None between two decodes, then the answer."""
+        ids = [self.model.vocab.tokenize(text) for text in texts]
+        for vectors in self.embed_ids(ids):
+            yield None if vectors is None else (vectors, [len(i) for i in ids])
+
+    def embed_ids(self, ids: Sequence[Sequence[int]]) -> Generator[NDArray[np.float32] | None, None, None]:
+        """`embed_in_pieces` for texts that are token ids already; the answer is the vectors alone."""
         from lcspec.llama.embedder import Embedder
 
-        ids = [self.model.vocab.tokenize(text) for text in texts]
         if self._embedder is None:
             context = self.engine.context
             self._embedder = Embedder(self.model, context.n_ctx, context.n_threads)
@@ -110,7 +117,7 @@ class Session:
                     rows.append(row)
                 if len(rows) < len(ids):
                     yield None
-        yield embedder.stack(rows), [len(i) for i in ids]
+        yield embedder.stack(rows)
 
     def close(self) -> None:
         """Free what `embed` made (the engine and the model belong to `open_session`)."""
