@@ -85,6 +85,7 @@ engine_options = _stacked(
     click.option(
         "--draft", type=MODEL_PATH, multiple=True, help="Draft model: a smaller GGUF of the same family (repeatable)."
     ),
+    click.option("--heads", type=MODEL_PATH, help="Heads for the medusa and blockwise drafters (see: draft heads)."),
     click.option("--store", type=MODEL_PATH, help="Datastore of text to draft from (see `lcspec draft store`)."),
     click.option("--no-history", is_flag=True, help="Neither use nor keep what earlier texts taught the drafters."),
     click.option(
@@ -255,6 +256,47 @@ def store(**options: Any) -> None:
 def prune(**options: Any) -> None:
     """Make a draft model of the model itself by leaving layers out: those it agrees with itself best without."""
     from lcspec.draft_prune import run
+
+    sys.exit(run(**options))
+
+
+@draft.command("heads")
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
+@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .heads.gguf, in this folder].")
+@click.option("--heads", type=click.IntRange(1, 8), default=4, show_default=True, help="Tokens to look ahead.")
+@click.option("--minutes", type=click.FloatRange(min=0.01), default=30.0, show_default=True, help="Time in all.")
+@click.option(
+    "--positions",
+    type=click.IntRange(min=200),
+    default=1_000_000,
+    show_default=True,
+    help="Tokens to learn from at most.",
+)
+@click.option("--answer", type=click.IntRange(min=8), default=96, show_default=True, help="Tokens an answer at most.")
+@click.option(
+    "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
+)
+@click.option("--hidden", type=click.IntRange(min=0), default=0, help="Width of the hidden layer (0: by the model's).")
+@click.option(
+    "--embed",
+    type=click.IntRange(min=0),
+    default=128,
+    show_default=True,
+    help="Width of the pending token's embedding (0: the heads do not see it, as in the paper).",
+)
+@click.option("--rank", type=click.IntRange(min=0), help="Rank of the output matrix (0: whole) [default: by its size].")
+@click.option("--store", default="f16", show_default=True, help="How weights are stored: f16 or q8_0.")
+@click.option(
+    "--slots", type=click.IntRange(1, 256), default=16, show_default=True, help="Answers written side by side."
+)
+@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True, help="Layers on the GPU.")
+@click.option("--seed", type=int, default=1, show_default=True)
+def draft_heads(**options: Any) -> None:
+    """Train Medusa heads for MODEL on its own outputs. Interrupted, the same command goes on where it stopped."""
+    from lcspec.heads.command import run
 
     sys.exit(run(**options))
 

@@ -30,7 +30,7 @@ class ModelOptions:
         batch: tokens per prompt chunk.
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
-        embeddings: also compute the final hidden state of every output row.
+        embeddings: also keep the final hidden states of decode steps (see Context.hidden).
     """
 
     path: Path
@@ -74,10 +74,12 @@ class DraftFiles:
     Attributes:
         models: draft models, the first of them for the drafter `model`, the second for `model2` and so on.
         store: a datastore of text (`lcspec draft store`).
+        heads: heads trained on the target (`lcspec draft heads`).
     """
 
     models: tuple[Path, ...] = ()
     store: Path | None = None
+    heads: Path | None = None
 
     def __post_init__(self) -> None:
         """Check the number of draft models.
@@ -98,7 +100,8 @@ class DraftFiles:
     @property
     def drafters(self) -> list[str]:
         """The drafters that these files make possible."""
-        return ["store"] * (self.store is not None) + [model_drafter(i) for i in range(len(self.models))]
+        free = ["store"] * (self.store is not None) + ["medusa"] * (self.heads is not None)
+        return free + [model_drafter(i) for i in range(len(self.models))]
 
 
 def model_drafter(index: int) -> str:

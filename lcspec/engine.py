@@ -140,6 +140,9 @@ class Engine:
             slot.decode_start = time.perf_counter()
         else:
             slot.step_accepted = slot.count(tree, verdict, slot.generated - before)
+        if any(drafter.wants_hidden for drafter in slot.drafters):
+            hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
+            slot.hidden = hidden[last].copy() if len(hidden) else None
         for drafter in slot.drafters:
             if not slot.reason:
                 drafter.observe(slot, tree, verdict)
@@ -320,9 +323,12 @@ class Engine:
 
     def _begin_drafters(self, slot: Slot) -> None:
         slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
+        slot.hidden = None  # what an earlier set of drafters left is out of date
         for spec in slot.request.speculation.drafters:
             self.drafters[spec.name].begin(slot, spec)
             slot.drafters.append(self.drafters[spec.name])
+            if self.drafters[spec.name].wants_hidden:
+                self.context.want_hidden()
 
     def _finish(self, slot: Slot) -> Event:
         self.ledger.ended(slot.reason or "cancelled", slot)

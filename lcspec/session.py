@@ -52,11 +52,17 @@ class ModelPair:
     draft: DraftFiles
 
     @classmethod
-    def resolve(cls, model: Path | None = None, draft: Sequence[Path] = (), store: Path | None = None) -> ModelPair:
+    def resolve(
+        cls,
+        model: Path | None = None,
+        draft: Sequence[Path] = (),
+        store: Path | None = None,
+        heads: Path | None = None,
+    ) -> ModelPair:
         """Fill in the bundled files."""
         if model is None:
-            return cls(demo_path(DEMO_TARGET), DraftFiles(tuple(draft) or (demo_path(DEMO_DRAFT),), store))
-        return cls(model, DraftFiles(tuple(draft), store))
+            return cls(demo_path(DEMO_TARGET), DraftFiles(tuple(draft) or (demo_path(DEMO_DRAFT),), store, heads))
+        return cls(model, DraftFiles(tuple(draft), store, heads))
 
 
 @dataclass

@@ -64,6 +64,7 @@ class Slot:
         self.params = request.sampling
         self.draws = 0
         self.prediction = request.prediction
+        self.hidden: NDArray[np.float32] | None = None
         self.verifier = make_verifier(request.speculation.verifier)
         self.drafters: list[Drafter] = []
         self.bits: dict[str, int] = {}  # drafter name -> its bit in TokenTree.sources

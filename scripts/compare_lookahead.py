@@ -99,7 +99,7 @@ def complete(session: Session, text: str, strategy: str, n_tokens: int) -> Reque
     request = Request(
         session.prompt_ids(text),
         SamplingParams(temperature=0.0, logit_bias={int(t): NEVER for t in vocab.end_mask.nonzero()[0]}),
-        parse_speculation(strategy, has_draft=False),
+        parse_speculation(strategy),
         max_tokens=n_tokens + 1,
         ignore_end=True,
     )
@@ -116,7 +116,7 @@ def complete(session: Session, text: str, strategy: str, n_tokens: int) -> Reque
 @click.option("--plain/--no-plain", default=False, help="Also run plain decoding.")
 def peers_command(model: Path | None, prompt_file: Path | None, work: Path, settings: str, **o: Any) -> None:
     """Against llama-lookahead, prompt by prompt in turns."""
-    pair = ModelPair.resolve(model, None)
+    pair = ModelPair.resolve(model)
     try:
         bin_dir = check_build(work)
     except BuildError as error:
@@ -172,7 +172,7 @@ def _peer_prompt(prompt: Prompt, text: str) -> Any:
 )
 def flat_command(model: Path | None, prompt_file: Path | None, width: int, strategies: str, **o: Any) -> None:
     """Step compression where T(n) = T(1): tokens a step, which is the speed-up such a machine would see."""
-    pair = ModelPair.resolve(model, None)
+    pair = ModelPair.resolve(model)
     ctx = o["prompt_tokens"] + o["n_tokens"] + SPARE
     options = ModelOptions(pair.target, ctx=ctx, threads=o["threads"], max_width=width)
     with open_session(options) as session:

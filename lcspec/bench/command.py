@@ -21,6 +21,7 @@ from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import UsageError
+from lcspec.generate import show_heads_note
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
 
@@ -44,11 +45,12 @@ def run(**o: Any) -> int:
 
     log_to_stderr(o["verbose"])
     prompts = spread(read_prompts(o["prompts"]) if o["prompts"] is not None else builtin_prompts(), o["limit"])
-    pair = ModelPair.resolve(o["model"], o["draft"], o["store"])
+    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
     sampling = SamplingParams(temperature=o["temperature"], seed=o["seed"])
     named = strategy_names(o["strategies"])
     for name in named:  # an unknown option should not wait for a large model to load
         parse_speculation(name, pair.draft)
+    show_heads_note(o["heads"], pair.target)
     if o["out"] is not None:
         check_writable(o["out"])
     options = ModelOptions(

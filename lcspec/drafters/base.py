@@ -51,6 +51,14 @@ class SlotView(Protocol):
     def prediction(self) -> Sequence[int]:
         """The answer the caller expects, as token ids; empty if unknown."""
 
+    @property
+    def hidden(self) -> NDArray[np.float32] | None:
+        """The target's final normed hidden state from which it chose the pending token, float32 [n_embd].
+
+        None unless a drafter of the slot has `wants_hidden`, and after a step that had none to give: one that
+        contained a prompt chunk (see Context.hidden), so also at the first step of a request.
+        """
+
     def forced_text(self, limit: int) -> str:
         """What the request's grammar allows no alternative to, `limit` characters at most; often empty."""
 
@@ -80,9 +88,10 @@ class Drafter(Protocol):
 
     Attributes:
         name: its registry name, shown to users.
-        default_nodes: nodes a step when nobody says otherwise.
+        default_nodes: nodes a step when nobody says otherwise. A drafter whose trees should branch by themselves
+            may have a `default_branch` as well (children a node; 1 without it).
         costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
-        wants_hidden: it needs the target's hidden states (see `observe`).
+        wants_hidden: it needs the target's hidden states (see `SlotView.hidden`).
 
     One that wants the target's argmax at nodes of its own is a ProbingDrafter, declared by `wants_rows`.
     """

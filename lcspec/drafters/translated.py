@@ -11,6 +11,9 @@ import logging
 from dataclasses import dataclass, field, replace
 from typing import Iterable, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView
 from lcspec.drafters.model import ModelDrafter
@@ -43,6 +46,7 @@ class _View:
     seed: int
     draws: int = 0
     prediction: Sequence[int] = ()
+    hidden: NDArray[np.float32] | None = None
 
     def forced_text(self, limit: int) -> str:
         return ""

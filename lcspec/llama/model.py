@@ -35,6 +35,7 @@ class Traits:
     n_swa: int
     n_ctx_train: int
     n_embd: int
+    n_embd_out: int
     n_layer: int
     n_params: int
     size_bytes: int
@@ -70,6 +71,7 @@ class Model:
             n_swa=int(C.llama_model_n_swa(handle)),
             n_ctx_train=int(C.llama_model_n_ctx_train(handle)),
             n_embd=int(C.llama_model_n_embd(handle)),
+            n_embd_out=int(C.llama_model_n_embd_out(handle)),
             n_layer=int(C.llama_model_n_layer(handle)),
             n_params=int(C.llama_model_n_params(handle)),
             size_bytes=int(C.llama_model_size(handle)),
