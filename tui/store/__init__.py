@@ -9,7 +9,8 @@
     chat.walk(message.id, -1)                # the branch before
 """
 
-from lcspec.tui.store.chat import Answer, Chat
+from lcspec.tui.store.answer import Answer
+from lcspec.tui.store.chat import Chat, Parent
 from lcspec.tui.store.export import ExportError, file_name, from_json, to_json, to_markdown
 from lcspec.tui.store.records import (
     ChatInfo,
@@ -35,6 +36,7 @@ __all__ = [
     "Message",
     "MessageTree",
     "NoSuchChat",
+    "Parent",
     "Role",
     "SearchHit",
     "Span",

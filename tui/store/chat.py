@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
-from lcspec.text import Piece
 from lcspec.tui.attachments import Attachment
-from lcspec.tui.store.records import ChatInfo, Message, State
+from lcspec.tui.store.answer import Answer
+from lcspec.tui.store.records import ChatInfo, Message, clean, new_id, now, title_of
 from lcspec.tui.store.tree import MessageTree
 
 if TYPE_CHECKING:
@@ -20,49 +21,6 @@ class Parent(Enum):
     LEAF = "leaf"
 
 
-class Answer:
-    """An answer while it streams. `append` may be called from any thread, costs what the new text costs, and never
-    waits for the disk."""
-
-    id: str
-
-    def append(self, pieces: Sequence[Piece], tokens: int = 0) -> None:
-        """Add text with its drafters, and the number of tokens it came from."""
-        raise NotImplementedError
-
-    def update(self, *, seed: int | None = None, stats: Mapping[str, Any] | None = None) -> None:
-        """Fill in what is known only after the start (the seed that the engine drew, say)."""
-        raise NotImplementedError
-
-    def finish(
-        self,
-        state: State = "done",
-        *,
-        stop_reason: str | None = None,
-        tokens: int | None = None,
-        seed: int | None = None,
-        stats: Mapping[str, Any] | None = None,
-        error: str | None = None,
-    ) -> Message:
-        """End it as done, stopped or failed; written at once. A second call changes nothing."""
-        raise NotImplementedError
-
-    @property
-    def message(self) -> Message:
-        """What it is now."""
-        raise NotImplementedError
-
-    @property
-    def text(self) -> str:
-        """The text so far."""
-        raise NotImplementedError
-
-    @property
-    def finished(self) -> bool:
-        """Whether `finish` was called."""
-        raise NotImplementedError
-
-
 class Chat:
     """A chat with its messages.
 
@@ -71,11 +29,14 @@ class Chat:
         tree: all messages. Read it; change it through this class only.
     """
 
-    info: ChatInfo
-    tree: MessageTree
-
     def __init__(self, info: ChatInfo, messages: Sequence[Message], writer: Writer) -> None:
-        raise NotImplementedError
+        self.info = info
+        self.tree = MessageTree(messages)
+        self._writer = writer
+        self._live: dict[str, Answer] = {}
+        self.tree.choose(info.leaf)
+        if info.leaf not in self.tree:  # never written, or taken away by another program
+            self.info = replace(info, leaf=self.tree.leaf_below(None))
 
     @property
     def id(self) -> str:
@@ -84,8 +45,22 @@ class Chat:
 
     @property
     def branch(self) -> list[Message]:
-        """The branch shown, from the first message to the current leaf."""
-        raise NotImplementedError
+        """The branch shown, from the first message to the current leaf, with what has streamed so far."""
+        return [self.message(m.id) for m in self.tree.branch(self.info.leaf)]
+
+    def message(self, message: str) -> Message:
+        """A message as it is now, also while it streams.
+
+        Raises:
+            KeyError: there is none with this id.
+        """
+        live = self._live.get(message)
+        return self.tree.get(message) if live is None else live.message
+
+    @property
+    def streaming(self) -> Answer | None:
+        """The answer that streams now, if one does."""
+        return next(iter(self._live.values()), None)
 
     def add_user(
         self, text: str, attachments: Sequence[Attachment] = (), *, parent: str | None | Parent = Parent.LEAF
@@ -94,7 +69,13 @@ class Chat:
 
         Editing an earlier message M is `add_user(new_text, M.attachments, parent=M.parent)`: a new branch.
         """
-        raise NotImplementedError
+        above = self.info.leaf if isinstance(parent, Parent) else parent
+        message = Message(
+            new_id(), self.id, above, "user", clean(text), tuple(attachments), created=now(), updated=now()
+        )
+        self._writer.put_message(message)
+        self._add(message)
+        return message
 
     def begin_answer(
         self,
@@ -109,31 +90,100 @@ class Chat:
 
         Regenerating an answer A is `begin_answer(parent=A.parent)`: a new branch.
         """
-        raise NotImplementedError
+        message = Message(
+            new_id(),
+            self.id,
+            parent if parent is not None else self.info.leaf,
+            "assistant",
+            model=model,
+            seed=seed,
+            sampling=dict(sampling or {}),
+            speculation=speculation,
+            state="streaming",
+            created=now(),
+            updated=now(),
+        )
+        answer = Answer(message, self._writer, self._finished)
+        self._live[message.id] = answer
+        self._add(message)
+        return answer
 
     def show(self, leaf: str | None) -> None:
         """Make `leaf` the end of the branch shown; ids that are not there are ignored."""
-        raise NotImplementedError
+        if leaf != self.info.leaf and (leaf is None or leaf in self.tree):
+            self.tree.choose(leaf)
+            self._change(leaf=leaf)
 
     def walk(self, message: str, by: int) -> list[Message]:
         """Show the branch of the sibling `by` places on from `message`; returns the branch then shown."""
-        raise NotImplementedError
+        self.show(self.tree.step(message, by) or self.info.leaf)
+        return self.branch
 
     def remove(self, message: str) -> list[str]:
-        """Take a message and everything below it away; returns the ids for `restore`. The branch before it is shown.
+        """Take a message and everything below it away; returns the ids for `restore`.
 
-        For an Escape before anything came: `remove` the user's message, put its text back into the input.
+        The branch shown then ends before it, or goes on with a sibling if it has one. For an Escape before anything
+        came: `remove` the user's message and put its text back into the input.
         """
-        raise NotImplementedError
+        gone = [m.id for m in self.tree.subtree(message)]
+        if not gone:
+            return []
+        branch = self.tree.branch(message)
+        parent = branch[-2].id if len(branch) > 1 else None
+        self._set_deleted(gone, True)
+        if self.info.leaf in gone:
+            self._change(leaf=self.tree.leaf_below(parent))
+        return gone
 
     def restore(self, messages: Sequence[str]) -> None:
         """Undo `remove`, and show that branch again."""
-        raise NotImplementedError
+        known = [m for m in messages if m in self.tree.everything]
+        self._set_deleted(known, False)
+        if known:
+            self.show(self.tree.leaf_below(known[0]))
 
     def rename(self, title: str) -> None:
         """Give it a title of one line; an empty one goes back to the first message's."""
-        raise NotImplementedError
+        title = " ".join(clean(title).split())
+        if not title:
+            first = next(iter(self.tree.children(None)), None)
+            title = title_of(first.text) if first else ""
+        self._change(title=title)
 
     def set(self, *, system: str | None = None, model: str | None = None, preset: str | None = None) -> None:
-        """Change what is given."""
-        raise NotImplementedError
+        """Change what is given ("" takes a system prompt away)."""
+        given = {"system": system, "model": model, "preset": preset}
+        self._change(**{k: v for k, v in given.items() if v is not None})
+
+    def set_deleted(self, deleted: bool) -> None:
+        """Delete the whole chat, or undo that (`Store.delete`)."""
+        self._change(deleted=now() if deleted else None)
+
+    # ------------------------------------------------------------ inside
+
+    def _add(self, message: Message) -> None:
+        self.tree.put(message)
+        self.tree.choose(message.id)
+        title = self.info.title or title_of(message.text) or "".join(a.name for a in message.attachments[:1])
+        # A new message brings a chat back that another program deleted.
+        self._change(bump=True, leaf=message.id, title=title, deleted=None)
+
+    def _finished(self, message: Message) -> None:
+        if self._live.pop(message.id, None) is not None:
+            self.tree.put(message)
+            self._change()
+
+    def _set_deleted(self, messages: Sequence[str], deleted: bool) -> None:
+        for number in messages:
+            live = self._live.get(number)
+            if live is not None:
+                live.mark_deleted(deleted)
+            message = replace(self.message(number), deleted=deleted, updated=now())
+            self.tree.put(message)
+            self._writer.put_message(message)
+
+    def _change(self, *, bump: bool = False, **changes: Any) -> None:
+        fields = {k for k, v in changes.items() if bump or getattr(self.info, k) != v} | {"updated"}
+        self.info = replace(self.info, **changes, updated=now())
+        if self.tree.everything:  # an unused chat leaves nothing behind
+            self._writer.put_chat(self.info, fields, bump=bump)

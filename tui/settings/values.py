@@ -1,44 +1,14 @@
-"""The chat's settings: frozen dataclasses <-> `chat.toml` in the user's configuration directory, made for hand editing.
-
-    theme = "textual-dark"
-    on_full = "drop"
-    preset = "coding"
-
-    [sampling]
-    temperature = 0.8
-
-    [presets.coding]
-    system = "Answer with code."
-    temperature = 0.2
-"""
+"""The settings as frozen dataclasses."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, Mapping
 
-from lcspec.errors import LcspecError
 from lcspec.sampling import SamplingParams
-
-FILE_NAME = "chat.toml"
-
-
-class SettingsError(LcspecError):
-    """The settings cannot be saved; the message says why and what to do."""
-
-
-@dataclass(frozen=True)
-class SettingsProblem:
-    """Something in the file that was not taken over; the default (or the base value) serves instead."""
-
-    key: str
-    line: int | None
-    message: str
-
-    def __str__(self) -> str:
-        where = f"line {self.line}: " if self.line is not None else ""
-        return f"{where}{self.message}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +23,7 @@ class Speculation:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """As ModelOptions; None or 0 = decide for me."""
+    """As ModelOptions; None or 0 = decide for me, gpu_layers -1 = all."""
 
     ctx: int = 0
     threads: int = 0
@@ -98,47 +68,26 @@ class Settings:
     sampling: SamplingParams = field(default_factory=SamplingParams)
     speculation: Speculation = field(default_factory=Speculation)
     model: ModelSettings = field(default_factory=ModelSettings)
-    presets: Mapping[str, Preset] = field(default_factory=dict)
+    presets: Mapping[str, Preset] = field(default_factory=lambda: MappingProxyType({}))
 
     def with_preset(self, name: str | None) -> Settings:
         """These settings with a preset's changes in force (None, or an unknown name: unchanged).
 
         `preset` of the result says which; use the result for a request, never for saving.
         """
-        raise NotImplementedError
+        preset = self.presets.get(name) if name is not None else None
+        if preset is None:
+            return replace(self, preset=None)
+        return replace(
+            self,
+            preset=name,
+            system=self.system if preset.system is None else preset.system,
+            max_tokens=self.max_tokens if preset.max_tokens is None else preset.max_tokens,
+            sampling=replace(self.sampling, **preset.sampling),
+            speculation=replace(self.speculation, drafters=preset.drafters or self.speculation.drafters),
+        )
 
     @property
     def folder_paths(self) -> tuple[Path, ...]:
         """`folders` with ~ and variables expanded."""
-        raise NotImplementedError
-
-
-class SettingsFile:
-    """The file and what was read from it.
-
-    Attributes:
-        settings: in force; defaults where the file says nothing or nonsense.
-        problems: unknown keys, bad values, a file that cannot be read; to be shown once.
-    """
-
-    path: Path
-    settings: Settings
-    problems: tuple[SettingsProblem, ...]
-
-    def __init__(self, path: Path | None = None) -> None:
-        """Read `path` (default: chat.toml in the configuration directory). Never raises; a missing file is fine."""
-        raise NotImplementedError
-
-    def reload(self) -> bool:
-        """Read it again if it has changed on disk; True if it had."""
-        raise NotImplementedError
-
-    def save(self, settings: Settings) -> None:
-        """Write what differs from `self.settings` into the file, which keeps its comments, order, unknown keys, and
-        what was edited there meanwhile.
-
-        Raises:
-            SettingsError: the file is not TOML (it is left alone), or cannot be written. The settings are in force
-                all the same.
-        """
-        raise NotImplementedError
+        return tuple(Path(os.path.expanduser(os.path.expandvars(folder))) for folder in self.folders)
