@@ -7,13 +7,14 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from lcspec.errors import LcspecError
 from lcspec.tui.conversation import ContextFull, build_prompt, opened_by_prompt
 from lcspec.tui.pace import Pacer
 from lcspec.tui.store import Message
 from lcspec.tui.turn import Turn
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
+
+from lcspec.errors import LcspecError
 
 if TYPE_CHECKING:
     from lcspec.tui.screens.conversation import ConversationScreen
@@ -156,7 +157,9 @@ class Answering:
             await say(Notice(turn.prompt.notice))
         if message.state == "failed":
             gone = not self.screen.bridge.worker.alive
-            await say(Notice(message.error or "the answer failed", "error", (MODELS,) if gone else (RETRY, MODELS, NEW)))
+            await say(
+                Notice(message.error or "the answer failed", "error", (MODELS,) if gone else (RETRY, MODELS, NEW))
+            )
         elif message.stop_reason == "context":
             await say(Notice("The context is full, so the answer ended here.", "warning", (DROP, NEW)))
 

@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
-from textual import on, work
-from textual.app import App, SystemCommand
-from textual.screen import Screen
-
-from lcspec.config import ModelOptions, SpeculationParams
-from lcspec.errors import LcspecError
-from lcspec.library import last_model, remember_model
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.tui.bridge import Bridge
 from lcspec.tui.choices import Choices
 from lcspec.tui.commands import ActionCommands
@@ -23,6 +14,14 @@ from lcspec.tui.screens.loading import LoadingScreen
 from lcspec.tui.screens.picker import Choice, PickerScreen
 from lcspec.tui.settings import SettingsFile
 from lcspec.tui.store import Chat, Store, StoreProblem
+from textual import on, work
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+from lcspec.config import ModelOptions, SpeculationParams
+from lcspec.errors import LcspecError
+from lcspec.library import last_model, remember_model
+from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 
 CLOSE_SECONDS = 10.0
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Iterator
 
-from textual.command import DiscoveryHit, Hit, Hits, Provider
-
 from lcspec.tui.keys import CHAT, MESSAGE, Action, shown_keys
+from textual.command import DiscoveryHit, Hit, Hits, Provider
 
 if TYPE_CHECKING:
     from lcspec.tui.screens.chat import ChatScreen

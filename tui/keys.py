@@ -48,7 +48,11 @@ CHAT = (
     Action("drafters", "f4", "Switch drafters", "Also while it answers; the text stays the same.", "Drafters"),
     Action("regenerate", "ctrl+r", "Regenerate", "Answers again beside the present answer, with the same seed."),
     Action(
-        "retry", "ctrl+t", "Retry with another seed", "Answers again beside the present answer, with a new seed.", "Retry"
+        "retry",
+        "ctrl+t",
+        "Retry with another seed",
+        "Answers again beside the present answer, with a new seed.",
+        "Retry",
     ),
     Action("new_chat", "ctrl+n", "New conversation", "Starts an empty one; this one stays in the list.", "New"),
     Action("chats", "ctrl+o", "Conversations", "List, search, rename, delete and export conversations.", "Chats"),
@@ -93,7 +97,13 @@ ELSEWHERE = {"command_palette", "quit"}
 def bindings(actions: tuple[Action, ...]) -> list[Binding]:
     """Textual bindings of a table. Footer and help show the first key of each."""
     return [
-        Binding(a.keys, a.name, a.short or a.title, show=bool(a.short), id=f"{'message' if a.on_message else 'chat'}.{a.name}")
+        Binding(
+            a.keys,
+            a.name,
+            a.short or a.title,
+            show=bool(a.short),
+            id=f"{'message' if a.on_message else 'chat'}.{a.name}",
+        )
         for a in actions
         if a.name not in ELSEWHERE
     ]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from textual.pilot import Pilot
-
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Message
+from textual.pilot import Pilot
+
+from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 
 WAIT = 120.0
 SIZE = (100, 34)
@@ -96,7 +96,9 @@ class Driver:
 
     async def some_text(self, n: int = 1) -> None:
         """Wait until `n` tokens of an answer have come."""
-        await self.until(lambda: self.chat.answering.turn is not None and self.chat.answering.turn.tokens >= n, "text comes")
+        await self.until(
+            lambda: self.chat.answering.turn is not None and self.chat.answering.turn.tokens >= n, "text comes"
+        )
 
 
 Start = Callable[..., contextlib.AbstractAsyncContextManager[Driver]]
@@ -107,7 +109,9 @@ def start(pair: tuple[Path, Path]) -> Start:
     """`async with start(...) as driver:` runs the app; keywords are settings, or ChatOptions with `options`."""
 
     @contextlib.asynccontextmanager
-    async def run(size: tuple[int, int] = SIZE, options: ChatOptions | None = None, **overrides: Any) -> AsyncIterator[Driver]:
+    async def run(
+        size: tuple[int, int] = SIZE, options: ChatOptions | None = None, **overrides: Any
+    ) -> AsyncIterator[Driver]:
         chosen = options or ChatOptions(model=pair[0], overrides={**PLAIN, **overrides})
         app = ChatApp(chosen)
         try:

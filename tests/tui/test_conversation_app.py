@@ -29,7 +29,9 @@ async def test_a_message_is_answered_shown_and_kept(start: Start) -> None:
         assert view.query_one(Markdown).source.strip() == message.text.strip()
         foot = str(view.query_one(".message-foot", Static).render())
         assert f"{message.tokens} tokens" in foot and "seed 7" in foot
-        assert chat.fill.used > message.tokens and f"{chat.fill.used}/" in str(chat.query_one("#status", Static).render())
+        assert chat.fill.used > message.tokens and f"{chat.fill.used}/" in str(
+            chat.query_one("#status", Static).render()
+        )
         assert "iced latte" in str(chat.query_one("#head", Static).render())
         path = driver.app.store.path
     with Store(path) as store:

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from lcspec.errors import LcspecError
-from lcspec.text import Piece
 from lcspec.tui import keys
 from lcspec.tui.choices import Choices
 from lcspec.tui.lens import MARKS, TINTS, legend, merged, style_of, tinted
@@ -21,6 +18,9 @@ from lcspec.tui.store import Message
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.wording import gauge, outcome, seconds, size
 
+from lcspec.errors import LcspecError
+from lcspec.text import Piece
+
 PIECES = [Piece("The", None), Piece(" c", "ngram"), Piece("at", "ngram"), Piece(" sat", "model"), Piece("", "model")]
 
 
@@ -28,7 +28,7 @@ def test_the_lens_tints_what_was_drafted_and_nothing_else() -> None:
     content = tinted(PIECES)
     assert content.plain == "The cat sat"
     spans = {(s.start, s.end): str(s.style) for s in content.spans}
-    assert spans == {(3, 6): TINTS["ngram"], (6, 10): TINTS["model"]}
+    assert spans == {(3, 7): TINTS["ngram"], (7, 11): TINTS["model"]}
     assert merged(PIECES) == [Piece("The", None), Piece(" cat", "ngram"), Piece(" sat", "model")]
 
 
@@ -117,7 +117,13 @@ def test_outcomes_say_why_an_answer_ended() -> None:
 
 
 def test_sizes_times_and_gauges() -> None:
-    assert [size(n) for n in (12, 1234, 56_000, 7_400_000, 2_100_000_000)] == ["12 B", "1.2 kB", "56 kB", "7.4 MB", "2.1 GB"]
+    assert [size(n) for n in (12, 1234, 56_000, 7_400_000, 2_100_000_000)] == [
+        "12 B",
+        "1.2 kB",
+        "56 kB",
+        "7.4 MB",
+        "2.1 GB",
+    ]
     assert (seconds(1.25), seconds(-0.034)) == ("+1.2 s", "-34 ms")
     assert (gauge(0), gauge(0.5), gauge(3.0)) == ("░" * 8, "████░░░░", "█" * 8)
 

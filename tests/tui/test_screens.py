@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from textual.widgets import Button, DataTable, Input, OptionList, Static, TextArea
-
 from lcspec.tui.app import ChatOptions
 from lcspec.tui.screens.ask_text import AskText
 from lcspec.tui.screens.chat import ChatScreen
@@ -16,6 +14,7 @@ from lcspec.tui.screens.loading import LoadingScreen
 from lcspec.tui.screens.picker import PickerScreen
 from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.settings import SettingsFile
+from textual.widgets import Button, DataTable, Input, OptionList, Static, TextArea
 
 from .conftest import PLAIN, Start
 
@@ -167,7 +166,9 @@ async def test_settings_are_checked_and_saved(start: Start, pair: tuple[Path, Pa
         await driver.until(lambda: driver.app.screen is chat)
         assert chat.choices.now.sampling.temperature == 0.3
         saved = SettingsFile(path).settings
-        assert saved.sampling.temperature == 0.3 and saved.sampling.seed is None and saved.speculation.drafters == "auto"
+        assert (
+            saved.sampling.temperature == 0.3 and saved.sampling.seed is None and saved.speculation.drafters == "auto"
+        )
 
 
 async def test_the_system_prompt_belongs_to_the_conversation(start: Start) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
+from lcspec.tui.wording import size
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -16,7 +17,6 @@ from textual.widgets import DataTable, Footer, Input, Static
 from textual.worker import get_current_worker
 
 from lcspec.library import LibraryModel, drafts_for, models
-from lcspec.tui.wording import size
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,9 @@ class PickerScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """Heading, table, what is known of the row, keys."""
-        yield Static(Content(self.problem or "Choose a model"), id="picker-head", classes="error" if self.problem else "")
+        yield Static(
+            Content(self.problem or "Choose a model"), id="picker-head", classes="error" if self.problem else ""
+        )
         yield DataTable(cursor_type="row", zebra_stripes=True, id="picker-table")
         yield Static(id="picker-about")
         yield Input(placeholder="path of a GGUF file, then Enter", id="picker-path")

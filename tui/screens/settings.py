@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from lcspec.tui.choices import Choices, changed, value_of
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -13,7 +14,6 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Label, Select, Static
 
 from lcspec.errors import LcspecError
-from lcspec.tui.choices import Choices, changed, value_of
 
 NUMBERS: dict[str, tuple[str, type]] = {
     "temperature": ("Temperature (0 is greedy)", float),
@@ -59,17 +59,32 @@ class SettingsScreen(ModalScreen[bool]):
         presets = [(NO_PRESET, NO_PRESET), *((name, name) for name in now.presets)]
         with VerticalScroll(classes="dialog wide tall") as box:
             box.border_title = "Settings"
-            yield from self._row("Preset", Select(presets, value=now.preset or NO_PRESET, allow_blank=False, id="preset"))
+            yield from self._row(
+                "Preset", Select(presets, value=now.preset or NO_PRESET, allow_blank=False, id="preset")
+            )
             for name, (label, _) in NUMBERS.items():
                 value = value_of(now, name)
-                yield from self._row(label, Input("" if value is None else f"{value:g}" if isinstance(value, float) else str(value), id=name, compact=True))
+                yield from self._row(
+                    label,
+                    Input(
+                        "" if value is None else f"{value:g}" if isinstance(value, float) else str(value),
+                        id=name,
+                        compact=True,
+                    ),
+                )
             yield from self._row("Drafters", Input(now.speculation.drafters, id="drafters", compact=True))
-            yield from self._row("Exact (the same bits)", Checkbox(value=now.speculation.exact, id="exact", compact=True))
             yield from self._row(
-                "When the context is full", Select(ON_FULL, value=now.on_full, allow_blank=False, id="on_full", compact=True)
+                "Exact (the same bits)", Checkbox(value=now.speculation.exact, id="exact", compact=True)
             )
             yield from self._row(
-                "Theme", Select([(t, t) for t in self.themes], value=self.theme_now, allow_blank=False, id="theme", compact=True)
+                "When the context is full",
+                Select(ON_FULL, value=now.on_full, allow_blank=False, id="on_full", compact=True),
+            )
+            yield from self._row(
+                "Theme",
+                Select(
+                    [(t, t) for t in self.themes], value=self.theme_now, allow_blank=False, id="theme", compact=True
+                ),
             )
             yield from self._row("Lens on at the start", Checkbox(value=now.lens, id="lens", compact=True))
             yield Static(id="settings-error")

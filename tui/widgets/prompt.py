@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from lcspec.tui.attachments import pasted_paths
 from textual import events
 from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import TextArea
-
-from lcspec.tui.attachments import pasted_paths
 
 NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter")
 
@@ -38,7 +37,9 @@ class PromptInput(TextArea):
         """Backspace in the empty input."""
 
     def __init__(self, placeholder: str = "", **kwargs: str) -> None:
-        super().__init__(placeholder=placeholder, soft_wrap=True, show_line_numbers=False, tab_behavior="focus", **kwargs)
+        super().__init__(
+            placeholder=placeholder, soft_wrap=True, show_line_numbers=False, tab_behavior="focus", **kwargs
+        )
         self.highlight_cursor_line = False
         self.sent: list[str] = []
         self._at: int | None = None  # place in the history; None: not walking it
