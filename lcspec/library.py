@@ -17,8 +17,8 @@ from typing import Any, Iterable, Iterator, Sequence
 from lcspec import cache
 from lcspec.errors import LcspecError
 from lcspec.gguf_header import Scalar, format_size
-from lcspec.libraryscan import Found, Place, Source, places, scan
 from lcspec.modelfile import ModelHeader, Vocabulary, read_header, read_vocabulary
+from lcspec.modelplaces import Found, Place, Source, places, scan
 from lcspec.paths import data_dir, write_atomically
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 

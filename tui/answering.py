@@ -7,14 +7,13 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from lcspec.errors import LcspecError
 from lcspec.tui.conversation import ContextFull, build_prompt, opened_by_prompt
 from lcspec.tui.pace import Pacer
 from lcspec.tui.store import Message
 from lcspec.tui.turn import Turn
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
-
-from lcspec.errors import LcspecError
 
 if TYPE_CHECKING:
     from lcspec.tui.screens.conversation import ConversationScreen

@@ -6,14 +6,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Iterable, Mapping
 
-from lcspec.tui.bridge import Bridge
-from lcspec.tui.choices import Choices
-from lcspec.tui.commands import ActionCommands
-from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
-from lcspec.tui.screens.loading import LoadingScreen
-from lcspec.tui.screens.picker import Choice, PickerScreen
-from lcspec.tui.settings import SettingsFile
-from lcspec.tui.store import Chat, Store, StoreProblem
 from textual import on, work
 from textual.app import App, SystemCommand
 from textual.screen import Screen
@@ -22,6 +14,14 @@ from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.library import last_model, remember_model
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.tui.bridge import Bridge
+from lcspec.tui.choices import Choices
+from lcspec.tui.commands import ActionCommands
+from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
+from lcspec.tui.screens.loading import LoadingScreen
+from lcspec.tui.screens.picker import Choice, PickerScreen
+from lcspec.tui.settings import SettingsFile
+from lcspec.tui.store import Chat, Store, StoreProblem
 
 CLOSE_SECONDS = 10.0
 

@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Sequence, Union
 
-from lcspec.tui.speculation import Step
-
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats, Tokens
 from lcspec.session import Session
+from lcspec.tui.speculation import Step
 from lcspec.worker import EngineThread, Ticket
 
 if TYPE_CHECKING:

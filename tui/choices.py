@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import Any, Mapping
 
-from lcspec.tui.settings import ModelSettings, Settings, SettingsFile, Speculation
-
 from lcspec.config import SpeculationParams
 from lcspec.sampling import SamplingParams
 from lcspec.session import parse_speculation
+from lcspec.tui.settings import ModelSettings, Settings, SettingsFile, Speculation
 
 SAMPLING = {f.name for f in fields(SamplingParams)}
 SPECULATION = {f.name for f in fields(Speculation)}

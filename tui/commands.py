@@ -5,8 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Iterator
 
-from lcspec.tui.keys import CHAT, MESSAGE, Action, shown_keys
 from textual.command import DiscoveryHit, Hit, Hits, Provider
+
+from lcspec.tui.keys import CHAT, MESSAGE, Action, shown_keys
 
 if TYPE_CHECKING:
     from lcspec.tui.screens.chat import ChatScreen

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Callable
 
+from textual.content import Content
+
 from lcspec.tui.lens import style_of
 from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
 from lcspec.tui.wording import seconds
-from textual.content import Content
 
 PieceOf = Callable[[int], str]  # text of a token id
 

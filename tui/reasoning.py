@@ -10,7 +10,12 @@ from lcspec.text import Piece
 
 PartKind = Literal["reasoning", "answer"]
 
-TAGS = (("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<reasoning>", "</reasoning>"), ("[THINK]", "[/THINK]"))
+TAGS = (
+    ("<think>", "</think>"),
+    ("<thinking>", "</thinking>"),
+    ("<reasoning>", "</reasoning>"),
+    ("[THINK]", "[/THINK]"),
+)
 _CLOSING = dict(TAGS)
 _OPEN = "|".join(re.escape(opening) for opening in _CLOSING)
 # At the beginning of a line: a code fence, or a tag that opens (blanks may stand before both).
@@ -30,8 +35,8 @@ class Part:
 def split_reasoning(text: str, *, streaming: bool = False) -> tuple[Part, ...]:
     """The parts of a message in order, empty ones left out.
 
-    A tag opens at the beginning of a line outside code fences; its first closing tag ends it; without one the rest
-    is reasoning. While `streaming`, an end that may become a tag is held back, so that what was shown never turns out to
+    A tag opens at the beginning of a line outside code fences; its first closing tag ends it; without one the rest is
+    reasoning. While `streaming`, an end that may become a tag is held back, so that what was shown never turns out to
     have been something else.
     """
     parts: list[Part] = []

@@ -6,10 +6,9 @@ import os
 import sys
 from typing import Any
 
+from lcspec.errors import UsageError
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.choices import MODEL, OTHER, SAMPLING, SPECULATION
-
-from lcspec.errors import UsageError
 
 # The engine thread needs the interpreter for a moment after every decode; it must not wait 5 ms for it.
 SWITCH_SECONDS = 0.0005

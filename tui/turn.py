@@ -6,14 +6,13 @@ import time
 from dataclasses import dataclass, field
 from typing import Any
 
+from lcspec.events import Failed, Finished, Prefill, Started, Tokens
+from lcspec.text import Piece
 from lcspec.tui.bridge import Answer
 from lcspec.tui.conversation import ContextFill, Prompt
 from lcspec.tui.speculation import SpeculationLog, Step
 from lcspec.tui.store import Answer as StoredAnswer
 from lcspec.tui.store import Message
-
-from lcspec.events import Failed, Finished, Prefill, Started, Tokens
-from lcspec.text import Piece
 
 
 @dataclass

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from textual.pilot import Pilot
+
+from lcspec.events import Event
+from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Message
-from textual.pilot import Pilot
 
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
-
-WAIT = 120.0
+WAIT = 40.0
 SIZE = (100, 34)
 # One thread, a fixed seed, no drafting unless a test is about it.
 PLAIN = {"threads": 1, "seed": 7, "max_tokens": 40, "drafters": "off"}
@@ -43,6 +46,33 @@ def _own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pair() -> tuple[Path, Path]:
     """The bundled target and draft."""
     return demo_path(DEMO_TARGET), demo_path(DEMO_DRAFT)
+
+
+class Brake:
+    """Lets the engine take as many steps as it is allowed, so that a test can act in the middle of an answer."""
+
+    def __init__(self) -> None:
+        self._permits = threading.Semaphore(0)
+        self._open = False
+
+    def install(self, session: Session) -> None:
+        """On the engine thread."""
+        step = session.engine.step
+
+        def braked() -> list[Event]:
+            while session.engine.busy and not self._open and not self._permits.acquire(timeout=0.05):
+                return []  # orders are obeyed between two steps
+            return step()
+
+        session.engine.step = braked  # type: ignore[method-assign]
+
+    def allow(self, steps: int) -> None:
+        """Some more steps."""
+        self._permits.release(steps)
+
+    def release(self) -> None:
+        """As many as it likes."""
+        self._open = True
 
 
 class Driver:
@@ -93,6 +123,19 @@ class Driver:
         )
         await self.pilot.pause()
         return self.chat.chat.branch[-1]
+
+    async def brake(self) -> Brake:
+        """Hold the engine."""
+        brake = Brake()
+        await asyncio.wrap_future(self.chat.bridge.worker.call(brake.install))
+        return brake
+
+    async def again(self, *keys: str) -> Message:
+        """Press keys that begin another answer, and wait for it."""
+        before = self.chat.chat.branch[-1].id
+        await self.press(*keys)
+        await self.until(lambda: self.chat.chat.branch[-1].id != before, "another answer begins")
+        return await self.finished()
 
     async def some_text(self, n: int = 1) -> None:
         """Wait until `n` tokens of an answer have come."""

@@ -5,6 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
+from lcspec.errors import LcspecError
+from lcspec.text import Piece
 from lcspec.tui import keys
 from lcspec.tui.choices import Choices
 from lcspec.tui.lens import MARKS, TINTS, legend, merged, style_of, tinted
@@ -17,9 +20,6 @@ from lcspec.tui.start import dark_terminal, overrides
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.wording import gauge, outcome, seconds, size
-
-from lcspec.errors import LcspecError
-from lcspec.text import Piece
 
 PIECES = [Piece("The", None), Piece(" c", "ngram"), Piece("at", "ngram"), Piece(" sat", "model"), Piece("", "model")]
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from textual.widgets import Button, DataTable, Input, OptionList, Static, TextArea
+
 from lcspec.tui.app import ChatOptions
 from lcspec.tui.screens.ask_text import AskText
 from lcspec.tui.screens.chat import ChatScreen
@@ -14,7 +16,6 @@ from lcspec.tui.screens.loading import LoadingScreen
 from lcspec.tui.screens.picker import PickerScreen
 from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.settings import SettingsFile
-from textual.widgets import Button, DataTable, Input, OptionList, Static, TextArea
 
 from .conftest import PLAIN, Start
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from lcspec.tui.inspector_text import inspector_content
-from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
-
 from lcspec.events import StepStats
 from lcspec.planner import Plan
 from lcspec.tree import TokenTree
+from lcspec.tui.inspector_text import inspector_content
+from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
 
 NAMES = ("ngram", "model")
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import secrets
 import time
 
+from textual import on
+from textual.message import Message as TextualMessage
+
+from lcspec.errors import LcspecError
 from lcspec.tui import keys
 from lcspec.tui.attachments import file_command
 from lcspec.tui.conversation import answer_text
@@ -21,10 +25,6 @@ from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.inspector import Inspector
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.widgets.notice import Notice
-from textual import on
-from textual.message import Message as TextualMessage
-
-from lcspec.errors import LcspecError
 
 SEED_BITS = 32
 DARK, LIGHT = "textual-dark", "textual-light"

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import datetime
 
-from lcspec.tui.screens.ask_text import AskText
-from lcspec.tui.screens.export import ask_export
-from lcspec.tui.store import Chat, ChatInfo, SearchHit, Store
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -16,6 +13,10 @@ from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList
 from textual.widgets.option_list import Option
+
+from lcspec.tui.screens.ask_text import AskText
+from lcspec.tui.screens.export import ask_export
+from lcspec.tui.store import Chat, ChatInfo, SearchHit, Store
 
 UNTITLED = "(untitled)"
 

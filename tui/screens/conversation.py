@@ -5,6 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Footer, Static
+
+from lcspec.errors import LcspecError
 from lcspec.tui.answering import Answering
 from lcspec.tui.attachments import count_tokens, file_command, read_attachment
 from lcspec.tui.bridge import Bridge, Loaded
@@ -19,15 +28,6 @@ from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
 from lcspec.tui.widgets.status import Status, StatusLine
 from lcspec.tui.widgets.transcript import Transcript
-from textual import on, work
-from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
-from textual.content import Content
-from textual.screen import Screen
-from textual.timer import Timer
-from textual.widgets import Footer, Static
-
-from lcspec.errors import LcspecError
 
 PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
 EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it was."

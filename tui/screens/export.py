@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from lcspec.tui.screens.ask_text import AskText
-from lcspec.tui.store import Chat, file_name, to_json, to_markdown
 from textual.app import App
 
 from lcspec.paths import write_atomically
+from lcspec.tui.screens.ask_text import AskText
+from lcspec.tui.store import Chat, file_name, to_json, to_markdown
 
 HINT = "A name that ends in .json takes all branches along, any other gets Markdown of the branch shown."
 

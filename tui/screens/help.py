@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import Literal, Sequence
 
-from lcspec.tui.keys import CHAT, MESSAGE, PROMPT_HELP, Action, shown_keys
-from lcspec.tui.lens import legend
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
 from textual.widgets import Static
+
+from lcspec.tui.keys import CHAT, MESSAGE, PROMPT_HELP, Action, shown_keys
+from lcspec.tui.lens import legend
 
 Place = Literal["prompt", "message"]
 LENS_NAMES = ("model", "ngram", "suffix", "lookahead")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from lcspec.tui.bridge import Bridge, Loaded
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,6 +13,7 @@ from textual.widgets import Button, ProgressBar, Static
 
 from lcspec.config import SpeculationParams
 from lcspec.errors import LcspecError
+from lcspec.tui.bridge import Bridge, Loaded
 
 LOOK_EVERY = 0.1
 

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
-from lcspec.tui.wording import size
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -17,6 +16,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from textual.worker import get_current_worker
 
 from lcspec.library import LibraryModel, drafts_for, models
+from lcspec.tui.wording import size
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from lcspec.tui.choices import Choices, changed, value_of
 from textual import on
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,6 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Button, Checkbox, Input, Label, Select, Static
 
 from lcspec.errors import LcspecError
+from lcspec.tui.choices import Choices, changed, value_of
 
 NUMBERS: dict[str, tuple[str, type]] = {
     "temperature": ("Temperature (0 is greedy)", float),

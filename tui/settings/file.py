@@ -13,8 +13,8 @@ from tomlkit.exceptions import ParseError, TOMLKitError
 
 from lcspec.errors import LcspecError
 from lcspec.paths import config_dir, write_atomically
-from lcspec.tui.settings.values import Settings
 from lcspec.tui.settings.schema import plain_values, read_settings, template
+from lcspec.tui.settings.values import Settings
 
 FILE_NAME = "chat.toml"
 

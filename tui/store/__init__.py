@@ -1,12 +1,12 @@
 """Chats on disk: a tree of messages in SQLite, written before and while an answer streams.
 
-    store = Store(on_problem=...)            # never raises because of the disk
-    chat = store.create(system="Be brief.")
-    chat.add_user("Hello!")
-    answer = chat.begin_answer(model="demo", seed=7)
-    answer.append(tokens_event.pieces, len(tokens_event.tokens))       # from any thread; on disk within 0.25 s
-    answer.finish("done", stop_reason="stop", stats=finished.stats.as_dict())
-    chat.walk(message.id, -1)                # the branch before
+store = Store(on_problem=...)            # never raises because of the disk
+chat = store.create(system="Be brief.")
+chat.add_user("Hello!")
+answer = chat.begin_answer(model="demo", seed=7)
+answer.append(tokens_event.pieces, len(tokens_event.tokens))       # from any thread; on disk within 0.25 s
+answer.finish("done", stop_reason="stop", stats=finished.stats.as_dict())
+chat.walk(message.id, -1)                # the branch before
 """
 
 from lcspec.tui.store.answer import Answer

@@ -152,7 +152,7 @@ class Chat:
 
     def set(self, *, system: str | None = None, model: str | None = None, preset: str | None = None) -> None:
         """Change what is given ("" takes a system prompt away)."""
-        given = {"system": system, "model": model, "preset": preset}
+        given: dict[str, Any] = {"system": system, "model": model, "preset": preset}
         self._change(**{k: v for k, v in given.items() if v is not None})
 
     def set_deleted(self, deleted: bool) -> None:
@@ -183,7 +183,8 @@ class Chat:
             self._writer.put_message(message)
 
     def _change(self, *, bump: bool = False, **changes: Any) -> None:
-        fields = {k for k, v in changes.items() if bump or getattr(self.info, k) != v} | {"updated"}
+        fields = {k for k, v in changes.items() if getattr(self.info, k) != v} | {"updated"}
+        fields |= {"deleted"} if bump else set()
         self.info = replace(self.info, **changes, updated=now())
         if self.tree.everything:  # an unused chat leaves nothing behind
             self._writer.put_chat(self.info, fields, bump=bump)

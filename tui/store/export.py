@@ -56,7 +56,9 @@ def to_json(chat: Chat) -> str:
     data = {
         "format": JSON_FORMAT,
         "version": JSON_VERSION,
-        "chat": {k: getattr(chat.info, k) for k in ("title", "leaf", "system", "model", "preset", "created", "updated")},
+        "chat": {
+            k: getattr(chat.info, k) for k in ("title", "leaf", "system", "model", "preset", "created", "updated")
+        },
         "messages": [_message_object(message) for message in messages],
     }
     return clean(json.dumps(data, ensure_ascii=False, indent=1, default=str)) + "\n"

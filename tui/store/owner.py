@@ -22,7 +22,8 @@ class Owner:
         name = uuid.uuid4().hex
         temporary = self._path(f"{name}.new")
         try:
-            folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            folder.mkdir(exist_ok=True, mode=0o700)
             self._handle = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.rename(temporary, self._path(name))  # so that it is locked from the moment it can be seen

@@ -13,8 +13,12 @@ PREVIEW = 100
 _AT_ONCE = 500  # parameters of one statement
 
 
-def summaries(connection: sqlite3.Connection) -> list[ChatSummary]:
-    """All chats, deleted ones included, the one used last first."""
+def read_list(
+    connection: sqlite3.Connection, messages: Sequence[str]
+) -> tuple[list[ChatSummary], dict[str, bool]]:
+    """All chats, deleted ones included, the one used last first; and which of `messages` are in the file (True: shown,
+    False: deleted)."""
+    connection.execute("BEGIN")  # so that all queries see the same state
     rows = connection.execute(
         f"""SELECT {", ".join(CHAT_COLUMNS)},
             (SELECT count(*) FROM message WHERE chat = chat.id AND deleted = 0) AS n_messages,
@@ -22,23 +26,21 @@ def summaries(connection: sqlite3.Connection) -> list[ChatSummary]:
              ORDER BY seq DESC LIMIT 1) AS preview
         FROM chat ORDER BY activity DESC"""
     )
-    return [ChatSummary(chat_of(row), int(row["n_messages"]), preview(str(row["preview"] or ""))) for row in rows]
+    chats = [ChatSummary(chat_of(row), int(row["n_messages"]), preview(str(row["preview"] or ""))) for row in rows]
+    return chats, _are_shown(connection, messages)
 
 
 def read_chat(connection: sqlite3.Connection, chat: str) -> tuple[ChatInfo, list[tuple[Message, str | None]]] | None:
     """A chat with its messages in order of arrival, each with its owner; None if there is none."""
-    connection.execute("BEGIN")  # so that both queries see the same state
+    connection.execute("BEGIN")  # so that all queries see the same state
     found = connection.execute(f"SELECT {', '.join(CHAT_COLUMNS)} FROM chat WHERE id = ?", (chat,)).fetchone()
     if found is None:
         return None
-    rows = connection.execute(
-        f"SELECT {', '.join(MESSAGE_COLUMNS)} FROM message WHERE chat = ? ORDER BY seq", (chat,)
-    )
+    rows = connection.execute(f"SELECT {', '.join(MESSAGE_COLUMNS)} FROM message WHERE chat = ? ORDER BY seq", (chat,))
     return chat_of(found), [(message_of(row), row["owner"]) for row in rows]
 
 
-def are_shown(connection: sqlite3.Connection, messages: Sequence[str]) -> dict[str, bool]:
-    """Which of these messages are in the file, and whether they are shown (not deleted)."""
+def _are_shown(connection: sqlite3.Connection, messages: Sequence[str]) -> dict[str, bool]:
     found: dict[str, bool] = {}
     for i in range(0, len(messages), _AT_ONCE):
         part = messages[i : i + _AT_ONCE]

@@ -21,8 +21,8 @@ _V1 = (
     """CREATE TABLE message (
         seq INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, chat TEXT NOT NULL, parent TEXT, role TEXT NOT NULL,
         text TEXT NOT NULL DEFAULT '', model TEXT, seed TEXT, sampling TEXT, stop_reason TEXT, tokens INTEGER,
-        stats TEXT, state TEXT NOT NULL DEFAULT 'done', created REAL NOT NULL DEFAULT 0, updated REAL NOT NULL DEFAULT 0)
-    """,
+        stats TEXT, state TEXT NOT NULL DEFAULT 'done', created REAL NOT NULL DEFAULT 0,
+        updated REAL NOT NULL DEFAULT 0)""",
     "CREATE INDEX message_of_chat ON message (chat, seq)",
 )
 _V2 = (

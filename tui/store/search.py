@@ -21,7 +21,8 @@ def search_file(connection: sqlite3.Connection, wanted: str, limit: int) -> list
     """
     condition, value = _condition(connection, wanted)
     titles = connection.execute(
-        f"SELECT {_CHAT} FROM chat WHERE deleted IS NULL AND {condition.format('title')} ORDER BY activity DESC LIMIT ?",
+        f"SELECT {_CHAT} FROM chat WHERE deleted IS NULL AND {condition.format('title')} "
+        "ORDER BY activity DESC LIMIT ?",
         (value, limit),
     )
     found = [(0, hit) for row in titles if (hit := hit_of(chat_of(row), None, chat_of(row).title, wanted))]

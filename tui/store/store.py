@@ -15,7 +15,7 @@ from lcspec.paths import data_dir
 from lcspec.tui.store.chat import Chat
 from lcspec.tui.store.export import from_json
 from lcspec.tui.store.owner import Owner
-from lcspec.tui.store.queries import are_shown, preview, purge, read_chat, summaries
+from lcspec.tui.store.queries import preview, purge, read_chat, read_list
 from lcspec.tui.store.records import ChatInfo, ChatSummary, Message, SearchHit, StoreProblem, clean, new_id, now
 from lcspec.tui.store.schema import open_reader, problem_of
 from lcspec.tui.store.search import hit_of, merge, search_file
@@ -67,8 +67,8 @@ class Store:
     def chats(self, *, deleted: bool = False) -> list[ChatSummary]:
         """All chats that have messages, the one used last first; `deleted` lists the deleted ones instead."""
         pending = self._writer.pending()
-        found = {s.info.id: s for s in self._read(summaries, [])}
-        shown = self._read(lambda c: are_shown(c, list(pending.messages)), {}) if pending.messages else {}
+        summaries, shown = self._read(lambda c: read_list(c, list(pending.messages))) or ([], {})
+        found = {s.info.id: s for s in summaries}
         for info in pending.chats.values():
             old = found.get(info.id)
             found[info.id] = ChatSummary(info, 0, "") if old is None else replace(old, info=info)
@@ -103,7 +103,7 @@ class Store:
         if known is not None:
             return known
         pending = self._writer.pending()
-        stored = self._read(lambda c: read_chat(c, chat), None)
+        stored = self._read(lambda c: read_chat(c, chat))
         info = pending.chats.get(chat, stored[0] if stored else None)
         if info is None:
             raise NoSuchChat("this chat is not there any more: another program may have deleted it")
@@ -150,7 +150,7 @@ class Store:
             newer += [hit_of(i, None, i.title, wanted) for i in pending.chats.values() if i.id in chats]
             live = [m for m in reversed(list(pending.messages.values())) if m.chat in chats and not m.deleted]
             newer += [hit_of(chats[m.chat], m.id, m.text, wanted) for m in live]
-        older = self._read(lambda c: search_file(c, wanted, limit), [])
+        older = self._read(lambda c: search_file(c, wanted, limit)) or []
         gone = {m.id for m in pending.messages.values() if m.deleted}
         gone |= {i.id for i in pending.chats.values() if i.deleted is not None}
         older = [hit for hit in older if hit.chat.id not in gone and hit.message not in gone]
@@ -181,10 +181,10 @@ class Store:
         self._open[chat.id] = chat
         return chat
 
-    def _read(self, query: Callable[[sqlite3.Connection], T], otherwise: T) -> T:
-        """Run a query on a connection of its own; `otherwise` if the file cannot be read."""
+    def _read(self, query: Callable[[sqlite3.Connection], T]) -> T | None:
+        """Run a query on a connection of its own; None if the file cannot be read."""
         if self.problem is not None and self.problem.lasting:
-            return otherwise
+            return None
         try:
             with contextlib.closing(open_reader(self._path)) as connection:
                 return query(connection)
@@ -192,7 +192,7 @@ class Store:
             problem = problem_of(error, self._path)
             if problem.lasting:
                 self._writer.report(problem)
-            return otherwise
+            return None
 
     def _settled(self, message: Message, owner: str | None) -> Message:
         """A message that seems to stream: stopped, if whoever streamed it is gone."""

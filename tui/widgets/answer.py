@@ -4,12 +4,6 @@ from __future__ import annotations
 
 from typing import Sequence
 
-from lcspec.tui.conversation import split_reasoning
-from lcspec.tui.lens import tinted
-from lcspec.tui.markdown import parser
-from lcspec.tui.store import Message, pieces_of
-from lcspec.tui.widgets.message import MessageView
-from lcspec.tui.wording import outcome, words
 from textual.app import ComposeResult
 from textual.content import Content
 from textual.events import Click
@@ -17,6 +11,12 @@ from textual.widgets import Markdown, Static
 from textual.widgets.markdown import MarkdownStream
 
 from lcspec.text import Piece
+from lcspec.tui.conversation import split_reasoning
+from lcspec.tui.lens import tinted
+from lcspec.tui.markdown import parser
+from lcspec.tui.store import Message, pieces_of
+from lcspec.tui.widgets.message import MessageView
+from lcspec.tui.wording import outcome, words
 
 
 class ThinkingMark(Static):

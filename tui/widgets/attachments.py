@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lcspec.tui.attachments import Attachment
-from lcspec.tui.wording import size
 from textual.containers import Horizontal
 from textual.content import Content
 from textual.events import Click
 from textual.message import Message
 from textual.widgets import Static
+
+from lcspec.tui.attachments import Attachment
+from lcspec.tui.wording import size
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from lcspec.tui.inspector_text import PieceOf, inspector_content
-from lcspec.tui.speculation import SpeculationLog
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
+
+from lcspec.tui.inspector_text import PieceOf, inspector_content
+from lcspec.tui.speculation import SpeculationLog
 
 
 class Inspector(VerticalScroll):

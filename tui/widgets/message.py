@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from lcspec.tui import keys
-from lcspec.tui.store import Message
-from lcspec.tui.wording import size
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
@@ -12,6 +9,10 @@ from textual.content import Content
 from textual.events import Click
 from textual.message import Message as TextualMessage
 from textual.widgets import Static
+
+from lcspec.tui import keys
+from lcspec.tui.store import Message
+from lcspec.tui.wording import size
 
 
 class BranchMark(Static):

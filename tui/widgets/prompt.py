@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from lcspec.tui.attachments import pasted_paths
 from textual import events
 from textual.binding import Binding
 from textual.message import Message
 from textual.widgets import TextArea
+
+from lcspec.tui.attachments import pasted_paths
 
 NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter")
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from textual.content import Content
+from textual.widgets import Static
+
 from lcspec.tui.conversation import ContextFill
 from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.wording import gauge, seconds
-from textual.content import Content
-from textual.widgets import Static
 
 NEARLY_FULL = 0.85
 

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 from typing import Callable, Sequence
 
-from lcspec.tui.store import Message
-from lcspec.tui.widgets.answer import AnswerView
-from lcspec.tui.widgets.message import MessageView, UserView
-from lcspec.tui.widgets.notice import Notice
 from textual import on
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
@@ -15,6 +11,11 @@ from textual.content import Content
 from textual.events import Click
 from textual.message import Message as TextualMessage
 from textual.widgets import Static
+
+from lcspec.tui.store import Message
+from lcspec.tui.widgets.answer import AnswerView
+from lcspec.tui.widgets.message import MessageView, UserView
+from lcspec.tui.widgets.notice import Notice
 
 # Messages made into widgets when a conversation is opened, for every stretch scrolled to, and kept while it goes on.
 WINDOW = 16

@@ -137,11 +137,10 @@ def _walk(root: Path) -> Iterator[tuple[Path, str]]:
         for entry in listed:
             name = entry.name
             try:
-                if name.lower().endswith(".gguf"):
-                    if not _LATER_PART.search(name) and not _PROJECTOR.search(name) and entry.is_file():
+                if name.lower().endswith(".gguf") and entry.is_file():
+                    if not _LATER_PART.search(name) and not _PROJECTOR.search(name):
                         yield Path(entry.path), ""
-                        continue
-                if depth < MAX_DEPTH and name not in _SKIPPED and entry.is_dir():
+                elif depth < MAX_DEPTH and name not in _SKIPPED and entry.is_dir():
                     below.append((entry.path, depth + 1))
             except OSError:
                 continue
