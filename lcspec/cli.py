@@ -230,7 +230,7 @@ def bench(**options: Any) -> None:
 @engine_options
 @speculation_options
 @click.pass_context
-def chat(ctx: click.Context, **options: Any) -> None:
+def chat(ctx: click.Context, /, **options: Any) -> None:
     """Talk to a model in the terminal. Without MODEL: the one used last, else a list to choose from."""
     from click.core import ParameterSource
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ PROMPT_HELP = (
 ELSEWHERE = {"command_palette", "quit"}
 
 
-def bindings(actions: tuple[Action, ...]) -> list[Binding]:
+def bindings(actions: tuple[Action, ...]) -> list[BindingType]:
     """Textual bindings of a table. Footer and help show the first key of each."""
     return [
         Binding(

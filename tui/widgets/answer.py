@@ -59,7 +59,7 @@ class AnswerView(MessageView):
 
     async def on_mount(self) -> None:
         """Show what there is."""
-        super().on_mount()
+        await super().on_mount()
         await self.refresh_text()
         self._foot()
 
@@ -70,7 +70,7 @@ class AnswerView(MessageView):
 
     async def refresh_text(self) -> None:
         """Bring the screen up to date."""
-        if not self.is_mounted:
+        if not self.is_attached or not self.query(Markdown):
             return
         markdown, lens = self.query_one(Markdown), self.query_one(".answer-lens", Static)
         markdown.display, lens.display = not self.lens, self.lens

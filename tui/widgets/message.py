@@ -66,7 +66,7 @@ class MessageView(Vertical, can_focus=True):
         """The message itself."""
         yield from ()
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         """Fill in what may change later."""
         self.show_place(self.place)
 
@@ -144,8 +144,8 @@ class UserView(MessageView):
         """The text, and the names of the files sent along."""
         yield Static(Content(self.message.text), classes="message-text")
 
-    def on_mount(self) -> None:
+    async def on_mount(self) -> None:
         """List the attachments."""
-        super().on_mount()
+        await super().on_mount()
         files = ", ".join(f"{a.name} ({size(a.n_bytes)})" for a in self.message.attachments)
         self.show_foot(Content(f"attached: {files}" if files else ""))

@@ -37,10 +37,8 @@ class PromptInput(TextArea):
     class Emptied(Message):
         """Backspace in the empty input."""
 
-    def __init__(self, placeholder: str = "", **kwargs: str) -> None:
-        super().__init__(
-            placeholder=placeholder, soft_wrap=True, show_line_numbers=False, tab_behavior="focus", **kwargs
-        )
+    def __init__(self, placeholder: str = "", *, id: str | None = None) -> None:
+        super().__init__(placeholder=placeholder, soft_wrap=True, show_line_numbers=False, tab_behavior="focus", id=id)
         self.highlight_cursor_line = False
         self.sent: list[str] = []
         self._at: int | None = None  # place in the history; None: not walking it
