@@ -19,16 +19,20 @@ ACCEPTED, REJECTED = "●", "○"
 DEPTHS = 10
 
 
-def inspector_content(log: SpeculationLog, piece_of: PieceOf, colour: bool = True) -> Content:
-    """Everything, top to bottom."""
+def totals_content(log: SpeculationLog) -> Content:
+    """Figures of the whole answer."""
     if not log.count:
-        return Content.from_markup("[dim]No step yet. Send a message and watch.[/dim]")
-    parts = [*figures(log), *depth_plot(log)]
+        return Content.assemble(("No step yet. Send a message and watch.", "dim"))
+    return Content("\n").join([*figures(log), *depth_plot(log)])
+
+
+def steps_content(log: SpeculationLog, piece_of: PieceOf, colour: bool = True) -> Content:
+    """The latest drafted tree, and the last steps."""
+    if not log.count:
+        return Content("")
     last = next((s for s in reversed(log.steps) if s.stats.tree.n_drafted), None)
-    if last is not None:
-        parts += tree_lines(last, piece_of, colour)
-    parts += step_lines(log, piece_of)
-    return Content("\n").join(parts)
+    parts = tree_lines(last, piece_of, colour) if last is not None else []
+    return Content("\n").join([*parts, *step_lines(log, piece_of)])
 
 
 def _head(text: str) -> Content:

@@ -52,7 +52,6 @@ CHAT = (
         "ctrl+t",
         "Retry with another seed",
         "Answers again beside the present answer, with a new seed.",
-        "Retry",
     ),
     Action("new_chat", "ctrl+n", "New conversation", "Starts an empty one; this one stays in the list.", "New"),
     Action("chats", "ctrl+o", "Conversations", "List, search, rename, delete and export conversations.", "Chats"),

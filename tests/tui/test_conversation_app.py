@@ -141,9 +141,9 @@ async def test_the_lens_and_the_inspector(start: Start) -> None:
         await driver.press("f2")
         await driver.until(lambda: not lens.display and view.query_one(Markdown).display)
         await driver.press("f3")
-        text = chat.query_one("#inspector-text", Static)
-        await driver.until(lambda: "Accepted by depth" in str(text.render()))
-        assert "Last draft" in str(text.render()) and "model" in str(text.render())
+        totals, steps = chat.query_one("#inspector-totals", Static), chat.query_one("#inspector-steps", Static)
+        await driver.until(lambda: "Accepted by depth" in str(totals.render()))
+        assert "model" in str(totals.render()) and "Last draft" in str(steps.render())
 
 
 async def test_a_slow_interface_never_holds_up_the_engine(start: Start) -> None:

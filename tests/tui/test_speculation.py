@@ -5,7 +5,7 @@ from __future__ import annotations
 from lcspec.events import StepStats
 from lcspec.planner import Plan
 from lcspec.tree import TokenTree
-from lcspec.tui.inspector_text import inspector_content
+from lcspec.tui.inspector_text import steps_content, totals_content
 from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
 
 NAMES = ("ngram", "model")
@@ -63,9 +63,9 @@ def test_expected_figures_come_from_the_plan_where_there_is_one() -> None:
 
 def test_the_inspector_shows_the_tree_and_its_accepted_path() -> None:
     log = SpeculationLog()
-    assert "No step yet" in inspector_content(log, str).plain
+    assert "No step yet" in totals_content(log).plain
     log.add(step((6, 7, 9), 2))
-    shown = inspector_content(log, lambda token: f"t{token}").plain
+    shown = totals_content(log).plain + steps_content(log, lambda token: f"t{token}").plain
     assert "● 't6' 0.90 ngram+model" in shown
     assert "● 't7'" in shown and "○ 't8' 0.10 ngram" in shown
     assert "target's own: 't9'" in shown
@@ -78,6 +78,6 @@ def test_the_inspector_keeps_to_a_few_lines_however_wide_the_tree() -> None:
         wide.add(0, token, 0.01, source=1)
     log = SpeculationLog()
     log.add(Step(StepStats(1, 59, wide, 0, (99,), 0.01, 0.0, 0.0, Plan()), NAMES))
-    shown = inspector_content(log, str).plain
+    shown = steps_content(log, str).plain
     assert "and 42 more nodes" in shown
-    assert len(shown.splitlines()) < 40
+    assert len(shown.splitlines()) < 30

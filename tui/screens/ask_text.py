@@ -16,7 +16,7 @@ class AskText(ModalScreen[str | None]):
 
     BINDINGS = [
         Binding("escape", "cancel", "Cancel"),
-        Binding("ctrl+s", "accept", "Save", priority=True),
+        Binding("ctrl+s", "accept", "Save"),
     ]
 
     def __init__(self, title: str, value: str = "", *, hint: str = "", lines: bool = False) -> None:

@@ -72,7 +72,7 @@ class ChatScreen(ConversationScreen):
     async def action_lens(self) -> None:
         """The lens on or off."""
         await self.transcript.set_lens(not self.transcript.lens)
-        self.notify("Lens on: F1 explains the tints." if self.transcript.lens else "Lens off.", timeout=2)
+        self.show_figures()
 
     def action_inspector(self) -> None:
         """Show or hide the inspector."""

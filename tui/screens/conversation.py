@@ -126,7 +126,8 @@ class ConversationScreen(Screen[None]):
         turn = self.answering.turn
         log, fill = (turn.log, turn.fill) if turn is not None else (self.figures, self.fill)
         rate = turn.rate if turn is not None else None
-        status = Status(fill, turn.phase if turn is not None else "", rate, self.choices.now.speculation.drafters)
+        drafters = self.choices.now.speculation.drafters
+        status = Status(fill, turn.phase if turn is not None else "", rate, drafters, self.transcript.lens)
         self.query_one(StatusLine).show(status, log)
         vocab = self.bridge.session.model.vocab
         self.query_one(Inspector).show(log, lambda token: vocab.text([token], special=True))
@@ -154,14 +155,15 @@ class ConversationScreen(Screen[None]):
         lines = event.text.splitlines()
         paths = [path for line in lines for path in file_command(line) or []]
         if paths:
-            self.prompt.give_back("\n".join(line for line in lines if file_command(line) is None).strip())
+            rest = "\n".join(line for line in lines if file_command(line) is None).strip()
+            self.prompt.give_back(rest + self.prompt.text)
             await self.attach(paths)
             return
         if self.answering.busy:
             self.notify("It is still answering. Esc stops it.")
+            self.prompt.give_back(event.text + self.prompt.text)
             return
         self.prompt.remember(event.text)
-        self.prompt.text = ""
         await self.send(event.text)
 
     async def send(self, text: str) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
 
+from rich.text import Text
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -17,6 +18,10 @@ from textual.worker import get_current_worker
 
 from lcspec.library import LibraryModel, drafts_for, models
 from lcspec.tui.wording import size
+
+
+# Columns beside the name, which takes the rest.
+WIDTHS = {"Size": 8, "Quant.": 8, "Context": 9}
 
 
 @dataclass(frozen=True)
@@ -88,8 +93,10 @@ class PickerScreen(Screen[None]):
     def on_mount(self) -> None:
         """Begin to search."""
         table = self.query_one(DataTable)
-        for label, key in (("Model", "model"), ("Size", "size"), ("Quant.", "quant"), ("Context", "context")):
-            table.add_column(label, key=key)
+        name = max(24, self.app.size.width - sum(WIDTHS.values()) - 2 * len(WIDTHS) - 4)
+        table.add_column("Model", key="model", width=name)
+        for label, width in WIDTHS.items():
+            table.add_column(label, key=label, width=width)
         self.query_one("#picker-path").display = False
         self.query_one("#picker-about", Static).update(Content("searching ..."))
         table.focus()
@@ -116,7 +123,7 @@ class PickerScreen(Screen[None]):
         context = f"{model.context}" if model.context else "-"
         style = "" if model.usable else "dim"
         cells = (label, size(model.size), model.quantization or "-", context if model.usable else "unusable")
-        table.add_row(*(Content.styled(cell, style) for cell in cells), key=key)
+        table.add_row(*(Text(cell, style) for cell in cells), key=key)
         if len(self.models) == 1:
             self._about()
 

@@ -16,7 +16,7 @@ class PromptInput(TextArea):
     """Enter sends; up and down at the edges walk the history."""
 
     BINDINGS = [
-        Binding("enter", "send", "Send", show=True, priority=True),
+        Binding("enter", "send", "Send", show=True),
         Binding(",".join(NEWLINE_KEYS), "newline", "New line", show=False),
     ]
 
@@ -55,6 +55,7 @@ class PromptInput(TextArea):
         if not text.strip():
             return
         self._at = None
+        self.text = ""  # now: what is typed before the message is handled belongs to the next one
         self.post_message(self.Submitted(text))
 
     def action_newline(self) -> None:
@@ -93,6 +94,13 @@ class PromptInput(TextArea):
         if not self.text:
             self.post_message(self.Emptied())
         super().action_delete_left()
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Enter takes its turn among the keys: a priority binding would overtake letters that are still queued."""
+        if event.key == "enter":
+            event.prevent_default()
+            event.stop()
+            self.action_send()
 
     async def _on_paste(self, event: events.Paste) -> None:
         """Pasted text; terminals paste the paths of files dropped on them."""

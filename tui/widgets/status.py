@@ -8,6 +8,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from lcspec.tui.conversation import ContextFill
+from lcspec.tui.lens import style_of
 from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.wording import gauge, seconds
 
@@ -23,12 +24,14 @@ class Status:
         phase: what goes on: "", "thinking of an answer ...".
         rate: tokens a second of the answer.
         drafters: as the user chose them (auto, off, names).
+        lens: whether the lens is on; then the drafters' tints are explained.
     """
 
     fill: ContextFill
     phase: str = ""
     rate: float | None = None
     drafters: str = "auto"
+    lens: bool = False
 
 
 class StatusLine(Static):
@@ -47,11 +50,21 @@ class StatusLine(Static):
             parts += [("  ", ""), (status.phase, "$text-warning")]
         if status.rate is not None:
             parts += [("  ", ""), (f"{status.rate:.1f} tokens/s", "bold")]
+        names = sorted(log.by_drafter, key=lambda name: -log.by_drafter[name][1])
+        if status.lens:
+            parts += [("  lens ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
         parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
         if log.count:
             parts.append(f"  {log.tokens_per_step:.2f}/step")
-            for name, (drafted, accepted) in sorted(log.by_drafter.items(), key=lambda item: -item[1][1])[:3]:
+            for name in names[:3]:
+                drafted, accepted = log.by_drafter[name]
                 parts.append((f"  {name} {accepted}/{drafted}", "dim"))
             if log.compared:
                 parts.append(f"  saved {seconds(log.saved_seconds)}")
         self.update(Content.assemble(*parts))
+
+    def _tints(self, names: list[str]) -> list[str | tuple[str, str]]:
+        out: list[str | tuple[str, str]] = []
+        for name in names:
+            out += [(name, style_of(name, colour=not self.app.no_color)), " "]
+        return out
