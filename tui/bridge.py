@@ -68,7 +68,7 @@ class Answer:
                 self._length = event.prompt_tokens
             if isinstance(event, StepStats):
                 self._length += len(event.emitted)
-                self._queue.append(Step(event, tuple(self._session.engine.drafters), self._plain_seconds()))
+                self._queue.append(self._step(event))
             else:
                 self._queue.append(event)
 
@@ -103,15 +103,21 @@ class Answer:
         if self.ticket is not None:
             self.ticket.cancel()
 
-    def _plain_seconds(self) -> float | None:
+    def _step(self, stats: StepStats) -> Step:
         engine = self._session.engine
+        names = tuple(engine.drafters)
         if engine.auto is None:
-            return None
-        widths: frozenset[int] = frozenset({1})
+            return Step(stats, names)
+        curve, widths = engine.auto.curve, frozenset({1})
         if self._exact and engine.certificate is not None:
             widths = engine.certificate.widths  # plain decoding is padded to one of these, too
-        seconds = min((engine.auto.curve.seconds(w, self._length) for w in widths), default=math.inf)
-        return seconds if math.isfinite(seconds) else None
+        plain = min((curve.seconds(w, self._length) for w in widths), default=math.inf)
+        expected = stats.plan.seconds or curve.seconds(max(stats.width, stats.plan.width), self._length)
+        return Step(stats, names, _known(plain), _known(expected))
+
+
+def _known(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
 
 
 @dataclass
@@ -172,10 +178,14 @@ class Bridge:
 
     def _prepare(self, session: Session, speculation: SpeculationParams) -> Loaded:
         from lcspec.admission import make_ready
+        from lcspec.llama import Branching
+        from lcspec.measure import prepare
 
         self.progress("drafters and the cost of a step here", 1.0)
         settled = make_ready(session.engine, speculation)
         header, engine = session.model.header, session.engine
+        if engine.auto is None and engine.context.branching is not Branching.NONE:
+            engine.auto = prepare(engine)  # also without the planner: what a step costs is shown in the inspector
         return Loaded(
             path=self.options.path,
             draft=self.draft,

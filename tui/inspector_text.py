@@ -49,12 +49,12 @@ def _rate(value: float | None) -> str:
 
 def figures(log: SpeculationLog) -> list[Content]:
     """Totals of the answer."""
-    saved = "not measured" if not log.compared else f"{seconds(log.saved_seconds)} against plain decoding"
+    saved = "not measured" if not log.compared else f"{seconds(log.saved_seconds)} against plain"
     lines = [
         _head("This answer"),
         Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} a step"),
         Content(f"acceptance  est. {_percent(log.estimated_acceptance):>4}   seen {_percent(log.acceptance):>4}"),
-        Content(f"tokens/s    exp. {_rate(log.expected_rate):>6} target {_rate(log.measured_rate):>6}"),
+        Content(f"target t/s  exp. {_rate(log.expected_rate):>5}  seen {_rate(log.measured_rate):>5}"),
         Content(f"all in all  {_rate(log.rate)} tokens/s"),
         Content(f"saved       {saved}"),
     ]
@@ -72,7 +72,7 @@ def depth_plot(log: SpeculationLog) -> list[Content]:
     for depth, drafted, accepted in rates:
         share = accepted / drafted if drafted else 0.0
         bar = "█" * round(share * BAR) + "░" * (BAR - round(share * BAR))
-        lines.append(Content(f"{depth:>2} {bar} {share:>4.0%} of {drafted}"))
+        lines.append(Content.assemble(f"{depth:>2} ", (bar, "$text-success"), f" {share:>4.0%} of {drafted}"))
     return [*lines, Content("")]
 
 
@@ -118,7 +118,7 @@ def step_lines(log: SpeculationLog, piece_of: PieceOf) -> list[Content]:
     for step in list(log.steps)[: -STEPS - 1 : -1]:
         stats = step.stats
         width = f"{stats.width}" if stats.plan.width <= stats.width else f"{stats.width}>{stats.plan.width}"
-        plan = f"{stats.plan.seconds * 1e3:.1f}" if stats.plan.seconds else "-"
+        plan = f"{step.expected_seconds * 1e3:.1f}" if step.expected_seconds is not None else "-"
         text = "".join(piece_of(t) for t in stats.emitted).replace("\n", "⏎")
         lines.append(
             Content.assemble(

@@ -21,11 +21,13 @@ class Step:
         stats: the engine's own account.
         names: drafter names by bit of `TokenTree.sources`.
         plain_seconds: what plain decoding would have taken for one token at this context; None when nobody measured.
+        expected_seconds: what the target was expected to take for this step; None when nobody measured.
     """
 
     stats: StepStats
     names: tuple[str, ...] = ()
     plain_seconds: float | None = None
+    expected_seconds: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -67,7 +69,7 @@ class SpeculationLog:
         steps: the latest steps, newest last.
         by_drafter: name -> [drafted, accepted].
         drafted_by_depth, accepted_by_depth: index d counts nodes at depth d + 1.
-        planned: tokens, seconds expected and tokens, target seconds observed in steps whose plan knew the costs.
+        planned: tokens, seconds expected and tokens, target seconds observed in steps whose cost was known before.
         saved_seconds: plain decoding's time for the same tokens less the time taken, over steps where it is known.
     """
 
@@ -98,8 +100,13 @@ class SpeculationLog:
         if step.plain_seconds is not None:
             self.compared += 1
             self.saved_seconds += len(stats.emitted) * step.plain_seconds - step.seconds
-        if stats.plan.seconds:
-            new = (stats.plan.tokens, stats.plan.seconds, float(len(stats.emitted)), stats.target_seconds)
+        if step.expected_seconds is not None:
+            new = (
+                1.0 + expected_accepted(step),
+                step.expected_seconds,
+                float(len(stats.emitted)),
+                stats.target_seconds,
+            )
             self.planned = [a + b for a, b in zip(self.planned, new)]
         taken = set(accepted_nodes(tree, stats.emitted, stats.accepted))
         for node in range(1, len(tree)):

@@ -22,7 +22,7 @@ def tree() -> TokenTree:
 
 def step(emitted: tuple[int, ...], accepted: int, plan: Plan | None = None, plain: float | None = 0.010) -> Step:
     stats = StepStats(1, 4, tree(), accepted, emitted, 0.012, 0.002, 0.001, plan or Plan())
-    return Step(stats, NAMES, plain)
+    return Step(stats, NAMES, plain, plan.seconds if plan else None)
 
 
 def test_the_accepted_path_is_found_from_the_emitted_tokens() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Literal, Sequence
 
 from textual.app import ComposeResult
@@ -16,23 +17,30 @@ from lcspec.tui.lens import legend
 
 Place = Literal["prompt", "message"]
 LENS_NAMES = ("model", "ngram", "suffix", "lookahead")
-WIDTH = 22
+# Columns of the keys, and of what the box takes beside the text.
+KEYS, AROUND = 22, 28
+WIDEST = 72
 
 
-def _rows(rows: Sequence[tuple[str, str]]) -> list[Content]:
+def _rows(rows: Sequence[tuple[str, str]], width: int) -> list[Content]:
     out = []
     for keys, text in rows:
-        out.append(Content.assemble((f"{keys:<{WIDTH}} ", "bold"), text))
+        first, *rest = textwrap.wrap(text, width)
+        if len(keys) > KEYS:  # the keys get a line of their own
+            out.append(Content.assemble((keys, "bold")))
+            keys = ""
+        out.append(Content.assemble((f"{keys:<{KEYS}} ", "bold"), first))
+        out += [Content(" " * (KEYS + 1) + line) for line in rest]
     return out
 
 
-def _actions(actions: Sequence[Action]) -> list[Content]:
-    return _rows([(shown_keys(a), f"{a.title}. {a.help}") for a in actions])
+def help_content(place: Place, colour: bool = True, width: int = WIDEST) -> Content:
+    """The text for a place; `width`: columns for the explanations."""
 
+    def _actions(actions: Sequence[Action]) -> list[Content]:
+        return _rows([(shown_keys(a), f"{a.title}. {a.help}") for a in actions], width)
 
-def help_content(place: Place, colour: bool = True) -> Content:
-    """The text for a place."""
-    prompt = [Content.assemble(("In the input", "bold underline")), *_rows(PROMPT_HELP), Content("")]
+    prompt = [Content.assemble(("In the input", "bold underline")), *_rows(PROMPT_HELP, width), Content("")]
     message = [Content.assemble(("On a message", "bold underline")), *_actions(MESSAGE), Content("")]
     everywhere = [Content.assemble(("Everywhere", "bold underline")), *_actions(CHAT), Content("")]
     lens = [
@@ -65,4 +73,6 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(classes="dialog wide tall") as box:
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
-            yield Static(help_content(self.place, colour=not self.app.no_color))
+            yield Static(
+                help_content(self.place, not self.app.no_color, max(20, min(WIDEST, self.app.size.width - AROUND)))
+            )

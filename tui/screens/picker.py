@@ -19,7 +19,6 @@ from textual.worker import get_current_worker
 from lcspec.library import LibraryModel, drafts_for, models
 from lcspec.tui.wording import size
 
-
 # Columns beside the name, which takes the rest.
 WIDTHS = {"Size": 8, "Quant.": 8, "Context": 9}
 

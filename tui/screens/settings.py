@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Sequence
 
 from textual import on
 from textual.app import ComposeResult
@@ -10,7 +10,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.content import Content
 from textual.screen import ModalScreen
-from textual.widgets import Button, Checkbox, Input, Label, Select, Static
+from textual.widgets import Button, Input, Label, Select, Static
 
 from lcspec.errors import LcspecError
 from lcspec.tui.choices import Choices, changed, value_of
@@ -26,6 +26,7 @@ NUMBERS: dict[str, tuple[str, type]] = {
     "ctx": ("Context (0: the model's; next load)", int),
 }
 ON_FULL = [("stop and ask", "stop"), ("drop the oldest turns", "drop")]
+YES_NO = [("no", False), ("yes", True)]
 NO_PRESET = "(none)"
 
 
@@ -37,6 +38,14 @@ def read_number(text: str, kind: type) -> Any:
     """
     text = text.strip()
     return kind(text) if text else None
+
+
+def _shown(value: Any) -> str:
+    return "" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _choice(name: str, options: Sequence[tuple[str, Any]], value: Any) -> Select[Any]:
+    return Select(options, value=value, allow_blank=False, id=name, compact=True)
 
 
 class SettingsScreen(ModalScreen[bool]):
@@ -59,34 +68,14 @@ class SettingsScreen(ModalScreen[bool]):
         presets = [(NO_PRESET, NO_PRESET), *((name, name) for name in now.presets)]
         with VerticalScroll(classes="dialog wide tall") as box:
             box.border_title = "Settings"
-            yield from self._row(
-                "Preset", Select(presets, value=now.preset or NO_PRESET, allow_blank=False, id="preset")
-            )
+            yield from self._row("Preset", _choice("preset", presets, now.preset or NO_PRESET))
             for name, (label, _) in NUMBERS.items():
-                value = value_of(now, name)
-                yield from self._row(
-                    label,
-                    Input(
-                        "" if value is None else f"{value:g}" if isinstance(value, float) else str(value),
-                        id=name,
-                        compact=True,
-                    ),
-                )
+                yield from self._row(label, Input(_shown(value_of(now, name)), id=name, compact=True))
             yield from self._row("Drafters", Input(now.speculation.drafters, id="drafters", compact=True))
-            yield from self._row(
-                "Exact (the same bits)", Checkbox(value=now.speculation.exact, id="exact", compact=True)
-            )
-            yield from self._row(
-                "When the context is full",
-                Select(ON_FULL, value=now.on_full, allow_blank=False, id="on_full", compact=True),
-            )
-            yield from self._row(
-                "Theme",
-                Select(
-                    [(t, t) for t in self.themes], value=self.theme_now, allow_blank=False, id="theme", compact=True
-                ),
-            )
-            yield from self._row("Lens on at the start", Checkbox(value=now.lens, id="lens", compact=True))
+            yield from self._row("Exact (the same bits)", _choice("exact", YES_NO, now.speculation.exact))
+            yield from self._row("When the context is full", _choice("on_full", ON_FULL, now.on_full))
+            yield from self._row("Theme", _choice("theme", [(t, t) for t in self.themes], self.theme_now))
+            yield from self._row("Lens on at the start", _choice("lens", YES_NO, now.lens))
             yield Static(id="settings-error")
             with Horizontal(classes="buttons"):
                 yield Button("Save", variant="primary", id="save", compact=True)
@@ -115,9 +104,7 @@ class SettingsScreen(ModalScreen[bool]):
             if out[name] is None and name not in ("seed", "max_tokens"):
                 raise LcspecError(f"{label}: give a number")
         out["drafters"] = self.query_one("#drafters", Input).value.strip() or "off"
-        for name in ("exact", "lens"):
-            out[name] = self.query_one(f"#{name}", Checkbox).value
-        for name in ("on_full", "theme"):
+        for name in ("exact", "lens", "on_full", "theme"):
             out[name] = self.query_one(f"#{name}", Select).value
         return out
 
