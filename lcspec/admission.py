@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from lcspec.engine import Engine
 
 
-def check_request(request: Request, n_ctx: int) -> None:
-    """Refuse what cannot run in a context of `n_ctx` tokens.
+def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
+    """Refuse what cannot run in a context of `n_ctx` tokens and a vocabulary of `n_vocab`.
 
     Raises:
-        UsageError: the prompt is empty or the token limit negative.
+        UsageError: the prompt is empty, the token limit negative, or a token id outside the vocabulary.
         ContextOverflow: the prompt does not fit.
     """
     if not request.prompt:
@@ -34,6 +34,10 @@ def check_request(request: Request, n_ctx: int) -> None:
         )
     if request.max_tokens is not None and request.max_tokens < 0:
         raise UsageError(f"the number of tokens to generate must be 0 or more, not {request.max_tokens}")
+    for token in (min(request.prompt), max(request.prompt)):
+        if not 0 <= token < n_vocab:
+            raise UsageError(f"the prompt holds token {token}, and the vocabulary ends at {n_vocab - 1}")
+    request.sampling.check_vocabulary(n_vocab)
 
 
 def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
@@ -44,10 +48,18 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
     Raises:
         LcspecError: something cannot be had; the message says why.
     """
+    if engine.context.memory is None:
+        raise UnsupportedModel(
+            f"{engine.model.options.path.name} reads texts and writes none: use it for embeddings, or load a "
+            "text-generation GGUF"
+        )
     if not make_verifier(spec.verifier).lossless and spec.exact:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
     if spec.exact:
-        engine.certificate = engine.certificate or certificate_for(engine)
+        if engine.options.slots > 1:
+            engine.lanes.certificate()
+        else:
+            engine.certificate = engine.certificate or certificate_for(engine)
     if spec.auto and engine.context.branching is Branching.NONE:
         return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
     if spec.drafters and engine.context.branching is Branching.NONE:

@@ -13,7 +13,7 @@ import collections
 import itertools
 import secrets
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Iterator
 
 import numpy as np
@@ -25,23 +25,14 @@ from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, RequestStats, Started, StepStats
-from lcspec.exact import PROMPT_BLOCK, Certificate, ScratchPad, in_order
+from lcspec.exact import Certificate, ScratchPad, in_order
+from lcspec.lanes import Lanes
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
 from lcspec.measure import keep
-from lcspec.planner import FixedPlanner, Limits, Plan, Planner, Proposal
+from lcspec.planner import FixedPlanner, Plan
+from lcspec.schedule import Scheduler, Staged
 from lcspec.slot import Request, Slot
-from lcspec.tree import TokenTree
-
-
-@dataclass
-class _Staged:
-    """A slot's part of the batch being built. Without a proposal: a prompt chunk that does not reach the end."""
-
-    slot: Slot
-    length: int
-    proposal: Proposal | None = None
-    order: list[int] = field(default_factory=list)
-    row_of: list[int] = field(default_factory=list)
+from lcspec.totals import Ledger, Totals
 
 
 class Engine:
@@ -58,7 +49,9 @@ class Engine:
         self.context = Context(model, self.options)
         self.pool = SequencePool(self.context.n_seq)
         self.pad = ScratchPad(self.context, self.pool.take())
-        self.shelf = CacheShelf(self.context, self.pool, self.options.slots)
+        self.shelf = CacheShelf(
+            self.context, self.pool, self.options.slots, share=self.context.branching is Branching.TREE
+        )
         self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
         self.fixed = FixedPlanner()
         self.certificate: Certificate | None = None  # made when --exact is first asked for
@@ -66,6 +59,9 @@ class Engine:
         self.drafters: dict[str, Drafter] = {}
         self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
         self.running: list[Slot] = []
+        self.scheduler = Scheduler(self)
+        self.ledger = Ledger()
+        self.lanes = Lanes(self)
         self._gone: list[Event] = []  # last words of requests that were cancelled before they got a slot
         self._numbers = itertools.count(1)
 
@@ -74,12 +70,13 @@ class Engine:
     def step(self) -> list[Event]:
         """One step for everything that runs; returns what happened. An empty list means there is nothing to do."""
         events = self._admit()
+        events += self.lanes.step()
         if not self.running:
             return events
         start, batch = time.perf_counter(), self.context.batch
         batch.clear()
         try:
-            work, plan = self._plan()
+            work, plan = self.scheduler.plan()
             for item in work:
                 self._stage(item)
             n = batch.n
@@ -100,51 +97,7 @@ class Engine:
             events += self._account(item, n, plan, target, drafting, rest)
         return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
 
-    def _plan(self) -> tuple[list[_Staged], Plan]:
-        """Decide what every running slot puts into the batch: a prompt chunk, or its pending token and a tree."""
-        work, plan = [], Plan()
-        exact = self.certificate if any(s.request.speculation.exact for s in self.running) else None
-        chunk = min(self.options.batch, self.context.batch.n_max - len(self.running))
-        if exact is not None and self.running[0].prefilling:
-            chunk = PROMPT_BLOCK - self.running[0].cache.length % PROMPT_BLOCK
-        for slot in sorted(self.running, key=lambda s: s.prefilling):  # nobody's stream waits for a prompt
-            fresh = len(slot.fresh)
-            if fresh > chunk:
-                work.append(_Staged(slot, slot.cache.length + max(0, chunk)))
-                chunk = 0
-            else:
-                bare = TokenTree.root(slot.tokens[-1])
-                work.append(_Staged(slot, len(slot.tokens), Proposal(slot, bare, Limits(0, 0, 1), kept=bare)))
-                chunk -= fresh
-        base = sum(w.length - w.slot.cache.length for w in work)
-        decoding = [w for w in work if w.proposal and not w.slot.prefilling]
-        drafting = [w for w in decoding if w.slot.drafters]  # the others keep their bare tree
-        for planner in (self.fixed, self.auto):
-            mine = [w for w in drafting if planner is (self.auto if w.slot.request.speculation.auto else self.fixed)]
-            if planner is None or not mine:
-                continue
-            for w in mine:
-                w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
-            context = sum(len(w.slot.tokens) for w in mine) // len(mine)
-            plan = planner.select([w.proposal for w in mine if w.proposal], base, context)
-        if len(drafting) > 1:
-            self._share(drafting, base)
-        if exact is not None:
-            drafted = sum(w.proposal.kept.n_drafted for w in work if w.proposal and w.proposal.kept)
-            plan.width = exact.pad(max(plan.width, base + drafted)) if decoding else PROMPT_BLOCK
-        return work, plan
-
-    def _share(self, decoding: list[_Staged], base: int) -> None:
-        """Every slot planned as if the step were its own: cut what does not fit into it together."""
-        room, free = max(0, min(self.context.batch.n_max, self.options.max_width) - base), self.pool.free
-        for w in decoding:
-            assert w.proposal is not None and w.proposal.kept is not None
-            leaves = w.slot.cache.max_leaves - self.pool.free + free
-            kept = w.proposal.kept = w.proposal.kept.best(room).with_leaves(leaves)
-            room -= kept.n_drafted
-            free = min(free, leaves - len(kept.leaves()))
-
-    def _stage(self, item: _Staged) -> None:
+    def _stage(self, item: Staged) -> None:
         """Put a slot's tokens into the batch."""
         slot, batch, cache = item.slot, self.context.batch, item.slot.cache
         if item.proposal is None or item.proposal.kept is None:
@@ -160,7 +113,7 @@ class Engine:
         for node in item.order:
             item.row_of[node] = batch.add(tree.tokens[node], base + tree.depths[node], sets[node], logits=True)
 
-    def _settle(self, item: _Staged, rows: NDArray[np.float32]) -> list[Event]:
+    def _settle(self, item: Staged, rows: NDArray[np.float32]) -> list[Event]:
         """Verify a slot's tree, commit the accepted path and tell everyone."""
         slot = item.slot
         if item.proposal is None or item.proposal.kept is None:
@@ -194,7 +147,7 @@ class Engine:
             UsageError: the request asks for something that does not exist here.
             ExactnessError: identical output cannot be promised for this model.
         """
-        check_request(request, self.context.n_ctx)
+        check_request(request, self.context.n_ctx, self.model.n_vocab)
         request = replace(request, speculation=make_ready(self, request.speculation))
         number = next(self._numbers)
         self.waiting.append((number, request))
@@ -202,23 +155,28 @@ class Engine:
 
     def cancel(self, number: int) -> None:
         """Stop a request between steps; it ends with reason `cancelled`."""
-        for slot in self.running:
+        for slot in [*self.running, *self.lanes.running]:
             if slot.id == number:
                 slot.cancelled = True
         for item in list(self.waiting):
             if item[0] == number:
                 self.waiting.remove(item)
                 seed = item[1].sampling.seed or 0
+                self.ledger.ended("cancelled")
                 self._gone.append(Finished(number, "cancelled", None, len(item[1].prompt), 0, seed, RequestStats()))
+
+    def totals(self) -> Totals:
+        """What happened since the engine was made, as figures that only grow, and how it stands now."""
+        return self.ledger.totals(self)
 
     @property
     def busy(self) -> bool:
         """Whether a step would have anything to do."""
-        return bool(self.running or self.waiting or self._gone)
+        return bool(self.running or self.waiting or self._gone or self.lanes.running)
 
     def cancel_all(self) -> None:
         """Cancel every request, running or waiting."""
-        for slot in self.running:
+        for slot in [*self.running, *self.lanes.running]:
             slot.cancelled = True
         for number, _ in list(self.waiting):
             self.cancel(number)
@@ -242,6 +200,10 @@ class Engine:
         Raises:
             LcspecError: as `submit` does; the request goes on as before.
         """
+        lane = self.lanes.of(number)
+        if lane is not None:
+            lane.auto = self.auto
+            lane.switch(number, speculation)
         for slot in self.running:
             if slot.id != number:
                 continue
@@ -275,11 +237,13 @@ class Engine:
                 if slot.id == number:
                     self._finish(slot)
             self.cancel(number)
+            self.lanes.drop(number)
 
     def close(self) -> None:
         """End everything and free the context (not the model)."""
         for slot in list(self.running):
             self._finish(slot)
+        self.lanes.close()
         keep(self)
         for drafter in self.drafters.values():
             drafter.close()
@@ -299,19 +263,31 @@ class Engine:
             if slot.cancelled:
                 slot.reason = "cancelled"
                 events.append(self._finish(slot))
-        while self.waiting and len(self.running) < self.options.slots:
+        while self.waiting and len(self.running) + len(self.lanes.running) < self.options.slots:
             number, request = self.waiting.popleft()
             try:
-                events.append(self._start(number, request))
+                if request.speculation.exact and self.options.slots > 1:
+                    self.lanes.start(number, request)
+                else:
+                    self.start(number, request)
             except LcspecError as error:
+                self.ledger.ended("failed")
                 events.append(Failed(number, error))
+        for slot in self.running:
+            if not slot.started and self.scheduler.may_start(slot):
+                slot.started, slot.reused = True, slot.cache.length
+                events.append(Started(slot.id, slot.n_prompt, slot.reused, slot.seed))
         return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
 
-    def _start(self, number: int, request: Request) -> Event:
+    def start(self, number: int, request: Request) -> None:
+        """Give an admitted request a free slot.
+
+        Raises:
+            LcspecError: it cannot start.
+        """
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
         sampler = Sampler(self.model.vocab, request.sampling, seed)
         cache = self.shelf.take(request.prompt, exact=request.speculation.exact)
-        reused = cache.length
         slot = Slot(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
         for token in request.prompt:
             sampler.accept(token, generated=False)
@@ -324,7 +300,8 @@ class Engine:
             raise
         if request.max_tokens == 0:
             slot.reason = "length"
-        return Started(number, slot.n_prompt, reused, seed)
+        else:
+            self.scheduler.follow(slot)
 
     def _swap_drafters(self, slot: Slot, request: Request) -> None:
         for drafter in slot.drafters:
@@ -339,12 +316,14 @@ class Engine:
             slot.drafters.append(self.drafters[spec.name])
 
     def _finish(self, slot: Slot) -> Event:
+        self.ledger.ended(slot.reason or "cancelled", slot)
         self.shelf.put(slot.cache, slot.tokens)
         return self._dismiss(slot)
 
     def _fail(self, slot: Slot, error: LcspecError) -> Event:
+        self.ledger.ended("failed", slot)
         slot.cache.release()
-        self.shelf.lost()
+        self.shelf.lost(slot.cache)
         self._dismiss(slot)
         return Failed(slot.id, error)
 
@@ -359,38 +338,25 @@ class Engine:
 
     # ---------------------------------------------------------------- accounting
 
-    def _limits(self, slot: Slot, base: int) -> Limits:
-        """What this step can take for `slot`, when `base` tokens are in the batch anyway."""
-        nodes = min(self.context.batch.n_max, self.options.max_width) - base
-        depth, leaves = slot.max_depth, slot.cache.max_leaves
-        if self.context.branching is Branching.CHAIN:
-            depth, leaves = min(depth, self.context.max_rollback - 1), 1
-        if not slot.request.speculation.exact or self.certificate is None:
-            return Limits(max(0, nodes), depth, leaves)
-        widths = self.certificate.widths
-        leaves = leaves if self.certificate.trees else 1
-        return Limits(max(0, min(nodes, max(widths) - base)), depth, leaves, widths)
-
     def _mark_canonical(self, slot: Slot) -> None:
         """Note which cells a later exact request may reuse: prompt blocks, and answers if they give the same bits."""
         exact = self.certificate if slot.request.speculation.exact else None
         if exact is not None and (slot.prefilling or exact.prompt_in_class):
             slot.cache.canonical = slot.cache.length
 
-    def _learn(self, work: list[_Staged], width: int, target: float) -> None:
+    def _learn(self, work: list[Staged], width: int, target: float) -> None:
         """Tell the planners what came of the step."""
         decoding = [w for w in work if w.proposal and w.slot.stats.target_steps]
         for w in decoding:
             assert w.proposal is not None
-            self._planner_of(w.slot).observe(w.proposal, w.slot.emitted)
+            self.scheduler.planner_of(w.slot).observe(w.proposal, w.slot.emitted)
+        self.scheduler.took(work, self.context.batch.n, target)
+        self.ledger.stepped(width, target, len(decoding) == len(work))
         if len(decoding) == len(work) and self.auto is not None:
             context = sum(len(w.slot.tokens) for w in work) // len(work)
             self.auto.timed(self.context.batch.n, context, target)
 
-    def _planner_of(self, slot: Slot) -> Planner:
-        return self.auto if self.auto is not None and slot.request.speculation.auto else self.fixed
-
-    def _account(self, item: _Staged, n: int, plan: Plan, target: float, drafting: float, rest: float) -> list[Event]:
+    def _account(self, item: Staged, n: int, plan: Plan, target: float, drafting: float, rest: float) -> list[Event]:
         slot = item.slot
         if item.proposal is None or item.proposal.kept is None or not slot.stats.target_steps:
             slot.stats.prefill_seconds += target

@@ -12,14 +12,14 @@ import json
 import os
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Iterable, Iterator, Sequence
+from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from lcspec import cache
 from lcspec.errors import LcspecError
 from lcspec.gguf_header import Scalar, format_size
 from lcspec.modelfile import ModelHeader, Vocabulary, read_header, read_vocabulary
 from lcspec.modelplaces import Found, Place, Source, places, scan
-from lcspec.paths import data_dir, write_atomically
+from lcspec.paths import data_dir, printable, write_atomically
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 
 __all__ = [
@@ -121,12 +121,12 @@ def bundled() -> list[LibraryModel]:
     return found
 
 
-def models(folders: Sequence[Path] = ()) -> Iterator[LibraryModel]:
-    """The bundled pair, then everything found; lazily, unusable files included (see `problem`)."""
+def models(folders: Sequence[Path] = (), stop: Callable[[], bool] = lambda: False) -> Iterator[LibraryModel]:
+    """The bundled pair, then everything found; lazily, unusable files included (see `problem`). `stop`: see `scan`."""
     pair = bundled()
     yield from pair
     known = {os.path.realpath(model.path) for model in pair}
-    for found in scan(places(folders)):
+    for found in scan(places(folders), stop):
         if os.path.realpath(found.path) not in known:
             yield describe(found)
 
@@ -144,9 +144,9 @@ def describe(found: Found) -> LibraryModel:
     try:
         described = _from_header(model, read_header(found.path))
     except LcspecError as error:
-        return replace(model, problem=str(error))
+        return replace(model, problem=printable(str(error)))
     except (OSError, MemoryError, RecursionError, ValueError) as error:
-        return replace(model, problem=f"{found.path} cannot be read: {error}")
+        return replace(model, problem=printable(f"{found.path} cannot be read: {error}"))
     # A problem is not kept: a download may be under way.
     if key is not None and len(described[1]) == 1:
         cache.save("library", key, {k: v for k, v in asdict(described[0]).items() if k in _KEPT})
@@ -176,9 +176,9 @@ def _from_header(model: LibraryModel, header: ModelHeader) -> tuple[LibraryModel
     described = replace(
         model,
         size=header.file_size,
-        architecture=_line(header.architecture),
-        name=_line(header.name) if header.name else None,
-        quantization=_line(header.quantization),
+        architecture=printable(header.architecture)[:100],
+        name=printable(header.name)[:200] if header.name else None,
+        quantization=printable(header.quantization),
         context=header.context_length,
         n_params=header.n_params,
         n_vocab=header.n_vocab,
@@ -186,11 +186,6 @@ def _from_header(model: LibraryModel, header: ModelHeader) -> tuple[LibraryModel
         has_template=header.chat_template is not None,
     )
     return described, header.parts
-
-
-def _line(text: str) -> str:
-    """On one line, without what would confuse a terminal; headers hold whatever somebody wrote there."""
-    return "".join(c if c.isprintable() else " " for c in text)[:200]
 
 
 def _identity(path: Path) -> str | None:

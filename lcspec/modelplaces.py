@@ -5,13 +5,16 @@ Reads directories and Ollama's manifests only, never a model file.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Iterable, Iterator, Literal, Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Literal, Mapping, Sequence
+
+from lcspec.paths import printable
 
 Source = Literal["bundled", "folder", "huggingface", "lmstudio", "ollama", "llama.cpp"]
 
@@ -19,7 +22,8 @@ MAX_DEPTH = 10
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
 _PROJECTOR = re.compile(r"(^|[-_.])mmproj([-_.]|$)", re.IGNORECASE)
 _MODEL_LAYER = "application/vnd.ollama.image.model"
-_SKIPPED = frozenset({".git", "node_modules", "__pycache__", ".venv", ".Trash"})
+_SKIPPED = frozenset({".git", "node_modules", "__pycache__", ".venv", ".Trash", "dosdevices"})
+_SYSTEM = ("/proc", "/sys", "/dev")  # never entered from above
 
 
 @dataclass(frozen=True)
@@ -101,12 +105,15 @@ def _lmstudio_home(home: Path) -> Path | None:
 # --- walking ----------------------------------------------------------------------------------------------------------
 
 
-def scan(where: Iterable[Place]) -> Iterator[Found]:
+def scan(where: Iterable[Place], stop: Callable[[], bool] = lambda: False) -> Iterator[Found]:
     """Model files below the places, each once however many links lead to it; mmproj files and later parts of split
-    models are skipped. Reads directories only, as it goes; what may not be read is passed over."""
+    models are skipped. Reads directories only, as it goes; what may not be read is passed over. `stop` is asked before
+    each directory: a search through a whole disk can be given up."""
     files: set[tuple[int, int]] = set()
     for place in where:
-        found = _ollama(place.path) if place.source == "ollama" else _walk(place.path)
+        if stop():
+            return
+        found = _ollama(place.path) if place.source == "ollama" else _walk(place.path, stop)
         for path, label in found:
             try:
                 status = os.stat(path)
@@ -118,11 +125,15 @@ def scan(where: Iterable[Place]) -> Iterator[Found]:
                 yield Found(path, place.source, label or _label(place, path), status.st_size)
 
 
-def _walk(root: Path) -> Iterator[tuple[Path, str]]:
+def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[tuple[Path, str]]:
     """GGUF files below a directory, in order of their names. Links are followed; no directory is entered twice."""
     entered: set[tuple[int, int]] = set()
+    for system in _SYSTEM:
+        with contextlib.suppress(OSError):
+            status = os.stat(system)
+            entered.add((status.st_dev, status.st_ino))
     stack = [(os.fspath(root), 0)]
-    while stack:
+    while stack and not stop():
         folder, depth = stack.pop()
         try:
             status = os.stat(folder)
@@ -152,12 +163,12 @@ def _label(place: Place, path: Path) -> str:
     try:
         below = path.relative_to(place.path)
     except ValueError:
-        return path.name
+        return printable(path.name)
     if place.source == "huggingface":
         parts = below.parts
         if len(parts) > 3 and parts[0].startswith("models--") and parts[1] == "snapshots":
-            return _shown("/".join([*parts[0].split("--")[1:], *parts[3:]]))
-    return _shown(str(below))
+            return printable("/".join([*parts[0].split("--")[1:], *parts[3:]]))
+    return printable(str(below))
 
 
 def _ollama(root: Path) -> Iterator[tuple[Path, str]]:
@@ -183,15 +194,10 @@ def _ollama(root: Path) -> Iterator[tuple[Path, str]]:
 def _ollama_name(parts: tuple[str, ...]) -> str:
     """As `ollama list` shows it: llama3.2:1b, user/model:tag, hf.co/org/model:tag."""
     if len(parts) < 2:
-        return _shown("/".join(parts))
+        return printable("/".join(parts))
     *where, tag = parts
     if where[:1] == ["registry.ollama.ai"]:
         where = where[1:]
         if where[:1] == ["library"]:
             where = where[1:]
-    return _shown("/".join(where) + ":" + tag)
-
-
-def _shown(name: str) -> str:
-    """A name that a terminal can show: half characters and control characters become "?"."""
-    return "".join(c if c.isprintable() else "?" for c in name.encode("utf-8", "replace").decode("utf-8"))
+    return printable("/".join(where) + ":" + tag)

@@ -20,6 +20,13 @@ def config_dir() -> Path:
     return Path(platformdirs.user_config_dir("lcspec"))
 
 
+def printable(text: str | Path, *, keep_lines: bool = False) -> str:
+    """Text (or a path) without half characters and, unless `keep_lines`, without line ends and other control
+    characters: file names and headers hold whatever somebody wrote there."""
+    text = str(text).encode("utf-8", "replace").decode("utf-8")
+    return text if keep_lines else "".join(c if c.isprintable() else "?" for c in text)
+
+
 def write_atomically(path: Path, text: str) -> None:
     """Replace `path` by `text` (UTF-8) in one step, through links and with the old file's mode.
 

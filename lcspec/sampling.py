@@ -11,7 +11,8 @@ and on nothing else. So whoever drafts, and however, the target's choice at a po
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+import math
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from lcspec.errors import SamplingError
 from lcspec.tree import Distribution
 
 SEED_LIMIT = 2**64
+# Furthest that a logit bias reaches, as in OpenAI's API.
+BIAS_LIMIT = 100.0
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX1 = np.uint64(0xBF58476D1CE4E5B9)
@@ -99,7 +102,8 @@ def inverse_cdf(dist: Distribution, u: float) -> int:
 class SamplingParams:
     """What the target's distribution at each position is made of; names and meanings are llama.cpp's.
 
-    A temperature of 0 is greedy decoding. `seed` None means that the engine draws one and reports it.
+    A temperature of 0 is greedy decoding. `seed` None means that the engine draws one and reports it. `logit_bias`
+    holds (token id, what is added to its logit) pairs, at most `BIAS_LIMIT` up or down; -inf forbids a token.
     """
 
     temperature: float = 0.8
@@ -117,7 +121,7 @@ class SamplingParams:
     dry_penalty_last_n: int = -1
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
-    logit_bias: dict[int, float] = field(default_factory=dict)
+    logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: str | None = None
     seed: int | None = None
 
@@ -153,8 +157,35 @@ class SamplingParams:
             raise SamplingError(
                 f"repeat_penalty must be greater than 0 (1 switches it off), not {self.repeat_penalty:g}"
             )
+        self._check_bias()
         if self.seed is not None and not 0 <= self.seed < SEED_LIMIT:
             raise SamplingError(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
+
+    def _check_bias(self) -> None:
+        for entry in self.logit_bias:
+            if not (isinstance(entry, tuple) and len(entry) == 2):
+                raise SamplingError(f"logit_bias must be pairs of a token id and a number, not {entry!r}")
+            token, bias = entry
+            if isinstance(token, bool) or not isinstance(token, (int, np.integer)) or token < 0:
+                raise SamplingError(f"logit_bias: {token!r} is not a token id")
+            if not abs(bias) <= BIAS_LIMIT and bias != -math.inf:
+                raise SamplingError(
+                    f"logit_bias of token {token} must be between -{BIAS_LIMIT:g} and {BIAS_LIMIT:g}, not {bias:g}"
+                )
+        if len({token for token, _ in self.logit_bias}) < len(self.logit_bias):
+            raise SamplingError("logit_bias names a token more than once")
+
+    def check_vocabulary(self, n_vocab: int) -> None:
+        """Check what depends on the model.
+
+        Raises:
+            SamplingError: a token id is outside a vocabulary of `n_vocab` tokens.
+        """
+        for token, _ in self.logit_bias:
+            if token >= n_vocab:
+                raise SamplingError(
+                    f"logit_bias: token {token} is outside the model's vocabulary (ids from 0 to {n_vocab - 1})"
+                )
 
     @property
     def greedy(self) -> bool:

@@ -14,8 +14,12 @@ from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lcspec.engine import Engine
     from lcspec.llama import Model
+    from lcspec.llama.embedder import Embedder
 
 Progress = Callable[[str, float], bool | None]
 
@@ -58,6 +62,7 @@ class Session:
 
     model: Model
     engine: Engine
+    _embedder: Embedder | None = None
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         """Token ids of a raw prompt."""
@@ -73,6 +78,46 @@ class Session:
         text = template.render(messages)
         return tuple(self.model.vocab.tokenize(text, special=not template.has_bos(text))), template.stop
 
+    def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], list[int]]:
+        """Embeddings of `texts`: vectors of unit length, float32 [n, n_embd], and each text's tokens.
+
+        On the engine thread only. The first call makes a context for it (as large as one slot's).
+
+        Raises:
+            UnsupportedModel: the model cannot make embeddings.
+            ContextOverflow: a text has more tokens than `Embedder.limit`.
+            UsageError: a text is empty.
+            LcspecError: something else went wrong; the message says what to do.
+        """
+        for found in self.embed_in_pieces(texts):
+            if found is not None:
+                return found
+        raise AssertionError("the last piece is the answer")
+
+    def embed_in_pieces(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.float32], list[int]] | None]:
+        """`embed` for a thread that has other things to do: yields None between two decodes, then the answer."""
+        from lcspec.llama.embedder import Embedder
+
+        ids = [self.model.vocab.tokenize(text) for text in texts]
+        if self._embedder is None:
+            context = self.engine.context
+            self._embedder = Embedder(self.model, context.n_ctx, context.n_threads)
+        embedder, rows = self._embedder, []
+        embedder.check(ids)
+        for tokens in ids:
+            for row in embedder.embed(tokens):
+                if row is not None:
+                    rows.append(row)
+                if len(rows) < len(ids):
+                    yield None
+        yield embedder.stack(rows), [len(i) for i in ids]
+
+    def close(self) -> None:
+        """Free what `embed` made (the engine and the model belong to `open_session`)."""
+        if self._embedder is not None:
+            self._embedder.close()
+            self._embedder = None
+
 
 @contextlib.contextmanager
 def open_session(
@@ -85,11 +130,14 @@ def open_session(
     """
     from lcspec.drafters import DrafterEnv
     from lcspec.engine import Engine
-    from lcspec.llama import Model
+    from lcspec.llama import Model, supports_gpu_offload
+    from lcspec.memory import check_memory
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)
 
+    if options.gpu_layers == 0 or not supports_gpu_offload():  # what a GPU has free only the library finds out
+        check_memory(options, draft)
     with Model.load(options, report(options.path.name)) as model:
         engine = Engine(model, options)
         engine.env = DrafterEnv(
@@ -102,8 +150,12 @@ def open_session(
             progress=report(draft.name) if draft is not None else None,
         )
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
+        session = Session(model, engine)
         with engine:
-            yield Session(model, engine)
+            try:
+                yield session
+            finally:
+                session.close()
 
 
 def parse_speculation(

@@ -69,6 +69,9 @@ class Slot:
         self.stats = RequestStats()
         self.reason: str | None = None
         self.cancelled = False
+        self.follows: tuple[Slot, int] | None = None  # waits until that slot has evaluated so many shared tokens
+        self.started = False  # Started has been said
+        self.reused = 0  # prompt tokens that were not evaluated for this request
         self.decode_start = 0.0
         self.step_accepted = 0
         self.emitted: list[int] = []  # tokens of the latest verdict
@@ -86,6 +89,11 @@ class Slot:
     def prefilling(self) -> bool:
         """Whether the prompt's last row has not been evaluated yet."""
         return self.generated == 0
+
+    @property
+    def behind(self) -> int:
+        """How many tokens are not in the cache yet."""
+        return len(self.tokens) - self.cache.length
 
     @property
     def fresh(self) -> list[int]:
@@ -191,6 +199,8 @@ class Slot:
         stats.drafted += tree.n_drafted
         stats.accepted += len(accepted)
         stats.widths[len(tree)] = stats.widths.get(len(tree), 0) + 1
+        if len(tree) == 1:
+            return 0
         taken = set(accepted)
         for node in range(1, len(tree)):
             depth = tree.depths[node] - 1

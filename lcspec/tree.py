@@ -49,7 +49,7 @@ class Trial(NamedTuple):
     draft: Distribution | None
 
 
-@dataclass
+@dataclass(slots=True)
 class TokenTree:
     """A growable token tree.
 
@@ -172,6 +172,8 @@ class TokenTree:
         The likeliest path first means that, when it wins, its cells lie in the cache in text order, which
         keeps attention sums bit-identical to those of plain decoding.
         """
+        if len(self) == 1:
+            return [0]
         spine = [0]
         while kids := self._children[spine[-1]]:
             spine.append(max(kids.values(), key=lambda c: (self.probs[c], -c)))

@@ -15,6 +15,7 @@ from typing import Any, Callable, Mapping, Sequence, Sized
 
 from lcspec.errors import LcspecError
 from lcspec.gguf_header import format_size
+from lcspec.paths import printable
 
 MAX_BYTES = 1 << 20
 MAX_PASTE = 1 << 16  # characters; no terminal drags in more paths than that
@@ -163,7 +164,7 @@ def read_attachment(path: Path, max_bytes: int = MAX_BYTES) -> Attachment:
     Raises:
         AttachmentError: it is missing, a directory, not readable, too large, or not text.
     """
-    shown = printable(os.fspath(path))
+    shown = printable(path)
     try:
         # without waiting for the writer of a pipe
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -228,12 +229,6 @@ def _decode(data: bytes, shown: str) -> tuple[str, str]:
         if any(0x80 <= byte < 0xA0 for byte in data[error.start :]):
             return data.decode("cp1252", "replace"), "cp1252"
         return data.decode("latin-1"), "latin-1"
-
-
-def printable(text: str, *, keep_lines: bool = False) -> str:
-    """`text` without half characters and, unless `keep_lines`, without line ends and other control characters."""
-    text = text.encode("utf-8", "replace").decode("utf-8")
-    return text if keep_lines else "".join(c if c.isprintable() else "?" for c in text)
 
 
 # --- the prompt -------------------------------------------------------------------------------------------------------

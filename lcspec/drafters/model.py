@@ -80,7 +80,7 @@ class ModelDrafter:
             self.model.close()
             raise
         self.pool = SequencePool(self.context.n_seq)
-        self.shelf = CacheShelf(self.context, self.pool, env.slots)
+        self.shelf = CacheShelf(self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE)
         self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
         self._slots: dict[int, _State] = {}
 
@@ -198,6 +198,8 @@ class ModelDrafter:
     def _catch_up(self, state: _State, slot: SlotView, base: int) -> None:
         """Decode the tokens the draft has not seen; the last row is node 0's."""
         batch, cache = self.context.batch, state.cache
+        if base - cache.length > self.context.options.max_width:
+            self.shelf.top_up(cache, slot.tokens)
         while True:
             start = cache.length
             stop = min(base + 1, start + self.context.options.batch)

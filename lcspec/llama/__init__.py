@@ -5,7 +5,8 @@ from lcspec.llama.context import Context
 from lcspec.llama.lib import init, log_to_stderr, supports_gpu_offload, version
 from lcspec.llama.model import Branching, Model, Traits
 from lcspec.llama.sampler import Sampler
-from lcspec.llama.sequences import CacheShelf, SequencePool, SlotCache
+from lcspec.llama.sequences import SequencePool, SlotCache
+from lcspec.llama.shelf import CacheShelf, common_prefix
 from lcspec.llama.vocab import Vocab, check_same_vocabulary
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "Traits",
     "Vocab",
     "check_same_vocabulary",
+    "common_prefix",
     "init",
     "log_to_stderr",
     "supports_gpu_offload",

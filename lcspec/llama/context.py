@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
 from lcspec.llama.batch import Batch
-from lcspec.llama.lib import C, error_reason, last_errors
+from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
 from lcspec.llama.threads import default_threads
 
@@ -62,6 +62,8 @@ class Context:
         params.type_k = params.type_v = GGML_TYPES[options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
         params.embeddings = options.embeddings
+        if options.embeddings:
+            params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
         params.no_perf = True
         params.swa_full = True
         params.kv_unified = True
@@ -72,7 +74,7 @@ class Context:
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "
                 "try a smaller --ctx, fewer --gpu-layers, or --kv-type q8_0"
             )
-        self.memory = C.llama_get_memory(self.handle)
+        self.memory = C.llama_get_memory(self.handle)  # None: an encoder, which generates nothing
         self.n_batch = int(params.n_batch)
         self.max_rollback = self.n_ctx if attention_only else int(C.llama_n_rs_seq(self.handle))
         if attention_only:
@@ -111,7 +113,7 @@ class Context:
     def logits(self) -> NDArray[np.float32]:
         """Logits of the last decode, float32 [n_outputs, n_vocab]; a view, valid until the next decode."""
         # The library keeps one buffer as long as it is large enough, so the view over it is kept as well.
-        address = ctypes.cast(C.llama_get_logits(self.handle), ctypes.c_void_p).value or 0
+        address = logits_address(self.handle) or 0
         if address != self._logits_at or self._n_outputs > len(self._logits):
             self._logits = _rows(address, max(1, self._n_outputs), self.model.n_vocab)
             self._logits_at = address

@@ -37,7 +37,9 @@ class Sampler:
 
         Raises:
             GrammarError: the grammar does not compile.
+            SamplingError: the logit bias names a token that is not in the vocabulary.
         """
+        params.check_vocabulary(vocab.n_tokens)
         self.vocab = vocab
         self.params = params
         self.seed = seed
@@ -129,6 +131,8 @@ class Sampler:
         ids, left = self._run(self._chain, array)
         x = left.astype(np.float64)
         finite = np.isfinite(x)
+        if not finite.any():  # the logit bias forbids all that was left
+            return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
         ids, x = ids[finite], x[finite]
         weights = np.exp(x - x.max())
         return Distribution(ids, weights / weights.sum())
@@ -168,7 +172,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
 
     if params.logit_bias:
         biases = (C.llama_logit_bias * len(params.logit_bias))()
-        for slot, (token, bias) in zip(biases, params.logit_bias.items()):
+        for slot, (token, bias) in zip(biases, params.logit_bias):
             slot.token, slot.bias = int(token), float(bias)
         add(C.llama_sampler_init_logit_bias(vocab.n_tokens, len(biases), biases))
     if params.repeat_penalty != 1.0 or params.frequency_penalty or params.presence_penalty:

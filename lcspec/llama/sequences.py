@@ -11,8 +11,6 @@ from __future__ import annotations
 
 from typing import Sequence
 
-import numpy as np
-
 from lcspec.llama.context import Context
 from lcspec.tree import TokenTree
 
@@ -133,6 +131,10 @@ class SlotCache:
             path: accepted nodes in order, node 0 not included; nodes never placed are ignored.
             keep: keep only the first `keep` of them (the rest will be decoded again).
         """
+        if len(self._sets) == 1:  # plain decoding: nothing to cut, nothing to copy
+            self.length = self._base + 1
+            self._sets, self._reach = [], {}
+            return
         placed = [node for node in path if node < len(self._sets)]
         placed = placed[: len(placed) if keep is None else keep]
         ctx, base = self.context, self._base
@@ -168,6 +170,11 @@ class SlotCache:
                 if seq != self.main:
                     self._upto[seq] = min(self._upto.get(seq, 0), self.length)
             self._sets, self._reach = [], {}
+
+    def share(self, other: SlotCache, length: int) -> None:
+        """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there."""
+        self.context.seq_copy(other.main, self.main, self.length, length)
+        self.length = length
 
     def truncate(self, length: int) -> bool:
         """Keep only the first `length` positions; False if this memory cannot, and everything was dropped instead."""
@@ -214,55 +221,3 @@ class SlotCache:
                 self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
                 self._upto[seq] = self.length
         return ids
-
-
-class CacheShelf:
-    """Caches of ended requests with the text they hold, so that a later prompt with the same beginning reuses them."""
-
-    def __init__(self, context: Context, pool: SequencePool, slots: int) -> None:
-        self.context = context
-        self.pool = pool
-        self.slots = slots
-        self._made = 0
-        self._idle: list[tuple[SlotCache, list[int]]] = []
-
-    def take(self, prompt: Sequence[int], exact: bool = False) -> SlotCache:
-        """The idle cache that shares the longest prefix with `prompt`, cut to it; else a new or the oldest one.
-
-        The last prompt token is never taken from a cache: its logits are needed. `exact` reuses only cells that were
-        computed the way an exact prompt's are (`SlotCache.canonical`).
-        """
-        shared = [min(common_prefix(text, prompt), c.canonical if exact else c.length) for c, text in self._idle]
-        best = max(range(len(shared)), key=shared.__getitem__, default=-1)
-        if best < 0 or (shared[best] == 0 and self._made < self.slots):
-            self._made += 1
-            return SlotCache(self.context, self.pool)
-        cache, _ = self._idle.pop(best)
-        cache.truncate(min(shared[best], len(prompt) - 1))
-        cache.canonical = min(cache.canonical, cache.length)
-        return cache
-
-    def put(self, cache: SlotCache, text: list[int]) -> None:
-        """Take back a cache that holds (the beginning of) `text`."""
-        cache.abandon()
-        cache.drop_leaves()
-        cache.truncate(len(text))
-        self._idle.append((cache, text))
-
-    def clear(self) -> None:
-        """Drop every idle cache."""
-        for cache, _ in self._idle:
-            cache.release()
-            self._made -= 1
-        self._idle = []
-
-    def lost(self) -> None:
-        """A cache that was taken has been released and will not come back."""
-        self._made -= 1
-
-
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
-    """Length of the longest common prefix of two token sequences."""
-    n = min(len(a), len(b))
-    same = np.asarray(a[:n]) == np.asarray(b[:n])
-    return n if same.all() else int(same.argmin())

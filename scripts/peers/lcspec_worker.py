@@ -82,7 +82,7 @@ class Worker:
         vocab = self.model.vocab
         ids = tuple(vocab.tokenize(prompt)) if prompt is not None else (max(0, vocab.bos),)
         while True:
-            bias = {int(t): NEVER for t in vocab.end_mask.nonzero()[0]} if ids in self.banned else {}
+            bias = tuple((int(t), NEVER) for t in vocab.end_mask.nonzero()[0]) if ids in self.banned else ()
             request = Request(
                 ids,
                 SamplingParams(temperature=0.0, logit_bias=bias),

@@ -165,8 +165,8 @@ def test_cancelling_what_waits_or_is_unknown(engine: Engine, prompt: tuple[int, 
     first, second = engine.submit(request(prompt, n=8)), engine.submit(request(prompt, n=8))
     engine.cancel(second)
     engine.cancel(12345)
-    finished = [e.request for _ in range(40) for e in engine.step() if isinstance(e, Finished)]
-    assert finished == [first]
+    finished = [(e.request, e.reason) for _ in range(40) for e in engine.step() if isinstance(e, Finished)]
+    assert finished == [(second, "cancelled"), (first, "length")]
     assert engine.step() == []
 
 
@@ -356,7 +356,7 @@ def test_the_end_token_ends_the_text_and_is_not_shown(
 ) -> None:
     with open_session(options(llama), llama_draft) as session:
         vocab = session.model.vocab
-        bias = SamplingParams(temperature=0.8, seed=3, logit_bias={vocab.eos: 4.5})
+        bias = SamplingParams(temperature=0.8, seed=3, logit_bias=((vocab.eos, 4.5),))
         plain = answer(session.engine, request(prompt, "off", 300, sampling=bias, ignore_end=False))
         assert plain.reason == "stop"
         assert vocab.eos not in plain.ids
@@ -518,7 +518,7 @@ def test_characters_split_over_tokens_come_out_whole(llama: Path, strategy: str)
         vocab = session.model.vocab
         wanted = vocab.tokenize(emoji, special=False)
         assert len(wanted) == len(emoji.encode())
-        bias = {token: 60.0 for token in set(wanted)}
+        bias = tuple((token, 60.0) for token in set(wanted))
         found = answer(
             session.engine,
             request(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ import llama_cpp as ll
 import numpy as np
 import pytest
 
-from lcspec.errors import GrammarError
+from lcspec.errors import GrammarError, SamplingError, UsageError
 from lcspec.llama.grammar import schema_to_gbnf
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
@@ -40,7 +41,7 @@ def library_distribution(
     samplers = []
     if params.logit_bias:
         bias = (ll.llama_logit_bias * len(params.logit_bias))(
-            *[ll.llama_logit_bias(token, value) for token, value in params.logit_bias.items()]
+            *[ll.llama_logit_bias(token, value) for token, value in params.logit_bias]
         )
         samplers.append(ll.llama_sampler_init_logit_bias(vocab.n_tokens, len(bias), bias))
     samplers += [
@@ -89,7 +90,7 @@ def library_distribution(
         {"repeat_penalty": 1.5, "repeat_last_n": 0},
         {"frequency_penalty": 0.7},
         {"presence_penalty": -1.2},
-        {"logit_bias": {7: 5.0, 12: -100.0}},
+        {"logit_bias": ((7, 5.0), (12, -100.0))},
         {"temperature": 0.8, "top_k": 40, "top_p": 0.95, "min_p": 0.05},
         {"temperature": 0.6, "top_k": 20, "top_p": 0.9, "min_p": 0.02, "repeat_penalty": 1.2, "presence_penalty": 0.4},
     ],
@@ -112,7 +113,7 @@ def test_the_distribution_is_the_library_s(vocab: Vocab, changes: dict[str, Any]
     sampler.close()
 
 
-@pytest.mark.parametrize("changes", [{}, {"repeat_penalty": 1.8}, {"logit_bias": {3: 50.0}}], ids=str)
+@pytest.mark.parametrize("changes", [{}, {"repeat_penalty": 1.8}, {"logit_bias": ((3, 50.0),)}], ids=str)
 def test_temperature_0_takes_the_most_probable(vocab: Vocab, changes: dict[str, Any]) -> None:
     params = SamplingParams(temperature=0.0, **changes)
     sampler = Sampler(vocab, params, 1)
@@ -272,3 +273,39 @@ def test_bad_schemas(schema: str) -> None:
     with pytest.raises(GrammarError, match="schema") as error:
         schema_to_gbnf(schema)
     assert "\n" not in str(error.value)
+
+
+# --- logit bias -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("strategy", ["off", "ngram:min_n=1", "model:p_min=0"])
+def test_a_forbidden_token_never_comes_and_speculation_changes_nothing(
+    tiny_session: Session, strategy: str, temperature: float
+) -> None:
+    prompt = tiny_session.prompt_ids("the cat and the dog and the ")
+    free = answer(tiny_session.engine, request(prompt, "off", 40, sampling=SamplingParams(temperature, seed=3))).ids
+    never = SamplingParams(temperature, seed=3, logit_bias=((free[0], -math.inf), (free[5], -100.0)))
+    found = answer(tiny_session.engine, request(prompt, strategy, 40, sampling=never)).ids
+    assert free[0] not in found and free[5] not in found
+    assert found == answer(tiny_session.engine, request(prompt, "off", 40, sampling=never)).ids
+    always = SamplingParams(temperature, seed=3, logit_bias=((free[0], 100.0),))
+    assert set(answer(tiny_session.engine, request(prompt, strategy, 12, sampling=always)).ids) == {free[0]}
+
+
+def test_when_everything_is_forbidden_the_text_ends(tiny_session: Session) -> None:
+    vocab = tiny_session.model.vocab
+    nothing = tuple((token, -math.inf) for token in range(vocab.n_tokens))
+    for temperature in (0.0, 0.8):
+        sampling = SamplingParams(temperature, logit_bias=nothing)
+        found = answer(tiny_session.engine, request((5, 6), "off", 9, sampling=sampling, ignore_end=False))
+        assert (found.reason, found.ids) == ("stop", [])
+
+
+def test_ids_outside_the_vocabulary_are_refused_before_the_request_waits(tiny_session: Session) -> None:
+    n = tiny_session.model.n_vocab
+    with pytest.raises(SamplingError, match="vocabulary"):
+        tiny_session.engine.submit(request((5,), sampling=SamplingParams(logit_bias=((n, 1.0),))))
+    with pytest.raises(UsageError, match="vocabulary"):
+        tiny_session.engine.submit(request((5, n)))
+    assert not tiny_session.engine.busy

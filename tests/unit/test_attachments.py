@@ -155,7 +155,13 @@ def refused(path: Path, **limits: int) -> str:
 
 def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    for data in (b"GGUF\0\0", bytes(range(256)), b"\x89PNG\r\n\x1a\n" + os.urandom(2000), b"abc\0def", b"\x01\x02" * 50):
+    for data in (
+        b"GGUF\0\0",
+        bytes(range(256)),
+        b"\x89PNG\r\n\x1a\n" + os.urandom(2000),
+        b"abc\0def",
+        b"\x01\x02" * 50,
+    ):
         path.write_bytes(data)
         assert "not text" in refused(path)
 
@@ -211,7 +217,10 @@ def test_any_bytes_are_text_or_refused(tmp_path_factory: pytest.TempPathFactory,
     assert "\0" not in text and "\r" not in text
 
 
-@given(st.dictionaries(st.sampled_from(["name", "path", "text", "n_bytes", "encoding"]), st.one_of(st.none(), st.text(), st.integers())))  # fmt: skip
+FIELDS = st.sampled_from(["name", "path", "text", "n_bytes", "encoding"])
+
+
+@given(st.dictionaries(FIELDS, st.one_of(st.none(), st.text(), st.integers())))
 def test_stored_nonsense_is_still_an_attachment(data: dict[str, object]) -> None:
     found = Attachment.from_dict(data)
     assert Attachment.from_dict(found.as_dict()) == found

@@ -91,7 +91,11 @@ def test_everything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_preset_changes_what_it_names(tmp_path: Path) -> None:
     s = written(tmp_path, FULL).settings
     coding = s.with_preset("coding")
-    assert (coding.system, coding.sampling.temperature, coding.speculation.drafters) == ("Answer with code.", 0.2, "off")
+    assert (coding.system, coding.sampling.temperature, coding.speculation.drafters) == (
+        "Answer with code.",
+        0.2,
+        "off",
+    )
     assert coding.sampling.seed == 2**64 - 1 and coding.speculation.max_draft == 8 and coding.max_tokens == 500
     assert s.with_preset("two words").max_tokens == 7
     for name in (None, "unknown"):
@@ -180,7 +184,14 @@ def test_saving_keeps_comments_order_and_strangers(tmp_path: Path) -> None:
         )
     )
     new = file.path.read_text()
-    for kept in ("# my settings", "# the dark one", "# a whole number will do", "[extra] # theirs", "x = [1, 2]", "y = 1"):
+    for kept in (
+        "# my settings",
+        "# the dark one",
+        "# a whole number will do",
+        "[extra] # theirs",
+        "x = [1, 2]",
+        "y = 1",
+    ):
         assert kept in new
     assert 'theme = "dracula"   # the dark one' in new and "temperature = 0.5  # a whole number will do" in new
     assert "max_tokens = 500" not in new and "seed" not in new
@@ -314,7 +325,9 @@ TOML = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=2), st.dictionaries(KEYS, inner, max_size=4)),
     max_leaves=12,
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(KEYS, TOML, max_size=6), st.booleans(), st.sampled_from(["a", "b c", "ü"]))
 def test_any_toml_is_read_and_saved_without_loss(
     tmp_path_factory: pytest.TempPathFactory, data: dict[str, Any], lens: bool, name: str

@@ -20,7 +20,8 @@ def parts(text: str, streaming: bool = False) -> list[tuple[str, str, bool]]:
         ("", []),
         ("plain", [("answer", "plain", False)]),
         ("<think>a</think>b", [("reasoning", "a", True), ("answer", "b", False)]),
-        ("  \n<think>\na\n</think>\n\nb", [("answer", "  \n", True), ("reasoning", "\na\n", True), ("answer", "\n\nb", False)]),
+        ("  \n<think>\na\n</think>\n\nb",
+         [("answer", "  \n", True), ("reasoning", "\na\n", True), ("answer", "\n\nb", False)]),
         ("<think>never ends", [("reasoning", "never ends", False)]),
         ("<think></think>b", [("answer", "b", False)]),
         ("<think>", []),
@@ -79,8 +80,8 @@ def test_reasoning_opened_by_the_template() -> None:
     assert opened_by_prompt("") is None
 
 
-PIECES = ["<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]", "<thi", "</", "```", "```py", "~~~",
-          "````", "`", "\n", "\n\n", " ", "\t", "a", "word ", "<", ">", "é"]  # fmt: skip
+PIECES = ["<think>", "</think>", "<thinking>", "</thinking>", "[THINK]", "[/THINK]", "<thi", "</", "```", "```py",
+          "~~~", "````", "`", "\n", "\n\n", " ", "\t", "a", "word ", "<", ">", "é"]  # fmt: skip
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=20).map("".join)
 
 

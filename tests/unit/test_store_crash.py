@@ -134,8 +134,9 @@ def test_the_writer_waits_no_longer_than_it_says(tmp_path: Path, monkeypatch: py
     written = threading.Semaphore(0)
 
     def write(self: writer.Writer, chats: list[object], messages: list[object]) -> bool:
+        texts = [getattr(m, "message", m).text for m in messages]
         done = real_write(self, chats, messages)  # type: ignore[arg-type]
-        batches.append([m.text for m in messages])  # type: ignore[attr-defined]
+        batches.append(texts)
         written.release()
         return done
 
@@ -317,18 +318,20 @@ def test_another_program_s_database_is_not_touched(tmp_path: Path) -> None:
         connection.execute("CREATE TABLE theirs (x)")
         connection.execute("INSERT INTO theirs VALUES (1)")
     connection.close()
+    before = path.read_bytes()
     problems = Problems()
     with Store(path, problems):
         assert problems.kinds() == ["corrupt"]
         assert problems.seen[0] is not None and "another program" in problems.seen[0].message
-    with sqlite3.connect(path) as connection:
-        assert connection.execute("SELECT * FROM theirs").fetchall() == [(1,)]
-        assert connection.execute("SELECT count(*) FROM sqlite_master").fetchone() == (1,)
+    assert path.read_bytes() == before
 
 
-@pytest.mark.parametrize("place", ["a file in the way", "a directory"])
+@pytest.mark.parametrize("place", ["a file in the way", "a directory", "a pipe"])
 def test_a_place_where_no_file_can_be(tmp_path: Path, place: str) -> None:
-    if place == "a directory":
+    if place == "a pipe":
+        path = tmp_path / "chats.db"
+        os.mkfifo(path)
+    elif place == "a directory":
         path = tmp_path / "chats.db"
         path.mkdir()
     else:

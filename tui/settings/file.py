@@ -12,7 +12,7 @@ import tomlkit
 from tomlkit.exceptions import ParseError, TOMLKitError
 
 from lcspec.errors import LcspecError
-from lcspec.paths import config_dir, write_atomically
+from lcspec.paths import config_dir, printable, write_atomically
 from lcspec.tui.settings.schema import plain_values, read_settings, template
 from lcspec.tui.settings.values import Settings
 
@@ -118,7 +118,7 @@ class SettingsFile:
             )
 
         def report(path: tuple[str, ...], message: str) -> None:
-            problems.append(SettingsProblem(".".join(path), line_of(text, path), message))
+            problems.append(SettingsProblem(printable(".".join(path)), line_of(text, path), printable(message)))
 
         self.settings = self._on_disk = read_settings(data, report)
         self.problems = tuple(problems)
@@ -169,7 +169,7 @@ def _put(table: MutableMapping[str, Any], path: tuple[str, ...], value: Any) -> 
 
 
 def _reason(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
+    return printable(" ".join(str(error).split())) or type(error).__name__
 
 
 _HEADER = re.compile(r"\s*\[\[?\s*([^\[\]]+?)\s*\]\]?\s*(?:#.*)?")

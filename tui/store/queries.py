@@ -13,9 +13,7 @@ PREVIEW = 100
 _AT_ONCE = 500  # parameters of one statement
 
 
-def read_list(
-    connection: sqlite3.Connection, messages: Sequence[str]
-) -> tuple[list[ChatSummary], dict[str, bool]]:
+def read_list(connection: sqlite3.Connection, messages: Sequence[str]) -> tuple[list[ChatSummary], dict[str, bool]]:
     """All chats, deleted ones included, the one used last first; and which of `messages` are in the file (True: shown,
     False: deleted)."""
     connection.execute("BEGIN")  # so that all queries see the same state

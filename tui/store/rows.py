@@ -151,7 +151,10 @@ def _plain(value: Any) -> Any:
 
 
 def _dump(value: Any) -> str | None:
-    return clean(json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))) if value else None
+    try:
+        return clean(json.dumps(value, ensure_ascii=False, default=str, separators=(",", ":"))) if value else None
+    except (TypeError, ValueError, RecursionError):  # keys that are no text, a ring: better without it than not at all
+        return None
 
 
 def _load(value: object) -> object:

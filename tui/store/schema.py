@@ -11,6 +11,7 @@ import sqlite3
 import urllib.parse
 from pathlib import Path
 
+from lcspec.paths import printable
 from lcspec.tui.store.records import ProblemKind, StoreProblem
 
 _V1 = (
@@ -73,6 +74,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
     try:
         connection.text_factory = _text
         _refuse_newer(path, _version(connection))
+        _refuse_foreign(path, connection)
         connection.execute("PRAGMA journal_mode = WAL")  # a file system without shared memory keeps its own mode
         connection.execute("PRAGMA synchronous = FULL")
         _migrate(connection, path)
@@ -91,12 +93,14 @@ def open_reader(path: Path) -> sqlite3.Connection:
     Raises:
         sqlite3.Error: it cannot be opened, or is of another version (sqlite3.DatabaseError).
     """
+    if not path.is_file():  # SQLite would wait for the writer of a pipe
+        raise sqlite3.OperationalError("there is no such file")
     base = "file:" + urllib.parse.quote(os.fsencode(os.path.abspath(path)))
     try:
         connection = _read_only(base + "?mode=ro")
     except sqlite3.OperationalError:
         # In a directory that may not be written, a file in WAL mode opens only under the promise that nobody writes.
-        if os.access(path.parent, os.W_OK) or not path.exists():
+        if os.access(path.parent, os.W_OK):
             raise
         connection = _read_only(base + "?mode=ro&immutable=1")
     connection.row_factory = sqlite3.Row
@@ -118,14 +122,14 @@ def _read_only(uri: str) -> sqlite3.Connection:
 
 def problem_of(error: Exception, path: Path) -> StoreProblem:
     """What an error of SQLite or of the system means for the user."""
-    text = str(error)
+    text, shown = printable(str(error)), printable(path)
     kind: ProblemKind = next((kind for words, kind in _KINDS if words in text.lower()), "io")
     advice = {
-        "corrupt": f"{path} is damaged: move it away (or put a copy of it back) and start again",
+        "corrupt": f"{shown} is damaged: move it away (or put a copy of it back) and start again",
         "full": "the disk is full: free some space",
-        "read-only": f"{path} may not be written: check the permissions of the file and its directory",
-        "busy": f"{path} is held by another program: close it",
-        "io": f"{path} cannot be written ({text}): check the disk",
+        "read-only": f"{shown} may not be written: check the permissions of the file and its directory",
+        "busy": f"{shown} is held by another program: close it",
+        "io": f"{shown} cannot be written ({text}): check the disk",
     }[kind]
     return StoreProblem(kind, f"chats are not being saved: {advice}")
 
@@ -153,14 +157,24 @@ def _refuse_newer(path: Path, version: int) -> None:
         raise DatabaseProblem(
             StoreProblem(
                 "newer",
-                f"chats are not being saved: {path} was written by a newer lcspec (format {version}, this one knows "
-                f"{VERSION}); upgrade lcspec, or set LCSPEC_DATA_DIR to another directory",
+                f"chats are not being saved: {printable(path)} was written by a newer lcspec (format {version}, this "
+                f"one knows {VERSION}); upgrade lcspec, or set LCSPEC_DATA_DIR to another directory",
             )
         )
 
 
+def _refuse_foreign(path: Path, connection: sqlite3.Connection) -> None:
+    tables = {str(name) for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if _version(connection) < 0 or (tables and not {"chat", "message"} <= tables):
+        advice = "move it away, or set LCSPEC_DATA_DIR to another directory"
+        problem = f"chats are not being saved: {printable(path)} belongs to another program: {advice}"
+        raise DatabaseProblem(StoreProblem("corrupt", problem))
+
+
 def _version_in_header(path: Path) -> int:
     """user_version as the file's first page has it, read without SQLite, which would make files beside it."""
+    if path.exists() and not path.is_file():
+        raise OSError("it is not a regular file")
     with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
         head = file.read(100)
         if head.startswith(b"SQLite format 3\0") and len(head) == 100:
@@ -180,12 +194,6 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     try:
         version = _version(connection)
         _refuse_newer(path, version)
-        if version == 0 and connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-            raise DatabaseProblem(
-                StoreProblem(
-                    "corrupt", f"chats are not being saved: {path} belongs to another program; set LCSPEC_DATA_DIR"
-                )
-            )
         for step in MIGRATIONS[version:]:
             for statement in step:
                 connection.execute(statement)

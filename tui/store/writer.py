@@ -167,7 +167,7 @@ class Writer:
                 self._urgent = False
             written = time.monotonic()
             chats, messages = self._writing
-            done = self._write(list(chats.values()), [_now(m) for m in messages.values()])
+            done = self._write(list(chats.values()), list(messages.values()))
             with self._changed:
                 if not done:
                     self._put_back(chats, messages)
@@ -206,7 +206,7 @@ class Writer:
         self._chats = chats
         self._messages = {**messages, **self._messages}
 
-    def _write(self, chats: list[_PendingChat], messages: list[Message]) -> bool:
+    def _write(self, chats: list[_PendingChat], messages: list[Message | Live]) -> bool:
         """One transaction; True if it is on disk."""
         if self.problem is not None and self.problem.lasting:
             return False
@@ -220,7 +220,7 @@ class Writer:
                 with _transaction(self._connection):
                     for chat in chats:
                         self._connection.execute(upsert_chat(chat.fields, chat.bump), chat_row(chat.info))
-                    self._connection.executemany(UPSERT_MESSAGE, [message_row(m, self._owner) for m in messages])
+                    self._connection.executemany(UPSERT_MESSAGE, [message_row(_now(m), self._owner) for m in messages])
         except DatabaseProblem as error:
             self.report(error.problem)
             return False

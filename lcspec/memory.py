@@ -1,0 +1,141 @@
+"""Will it fit? Checked before anything is loaded, because running out of memory ends the whole process.
+
+Only what cannot work is refused. Weights are mapped from the file, so they may push other things out of memory but
+not exceed it; the KV cache is allocated and written at once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.errors import ModelFileError, ModelLoadError
+from lcspec.gguf_header import MetadataArray, format_size, read_gguf
+from lcspec.modelfile import ModelHeader, read_header
+
+if TYPE_CHECKING:
+    from lcspec.gguf_header import Scalar
+
+# Bytes of an element of the KV cache.
+KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+
+
+@dataclass(frozen=True)
+class Memory:
+    """This machine's memory in bytes, swap and limits of a container included."""
+
+    total: int
+    free: int
+
+
+@dataclass(frozen=True)
+class Need:
+    """What a model needs, in bytes; `ctx` is the tokens a slot has."""
+
+    weights: int
+    kv_cache: int
+    slots: int
+    ctx: int
+
+    def fits(self, memory: Memory) -> bool:
+        """Whether it can work at all."""
+        return self.kv_cache <= memory.free and self.weights + self.kv_cache <= memory.total
+
+
+def check_memory(options: ModelOptions, draft: Path | None = None, memory: Memory | None = None) -> Need:
+    """Refuse what this machine has no memory for.
+
+    Args:
+        options: what is to be loaded.
+        draft: a draft model that will be loaded as well.
+        memory: what there is; None asks the machine.
+
+    Raises:
+        ModelFileError: the model file cannot be used.
+        ModelLoadError: it cannot fit; the message has the numbers and what to change.
+    """
+    needs = [needed(read_header(options.path), options)]
+    if draft is not None:
+        with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
+            needs.append(needed(read_header(draft), options))
+    need = Need(sum(n.weights for n in needs), sum(n.kv_cache for n in needs), options.slots, needs[0].ctx)
+    memory = memory or machine_memory()
+    if memory is None or need.fits(memory):
+        return need
+    draft_too = f" and {draft.name}" if draft is not None else ""
+    raise ModelLoadError(
+        f"{options.path.name}{draft_too} cannot fit into memory: {format_size(need.weights)} of weights and "
+        f"{format_size(need.kv_cache)} of KV cache ({need.slots} x {need.ctx} tokens), and this machine has "
+        f"{format_size(memory.total)}, {format_size(memory.free)} of them free; use fewer --slots, a smaller --ctx, "
+        "--kv-type q8_0, or a smaller quantization"
+    )
+
+
+def needed(header: ModelHeader, options: ModelOptions) -> Need:
+    """Estimate what `header`'s model needs with `options`, rather too little than too much."""
+    ctx = options.ctx or min(header.context_length or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
+    cells = options.slots * ctx
+    return Need(header.file_size, int(cells * cell_elements(header) * KV_BYTES[options.kv_type]), options.slots, ctx)
+
+
+def cell_elements(header: ModelHeader) -> int:
+    """Numbers that a token leaves in the KV cache over all layers; 0 where the header does not tell."""
+    prefix = f"{header.architecture}."
+    metadata = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
+    if any(key.startswith(("ssm.", "shortconv.", "wkv", "attention.kv_lora_rank")) for key in metadata):
+        return 0  # not every layer has a cache, or it is compressed
+    heads = _int(metadata.get("attention.head_count"))
+    width = header.embedding_length or 0
+    per_head = width // heads if heads else 0
+    elements = _int(metadata.get("attention.key_length"), per_head) + _int(
+        metadata.get("attention.value_length"), per_head
+    )
+    layers = max(0, (header.block_count or 0) - _int(metadata.get("attention.shared_kv_layers")))
+    heads_kv = metadata.get("attention.head_count_kv")
+    if heads_kv is None:
+        key = f"{prefix}attention.head_count_kv"
+        array = read_gguf(header.path, arrays={key}).metadata.get(key)
+        if isinstance(array, MetadataArray):  # a figure for each layer
+            return sum(n for n in array.values or () if isinstance(n, int)) * elements
+        heads_kv = heads
+    return layers * _int(heads_kv) * elements
+
+
+def _int(value: Scalar | None, default: int = 0) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) else default
+
+
+def machine_memory() -> Memory | None:
+    """What this process may use; None where nobody tells."""
+    if sys.platform == "darwin":
+        import subprocess
+
+        try:
+            total = int(subprocess.run(["sysctl", "-n", "hw.memsize"], capture_output=True, check=True).stdout)
+        except (OSError, subprocess.CalledProcessError, ValueError):
+            return None
+        return Memory(total, total)  # it compresses and swaps as it likes
+    return read_memory(Path("/proc/meminfo"), Path("/sys/fs/cgroup"))
+
+
+def read_memory(meminfo: Path, cgroup: Path) -> Memory | None:
+    """From Linux's files: `meminfo`, narrowed by a container's limit in `cgroup`."""
+    try:
+        lines = [line.split() for line in meminfo.read_text().splitlines()]
+        kib = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
+        swap = kib.get("SwapFree", 0)
+        total, free = (kib["MemTotal"] + swap) * 1024, (kib["MemAvailable"] + swap) * 1024
+    except (OSError, ValueError, KeyError):
+        return None
+    try:
+        limit = int((cgroup / "memory.max").read_text())  # "max" without a limit
+        used = int((cgroup / "memory.current").read_text())
+        stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
+        cached = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
+        return Memory(min(total, limit), min(free, limit - used + cached))
+    except (OSError, ValueError):
+        return Memory(total, free)

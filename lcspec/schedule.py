@@ -1,0 +1,196 @@
+"""What goes into a step's batch: who decodes, who gets how many prompt tokens, and what every slot drafts.
+
+Iteration-level scheduling (Yu et al. 2022, Orca) with prompts in chunks beside running decodes (Agrawal et al. 2023,
+arXiv:2308.16369). The chunk is bounded by time, not by a number of tokens: see `Pace`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Sequence
+
+from lcspec.exact import PROMPT_BLOCK
+from lcspec.llama import Branching, common_prefix
+from lcspec.pace import Pace
+from lcspec.planner import NOTHING, Limits, Plan, Planner, Proposal
+from lcspec.slot import Slot
+from lcspec.tree import TokenTree
+
+if TYPE_CHECKING:
+    from lcspec.engine import Engine
+
+# Prompt tokens that are not worth a step's wait.
+SHORT = 32
+
+
+@dataclass(slots=True)
+class Staged:
+    """A slot's part of the batch being built. Without a proposal: a prompt chunk that does not reach the end."""
+
+    slot: Slot
+    length: int
+    proposal: Proposal | None = None
+    order: list[int] = field(default_factory=list)
+    row_of: list[int] = field(default_factory=list)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the slot's stream goes on in this step (rather than its prompt being read)."""
+        return self.proposal is not None and not self.slot.prefilling
+
+
+class Scheduler:
+    """Plans an engine's steps."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.pace = Pace()
+
+    def plan(self) -> tuple[list[Staged], Plan]:
+        """Decide what every running slot puts into the batch: a prompt chunk, or its pending token and a tree."""
+        engine, plan = self.engine, Plan()
+        exact = engine.certificate if any(s.request.speculation.exact for s in engine.running) else None
+        work = self._bare()
+        base = sum(w.length - w.slot.cache.length for w in work)
+        drafting = [w for w in work if w.decodes and w.slot.drafters]  # the others keep their bare tree
+        for planner in (engine.fixed, engine.auto) if drafting else ():
+            mine = [w for w in drafting if planner is self.planner_of(w.slot)]
+            if planner is None or not mine:
+                continue
+            for w in mine:
+                w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
+            context = sum(len(w.slot.tokens) for w in mine) // len(mine)
+            streams = sum(w.decodes for w in work)
+            plan = planner.select([w.proposal for w in mine if w.proposal], base, context, streams)
+        if len(drafting) > 1:
+            self._share(drafting, base)
+        if exact is not None:
+            drafted = sum(w.proposal.kept.n_drafted for w in work if w.proposal and w.proposal.kept)
+            decoding = any(w.decodes for w in work)
+            plan.width = exact.pad(max(plan.width, base + drafted)) if decoding else PROMPT_BLOCK
+        return work, plan
+
+    def follow(self, slot: Slot) -> None:
+        """Let a slot wait while one before it evaluates the beginning of its prompt: then it is evaluated once.
+
+        So the choices of one prompt, and requests with the same instructions that come together, cost little more
+        than one. Nobody waits in a circle, because a slot only follows those that were admitted before.
+        """
+        slot.follows = None
+        engine, prompt = self.engine, slot.request.prompt
+        if slot.request.speculation.exact or not engine.shelf.sharing:
+            return
+        most = slot.cache.length + SHORT
+        for other in engine.running[: engine.running.index(slot)]:
+            shared = min(common_prefix(other.request.prompt, prompt), len(prompt) - 1)
+            if shared > most and not other.request.speculation.exact:
+                slot.follows, most = (other, shared), shared
+
+    def may_start(self, slot: Slot) -> bool:
+        """Whether a slot need not wait for another's prompt any longer; takes over what that has evaluated."""
+        while slot.follows is not None:
+            other, shared = slot.follows
+            if other.cache.length < shared and other in self.engine.running:
+                return False
+            self.engine.shelf.top_up(slot.cache, slot.request.prompt)
+            self.follow(slot)
+        return True
+
+    def planner_of(self, slot: Slot) -> Planner:
+        """Who plans for `slot`."""
+        auto = self.engine.auto
+        return auto if auto is not None and slot.request.speculation.auto else self.engine.fixed
+
+    def took(self, work: Sequence[Staged], width: int, seconds: float) -> None:
+        """A step with `work` took the target `seconds` for `width` tokens."""
+        self.pace.observe(width, seconds)
+        if all(w.decodes for w in work):
+            self.pace.decoded(len(work), seconds)
+
+    def _bare(self) -> list[Staged]:
+        """Everybody's part without drafts: pending tokens first, then what prompts may take beside them."""
+        engine = self.engine
+        ready: list[Slot] = []
+        reading: list[Slot] = []
+        wanted: dict[int, int] = {}  # slot -> tokens another slot waits for
+        for slot in engine.running:
+            if slot.follows is not None:
+                other, shared = slot.follows
+                wanted[other.id] = min(wanted.get(other.id, shared), shared)
+            else:
+                # A recurrent state that could not be taken back is evaluated again like a prompt.
+                long = slot.prefilling or slot.behind > engine.options.max_width
+                (reading if long else ready).append(slot)
+        work = [_whole(slot) for slot in ready]
+        wishes = []
+        for slot in reading:
+            # Others wait for a beginning of this prompt: a step ends there, unless little is left.
+            stop = wanted.get(slot.id, len(slot.tokens))
+            early = slot.cache.length < stop < len(slot.tokens) - SHORT
+            wishes.append((stop if early else len(slot.tokens)) - slot.cache.length)
+        for slot, n in zip(reading, shares(wishes, self._chunk(ready, reading))):
+            if n == slot.behind:
+                work.append(_whole(slot))
+            elif n > 0:
+                work.append(Staged(slot, slot.cache.length + n))
+        return work
+
+    def _chunk(self, ready: Sequence[Slot], reading: Sequence[Slot]) -> int:
+        """Prompt tokens of this step, over all prompts."""
+        engine, base = self.engine, sum(slot.behind for slot in ready)
+        if not reading:
+            return 0
+        if reading[0].request.speculation.exact:
+            return PROMPT_BLOCK - reading[0].cache.length % PROMPT_BLOCK
+        most = min(engine.options.batch, engine.context.batch.n_max - base)
+        if not ready:
+            return most
+        context = sum(len(slot.tokens) for slot in ready) // len(ready)
+        curve = engine.auto.curve if engine.auto is not None else None
+        room = self.pace.room(len(ready), base, context, curve)
+        return min(most, max(room, len(reading)))  # every prompt gets on
+
+    def _limits(self, slot: Slot, base: int) -> Limits:
+        """What this step can take for `slot`, when `base` tokens are in the batch anyway."""
+        engine = self.engine
+        nodes = min(engine.context.batch.n_max, engine.options.max_width) - base
+        depth, leaves = slot.max_depth, slot.cache.max_leaves
+        if engine.context.branching is Branching.CHAIN:
+            depth, leaves = min(depth, engine.context.max_rollback - 1), 1
+        if not slot.request.speculation.exact or engine.certificate is None:
+            return Limits(max(0, nodes), depth, leaves)
+        widths = engine.certificate.widths
+        leaves = leaves if engine.certificate.trees else 1
+        return Limits(max(0, min(nodes, max(widths) - base)), depth, leaves, widths)
+
+    def _share(self, decoding: Sequence[Staged], base: int) -> None:
+        """Every slot planned as if the step were its own: cut what does not fit into it together."""
+        engine = self.engine
+        room = max(0, min(engine.context.batch.n_max, engine.options.max_width) - base)
+        free = engine.pool.free
+        for w in decoding:
+            assert w.proposal is not None and w.proposal.kept is not None
+            leaves = w.slot.cache.max_leaves - engine.pool.free + free
+            kept = w.proposal.kept = w.proposal.kept.best(room).with_leaves(leaves)
+            room -= kept.n_drafted
+            free = min(free, leaves - len(kept.leaves()))
+
+
+def _whole(slot: Slot) -> Staged:
+    """Everything that is not in the cache yet, up to the pending token, whose row is wanted."""
+    bare = TokenTree.root(slot.tokens[-1])
+    return Staged(slot, len(slot.tokens), Proposal(slot, bare, NOTHING, kept=bare))
+
+
+def shares(wants: Sequence[int], total: int) -> list[int]:
+    """Split `total` among `wants`, the smallest wishes first and the rest evenly (max-min fair).
+
+    So a short prompt is read within a few steps, whatever it stands beside.
+    """
+    out = [0] * len(wants)
+    left = total
+    order = sorted(range(len(wants)), key=wants.__getitem__)
+    for done, i in enumerate(order):
+        out[i] = min(wants[i], left // (len(wants) - done))
+        left -= out[i]
+    return out
