@@ -190,7 +190,7 @@ async def opening(data: Path, n_messages: int) -> dict[str, Any]:
     options = ChatOptions(model=demo_path(DEMO_TARGET), overrides={"drafters": "off"}, store=data / "long.db")
     app = ChatApp(options)
     async with app.run_test(size=(COLUMNS, ROWS)) as pilot:
-        while not (isinstance(app.screen, ChatScreen) and app.screen.prompt.has_focus):
+        while not (isinstance(app.screen, ChatScreen) and app.screen.is_mounted and app.screen.prompt.has_focus):
             await pilot.pause(0.02)
         screen = app.screen
         for i in range(n_messages // 2):

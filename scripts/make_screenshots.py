@@ -50,7 +50,9 @@ class Photographer:
 
     async def talk(self, *texts: str) -> None:
         """Send messages and wait for their answers."""
-        await self.until(lambda: isinstance(self.app.screen, ChatScreen) and self.chat.prompt.has_focus)
+        await self.until(
+            lambda: isinstance(self.app.screen, ChatScreen) and self.chat.is_mounted and self.chat.prompt.has_focus
+        )
         for text in texts:
             before = len(self.chat.chat.branch)
             self.chat.prompt.give_back(text)

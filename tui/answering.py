@@ -117,18 +117,19 @@ class Answering:
         turn = self.turn
         if turn is None:
             return
-        ended = turn.drain()
-        if ended or self.pacer.due():
-            view = self.screen.transcript.view_of(turn.stored.id)
-            fresh = turn.take_fresh()
-            if isinstance(view, AnswerView) and not ended:
-                view.show_progress("" if turn.tokens else turn.phase)
-                if fresh:
-                    view.add(fresh)
-                    await view.refresh_text()
-        if ended:
+        if turn.drain():
             await self._end(turn)
-        elif time.monotonic() - self._figures_at >= FIGURES_EVERY:
+            return
+        if not self.pacer.due():
+            return
+        view = self.screen.transcript.view_of(turn.stored.id)
+        fresh = turn.take_fresh()
+        if isinstance(view, AnswerView):
+            view.show_progress("" if turn.tokens else turn.phase)
+            if fresh:
+                view.add(fresh)
+                await view.refresh_text()
+        if time.monotonic() - self._figures_at >= FIGURES_EVERY:
             self._figures_at = time.monotonic()
             self.screen.show_figures()
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from textual import events
 from textual.widgets import Markdown, Static
 
 from lcspec.tui.app import ChatOptions
 from lcspec.tui.bridge import Answer
+from lcspec.tui.markdown import code_blocks
 from lcspec.tui.store import Store
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.message import UserView
@@ -273,11 +275,39 @@ async def test_a_conversation_of_500_messages_makes_few_widgets_and_all_can_be_r
         transcript = chat.transcript
         assert len(transcript.views) <= 20 and transcript.views[-1].message.text.startswith("answer 249")
         await driver.until(lambda: transcript.max_scroll_y > 0 and transcript.scroll_y == transcript.max_scroll_y)
-        while transcript.first:
+        start = transcript.first
+        while transcript.first > start - 20:
             transcript.scroll_home(animate=False)
             await driver.pilot.pause(0.01)
-        assert transcript.views[0].message.text == "question 0"
+        views = [v.message.id for v in transcript.views]
+        assert views == [m.id for m in chat.chat.branch[transcript.first :]]  # in order, none twice
+        await transcript.load_earlier(transcript.first)
+        assert transcript.first == 0 and transcript.views[0].message.text == "question 0"
         assert len(transcript.views) == 500
+
+
+async def test_a_code_block_is_still_there_when_its_stream_has_ended(start: Start) -> None:
+    async with start(max_tokens=60, temperature=0.0) as driver:
+        chat = await driver.ready()
+        message = await driver.answer(LONG)
+        assert message.text.startswith("```python")
+        view = chat.transcript.view_of(message.id)
+        assert view is not None
+        await driver.until(lambda: view.query("MarkdownFence #code-content"))
+        code = str(view.query_one("MarkdownFence #code-content", Static).render())
+        assert code.strip() == code_blocks(message.text)[0].strip()
+
+
+async def test_letters_typed_faster_than_they_are_shown_are_not_overtaken_by_enter(start: Start) -> None:
+    async with start(max_tokens=4) as driver:
+        chat = await driver.ready()
+        for letter in "quick brown":
+            driver.app.post_message(events.Key("space" if letter == " " else letter, letter))
+        driver.app.post_message(events.Key("enter", "\r"))
+        driver.app.post_message(events.Key("x", "x"))
+        await driver.finished(2)
+        assert chat.chat.branch[0].text == "quick brown"
+        assert chat.prompt.text == "x"
 
 
 async def test_reading_above_is_not_disturbed_by_an_answer(start: Start) -> None:

@@ -22,6 +22,8 @@ from lcspec.tui.wording import outcome, words
 class ThinkingMark(Static):
     """The line that stands for folded reasoning."""
 
+    DEFAULT_CLASSES = "thinking-mark"
+
     def on_click(self, event: Click) -> None:
         """Fold or unfold."""
         event.stop()
@@ -36,12 +38,13 @@ class AnswerView(MessageView):
     def __init__(self, message: Message, place: tuple[int, int] = (1, 1), *, lens: bool = False) -> None:
         super().__init__(message, place)
         self.lens = lens
+        self.set_class(lens, "-lens")
         self.text = message.text
         self.pieces: list[Piece] = pieces_of(message.text, message.spans)
         self.streaming = message.state == "streaming"
         self.unfolded = False
         self._shown = ""  # what the Markdown widget shows
-        self._thought = ""
+        self._thought = ("", "")  # a title, and the reasoning itself
         self._stream: MarkdownStream | None = None
         self._progress = ""
 
@@ -51,17 +54,19 @@ class AnswerView(MessageView):
         return (self.message.model or "answer").removesuffix(".gguf")
 
     def body(self) -> ComposeResult:
-        """Reasoning (folded), Markdown, and the lens in its place."""
-        yield ThinkingMark(classes="thinking-mark")
-        yield Static(classes="thinking-text")
+        """The Markdown; what few answers need (reasoning, lens) is made when it is needed."""
         yield Markdown(classes="answer-markdown", parser_factory=parser)
-        yield Static(classes="answer-lens")
+
+    @property
+    def foot(self) -> Content | None:
+        """Why it ended, and its figures; while it streams, what goes on."""
+        if self.message.state == "failed":
+            return Content.assemble((f"failed: {self.message.error or 'no reason given'}", "$text-error"))
+        return Content(self._progress if self.streaming else outcome(self.message))
 
     async def on_mount(self) -> None:
         """Show what there is."""
-        await super().on_mount()
         await self.refresh_text()
-        self._foot()
 
     def add(self, pieces: Sequence[Piece]) -> None:
         """Text that arrived; it is shown by the next `refresh_text`."""
@@ -72,17 +77,20 @@ class AnswerView(MessageView):
         """Bring the screen up to date."""
         if not self.is_attached or not self.query(Markdown):
             return
-        markdown, lens = self.query_one(Markdown), self.query_one(".answer-lens", Static)
-        markdown.display, lens.display = not self.lens, self.lens
         if self.lens:
-            lens.update(tinted(self.pieces, colour=not self.app.no_color))
-            self._show_thinking("", closed=True)
+            await self._show_lens()
             return
         parts = split_reasoning(self.text, streaming=self.streaming)
         thought = "\n\n".join(self.text[p.start : p.end].strip() for p in parts if p.kind == "reasoning")
         answer = "".join(self.text[p.start : p.end] for p in parts if p.kind == "answer")
-        self._show_thinking(thought, closed=bool(answer) or not self.streaming)
+        if thought:
+            await self._show_thinking(thought, closed=bool(answer) or not self.streaming)
         await self._write(answer.lstrip("\n"))
+
+    async def _show_lens(self) -> None:
+        if not self.query(".answer-lens"):
+            await self.mount(Static(classes="answer-lens"), after=self.query_one(Markdown))
+        self.query_one(".answer-lens", Static).update(tinted(self.pieces, colour=not self.app.no_color))
 
     async def _write(self, answer: str) -> None:
         """Append what is new; anything else, and the end of the stream, is one full update."""
@@ -109,39 +117,40 @@ class AnswerView(MessageView):
         await self._close_stream()
         self._progress = ""
         await self.refresh_text()
-        self._foot()
+        self._show_foot()
 
     async def set_lens(self, lens: bool) -> None:
         """Show who drafted what, or the Markdown."""
         if lens != self.lens:
             self.lens = lens
+            self.set_class(lens, "-lens")
             await self.refresh_text()
 
     def show_progress(self, text: str) -> None:
         """What goes on before the first token."""
         if text != self._progress:
             self._progress = text
-            self._foot()
+            self._show_foot()
 
     def toggle_thinking(self) -> None:
         """Fold or unfold the reasoning."""
         self.unfolded = not self.unfolded
-        self._show_thinking(self._thought, closed=not self.streaming or bool(self._shown))
+        self._fold()
 
-    def _show_thinking(self, thought: str, closed: bool) -> None:
-        mark, text = self.query_one(ThinkingMark), self.query_one(".thinking-text", Static)
-        self._thought = thought or self._thought
-        mark.display, text.display = bool(thought), bool(thought) and self.unfolded
-        if thought:
-            arrow, verb = ("▾" if self.unfolded else "▸"), ("Thought" if closed else "Thinking")
-            mark.update(Content(f"{arrow} {verb}: {words(thought)}"))
+    async def _show_thinking(self, thought: str, closed: bool) -> None:
+        if not self.query(ThinkingMark):
+            await self.mount(ThinkingMark(), Static(classes="thinking-text"), before=self.query_one(Markdown))
+        self._thought = f"{'Thought' if closed else 'Thinking'}: {words(thought)}", thought
+        self._fold()
+
+    def _fold(self) -> None:
+        if self.query(ThinkingMark):
+            title, thought = self._thought
+            self.query_one(ThinkingMark).update(Content(f"{'▾' if self.unfolded else '▸'} {title}"))
+            text = self.query_one(".thinking-text", Static)
+            text.display = self.unfolded
             if self.unfolded:
                 text.update(Content(thought))
 
-    def _foot(self) -> None:
-        if self.message.state == "failed":
-            self.show_foot(Content.assemble((f"failed: {self.message.error or 'no reason given'}", "$text-error")))
-        elif self.streaming:
-            self.show_foot(Content(self._progress))
-        else:
-            self.show_foot(Content(outcome(self.message)))
+    def _show_foot(self) -> None:
+        self.query_one(".message-foot", Static).update(self.foot or Content(""))

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from rich.cells import cell_len
 from textual import on
 from textual.app import ComposeResult
-from textual.containers import Horizontal, Vertical
+from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click
 from textual.message import Message as TextualMessage
@@ -15,8 +16,8 @@ from lcspec.tui.store import Message
 from lcspec.tui.wording import size
 
 
-class BranchMark(Static):
-    """`‹ 2/3 ›`; a click on either half walks there."""
+class MessageHead(Static):
+    """Who wrote it and `‹ 2/3 ›`, which branch this is; a click on the right half walks on, on the left half back."""
 
     class Walked(TextualMessage):
         """The user wants the sibling `by` places on."""
@@ -25,10 +26,24 @@ class BranchMark(Static):
             super().__init__()
             self.by = by
 
+    def __init__(self, who: str, place: tuple[int, int]) -> None:
+        super().__init__(classes="message-head")
+        self.who = who
+        self.show(place)
+
+    def show(self, place: tuple[int, int]) -> None:
+        """Show which branch this is, if there are several."""
+        index, count = place
+        self.walkable = count > 1
+        mark = f"  ‹ {index}/{count} ›" if self.walkable else ""
+        self.update(Content.assemble((self.who, "bold"), (mark, "bold $text-accent")))
+
     def on_click(self, event: Click) -> None:
-        """Left half: back; right half: on."""
-        event.stop()
-        self.post_message(self.Walked(-1 if event.x < self.size.width / 2 else 1))
+        """Walk."""
+        start, end = cell_len(self.who) + 2, cell_len(str(self.content))
+        if self.walkable and start <= event.x < end:
+            event.stop()
+            self.post_message(self.Walked(-1 if event.x < (start + end) / 2 else 1))
 
 
 class MessageView(Vertical, can_focus=True):
@@ -55,37 +70,29 @@ class MessageView(Vertical, can_focus=True):
         return "You"
 
     def compose(self) -> ComposeResult:
-        """Heading with the branch mark, body, foot."""
-        with Horizontal(classes="message-head"):
-            yield Static(Content(self.who), classes="message-who")
-            yield BranchMark(classes="message-branch")
+        """Heading, body, foot."""
+        yield MessageHead(self.who, self.place)
         yield from self.body()
-        yield Static(classes="message-foot")
+        if self.foot is not None:
+            yield Static(self.foot, classes="message-foot")
 
     def body(self) -> ComposeResult:
         """The message itself."""
         yield from ()
 
-    async def on_mount(self) -> None:
-        """Fill in what may change later."""
-        self.show_place(self.place)
+    @property
+    def foot(self) -> Content | None:
+        """The line below the body."""
+        return None
 
     def show_place(self, place: tuple[int, int]) -> None:
         """Show which branch this is, if there are several."""
-        self.place = place
-        index, count = place
-        mark = self.query_one(BranchMark)
-        mark.display = count > 1
-        mark.update(Content(f"‹ {index}/{count} ›"))
+        if place != self.place:
+            self.place = place
+            self.query_one(MessageHead).show(place)
 
-    def show_foot(self, content: Content) -> None:
-        """The line below the body; empty hides it."""
-        foot = self.query_one(".message-foot", Static)
-        foot.display = bool(content.plain)
-        foot.update(content)
-
-    @on(BranchMark.Walked)
-    def _walked(self, event: BranchMark.Walked) -> None:
+    @on(MessageHead.Walked)
+    def _walked(self, event: MessageHead.Walked) -> None:
         event.stop()
         self.post_message(self.Wanted(self, "older_branch" if event.by < 0 else "newer_branch"))
 
@@ -144,8 +151,8 @@ class UserView(MessageView):
         """The text, and the names of the files sent along."""
         yield Static(Content(self.message.text), classes="message-text")
 
-    async def on_mount(self) -> None:
-        """List the attachments."""
-        await super().on_mount()
+    @property
+    def foot(self) -> Content | None:
+        """The attachments."""
         files = ", ".join(f"{a.name} ({size(a.n_bytes)})" for a in self.message.attachments)
-        self.show_foot(Content(f"attached: {files}" if files else ""))
+        return Content(f"attached: {files}") if files else None

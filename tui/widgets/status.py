@@ -61,7 +61,7 @@ class StatusLine(Static):
                 parts.append((f"  {name} {accepted}/{drafted}", "dim"))
             if log.compared:
                 parts.append(f"  saved {seconds(log.saved_seconds)}")
-        self.update(Content.assemble(*parts))
+        self.update(Content.assemble(*parts), layout=False)
 
     def _tints(self, names: list[str]) -> list[str | tuple[str, str]]:
         out: list[str | tuple[str, str]] = []

@@ -18,8 +18,8 @@ from lcspec.tui.widgets.message import MessageView, UserView
 from lcspec.tui.widgets.notice import Notice
 
 # Messages made into widgets when a conversation is opened, for every stretch scrolled to, and kept while it goes on.
-WINDOW = 16
-STRETCH = 12
+WINDOW = 14
+STRETCH = 6
 LIMIT = 48
 
 PlaceOf = Callable[[str], tuple[int, int]]
@@ -114,8 +114,9 @@ class Transcript(VerticalScroll, can_focus=False):
             views = [self._view(m) for m in self.branch[start : self.first]]
             below = self.max_scroll_y - self.scroll_y
             self.first = start
-            await self.mount_all(views, after=self.query_one(EarlierMark))
-            self._mark_earlier()
+            with self.app.batch_update():
+                await self.mount_all(views, after=self.query_one(EarlierMark))
+                self._mark_earlier()
             self.call_after_refresh(self._stay, below)
         finally:
             self._fetching = False
@@ -149,7 +150,7 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.load_earlier()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
-        """Near the top, the messages above are wanted."""
+        """Less than a screen from the top, the messages above are wanted."""
         super().watch_scroll_y(old, new)
-        if new < old and new <= 2 and self.first:
+        if new < old and new <= self.size.height and self.first:
             self.call_later(self.load_earlier)
