@@ -16,7 +16,7 @@ Pure numpy; nothing here knows llama.cpp. The idea of verifying a tree in one pa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterable, NamedTuple, Sequence
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,6 +138,10 @@ class TokenTree:
     def children(self, node: int) -> list[int]:
         """Children of `node` in the order they were added."""
         return list(self._children[node].values())
+
+    def child_map(self, node: int) -> Mapping[int, int]:
+        """Token -> child of `node`; a view, for loops that ask often."""
+        return self._children[node]
 
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` that carries `token`, if there is one."""

@@ -258,6 +258,29 @@ def test_scanning_is_lazy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert first.label == "d0/m.gguf" and opened == [tmp_path.name, "d0"]
 
 
+def test_a_scan_can_be_given_up(tmp_path: Path) -> None:
+    for i in range(5):
+        touch(tmp_path / f"d{i}" / "m.gguf")
+    seen: list[str] = []
+    for item in scan([Place("folder", tmp_path), Place("folder", tmp_path / "d4")], stop=lambda: len(seen) >= 2):
+        seen.append(item.label)
+    assert seen == ["d0/m.gguf", "d1/m.gguf"]
+    assert list(scan([Place("folder", tmp_path)], stop=lambda: True)) == []
+
+
+@pytest.mark.skipif(not Path("/proc/self/root").exists(), reason="no /proc")
+def test_the_system_s_own_trees_are_not_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered = []
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (entered.append(str(path)), real(path))[1])
+    for name in ("proc", "sys", "dev"):
+        (tmp_path / name).symlink_to(f"/{name}")
+    (tmp_path / "dosdevices").mkdir()
+    (tmp_path / "dosdevices" / "z:").symlink_to("/")
+    touch(tmp_path / "m.gguf")
+    assert labels(Place("folder", tmp_path)) == ["m.gguf"] and entered == [str(tmp_path)]
+
+
 # --- headers ----------------------------------------------------------------------------------------------------------
 
 

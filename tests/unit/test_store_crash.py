@@ -4,6 +4,7 @@ programs at once."""
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -363,22 +364,62 @@ def test_a_held_lock_is_waited_for(tmp_path: Path) -> None:
         assert [m.text for m in store.load(number).branch] == ["before", "later"]
 
 
-def test_opening_while_locked_catches_up(tmp_path: Path) -> None:
+@pytest.mark.parametrize("idle", [False, True])
+def test_opening_while_locked_catches_up(tmp_path: Path, idle: bool) -> None:
     path = tmp_path / "chats.db"
-    number = filled(path)
+    filled(path)
     blocker = sqlite3.connect(path, isolation_level=None)
     blocker.execute("BEGIN EXCLUSIVE")
     problems = Problems()
     with Store(path, problems) as store:
         assert problems.kinds() == ["busy"]
-        chat = store.create()
-        chat.add_user("meanwhile")
+        if not idle:
+            store.create().add_user("meanwhile")
         blocker.execute("ROLLBACK")
         problems.wait(lambda p: p is None)
         assert store.flush(WAIT)
     blocker.close()
     with Store(path) as store:
-        assert {s.info.id for s in store.chats()} == {number, chat.id}
+        titles = [s.info.title for s in store.chats()]
+        assert titles == (["before"] if idle else ["meanwhile", "before"])
+
+
+@pytest.mark.parametrize("how", ["removed", "replaced"])
+def test_a_file_that_is_taken_away_while_the_program_runs(tmp_path: Path, how: str) -> None:
+    folder = tmp_path / "data"
+    filled(tmp_path / "other.db")
+    with Store(folder / "chats.db") as store:
+        chat = store.create(system="kept")
+        chat.add_user("before")
+        answer = chat.begin_answer()
+        answer.append([Piece("streaming ", None)])
+        assert store.flush(WAIT)
+        if how == "removed":
+            shutil.rmtree(folder)
+        else:
+            for suffix in ("-wal", "-shm"):
+                (folder / f"chats.db{suffix}").unlink()
+            os.replace(tmp_path / "other.db", folder / "chats.db")
+        answer.append([Piece("on", None)])
+        answer.finish()
+        assert store.flush(WAIT) and store.problem is None
+    with Store(folder / "chats.db") as store:
+        again = store.load(chat.id)
+        assert [m.text for m in again.branch] == ["before", "streaming on"] and again.info.system == "kept"
+        assert len(store.chats()) == (1 if how == "removed" else 2)
+
+
+def test_statistics_that_are_no_json_harm_nobody(tmp_path: Path) -> None:
+    ring: dict[str, object] = {}
+    ring["ring"] = ring
+    with Store(tmp_path / "chats.db") as store:
+        chat = store.create()
+        chat.add_user("go")
+        for stats in (ring, {(1, 2): 3}):
+            answer = chat.begin_answer()
+            answer.append([Piece("text", None)])
+            answer.finish(stats=stats)  # type: ignore[arg-type]
+        assert store.flush(WAIT) and store.problem is None
 
 
 def test_a_callback_that_fails_harms_nobody(tmp_path: Path) -> None:

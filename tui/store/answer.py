@@ -31,7 +31,6 @@ class Answer:
         self._length = len(message.text)
         self._spans: list[Span] = list(message.spans)
         self._tokens = 0
-        writer.put_message(message)
 
     def append(self, pieces: Sequence[Piece], tokens: int = 0) -> None:
         """Add text with its drafters, and the number of tokens it came from. Nothing happens once it is finished."""
@@ -76,10 +75,11 @@ class Answer:
         self._on_finish(message)
         return message
 
-    def mark_deleted(self, deleted: bool) -> None:
-        """For Chat.remove and restore."""
+    def mark_deleted(self, deleted: bool) -> Message:
+        """For Chat.remove and restore; returns the message."""
         with self._lock:
-            self._base = replace(self._base, deleted=deleted)
+            self._change(deleted=deleted)
+            return self._snapshot()
 
     @property
     def message(self) -> Message:

@@ -73,7 +73,6 @@ class Chat:
         message = Message(
             new_id(), self.id, above, "user", clean(text), tuple(attachments), created=now(), updated=now()
         )
-        self._writer.put_message(message)
         self._add(message)
         return message
 
@@ -99,6 +98,7 @@ class Chat:
             seed=seed,
             sampling=dict(sampling or {}),
             speculation=speculation,
+            tokens=0,
             state="streaming",
             created=now(),
             updated=now(),
@@ -159,6 +159,14 @@ class Chat:
         """Delete the whole chat, or undo that (`Store.delete`)."""
         self._change(deleted=now() if deleted else None)
 
+    def write_all(self) -> None:
+        """Hand everything to the writer once more. May be called from any thread."""
+        messages = list(self.tree.everything.values())
+        live = dict(self._live)
+        if messages:
+            current = [live[m.id].message if m.id in live else m for m in messages]
+            self._writer.put_chat(self.info, messages=current)
+
     # ------------------------------------------------------------ inside
 
     def _add(self, message: Message) -> None:
@@ -166,7 +174,7 @@ class Chat:
         self.tree.choose(message.id)
         title = self.info.title or title_of(message.text) or "".join(a.name for a in message.attachments[:1])
         # A new message brings a chat back that another program deleted.
-        self._change(bump=True, leaf=message.id, title=title, deleted=None)
+        self._change(added=(message,), leaf=message.id, title=title, deleted=None)
 
     def _finished(self, message: Message) -> None:
         if self._live.pop(message.id, None) is not None:
@@ -176,15 +184,16 @@ class Chat:
     def _set_deleted(self, messages: Sequence[str], deleted: bool) -> None:
         for number in messages:
             live = self._live.get(number)
-            if live is not None:
-                live.mark_deleted(deleted)
-            message = replace(self.message(number), deleted=deleted, updated=now())
+            if live is None:
+                message = replace(self.tree.get(number), deleted=deleted, updated=now())
+            else:
+                message = live.mark_deleted(deleted)
             self.tree.put(message)
             self._writer.put_message(message)
 
-    def _change(self, *, bump: bool = False, **changes: Any) -> None:
+    def _change(self, *, added: Sequence[Message] = (), **changes: Any) -> None:
         fields = {k for k, v in changes.items() if getattr(self.info, k) != v} | {"updated"}
-        fields |= {"deleted"} if bump else set()
+        fields |= {"deleted"} if added else set()
         self.info = replace(self.info, **changes, updated=now())
         if self.tree.everything:  # an unused chat leaves nothing behind
-            self._writer.put_chat(self.info, fields, bump=bump)
+            self._writer.put_chat(self.info, fields, bump=bool(added), messages=added)

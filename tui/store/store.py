@@ -49,7 +49,7 @@ class Store:
         self._path = data_dir() / FILE_NAME if path is None else path
         self._open: weakref.WeakValueDictionary[str, Chat] = weakref.WeakValueDictionary()
         self._owner = Owner(self._path.parent / "running")
-        self._writer = Writer(self._path, self._owner.id, on_problem, purge)
+        self._writer = Writer(self._path, self._owner.id, on_problem, self._prepare)
         atexit.register(self.close)
 
     @property
@@ -133,9 +133,7 @@ class Store:
             ExportError: the text is not one.
         """
         info, messages = from_json(text)
-        self._writer.put_chat(info, bump=True)
-        for message in messages:
-            self._writer.put_message(message)
+        self._writer.put_chat(info, bump=True, messages=messages)
         return self._opened(Chat(info, messages, self._writer))
 
     def search(self, text: str, limit: int = 50) -> list[SearchHit]:
@@ -176,6 +174,12 @@ class Store:
         self.close()
 
     # ------------------------------------------------------------ inside
+
+    def _prepare(self, connection: sqlite3.Connection) -> None:
+        """After opening the file, also again when it had been taken away: then open chats are written anew, whole."""
+        purge(connection)
+        for chat in list(self._open.values()):
+            chat.write_all()
 
     def _opened(self, chat: Chat) -> Chat:
         self._open[chat.id] = chat

@@ -16,7 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Callable, Iterable, Iterator, Protocol
+from typing import Callable, Iterable, Iterator, Protocol, Sequence
 
 from lcspec.tui.store.records import ChatInfo, Message, StoreProblem
 from lcspec.tui.store.rows import CHAT_COLUMNS, UPSERT_MESSAGE, chat_row, message_row, upsert_chat
@@ -68,7 +68,7 @@ class Writer:
     ) -> None:
         """Open the file (in this thread, so that migrations are done on return) and start.
 
-        `prepare` runs once on the open connection, inside a transaction.
+        `prepare` runs on the connection whenever the file has been opened, inside a transaction.
         """
         self.path = path
         self.problem: StoreProblem | None = None
@@ -76,23 +76,34 @@ class Writer:
         self._on_problem = on_problem
         self._prepare = prepare
         self._connection: sqlite3.Connection | None = None
+        self._file: tuple[int, int] | None = None
         self._chats: dict[str, _PendingChat] = {}
         self._messages: dict[str, Message | Live] = {}
         self._writing: tuple[dict[str, _PendingChat], dict[str, Message | Live]] = ({}, {})
         self._changed = threading.Condition()
         self._urgent = False
         self._closing = False
-        self._attempts = 0
+        self._failures = 0
         self._not_before = 0.0
-        self._write([], [])
+        if not self._write([], []):
+            self._not_before = time.monotonic() + RETRY
         self._thread = threading.Thread(target=self._main, name="lcspec-chats", daemon=True)
         self._thread.start()
 
     # ------------------------------------------------------------ any thread
 
-    def put_chat(self, info: ChatInfo, fields: Iterable[str] = CHAT_COLUMNS, *, bump: bool = False) -> None:
-        """Write a chat's `fields` soon; `bump` makes it the one used last."""
+    def put_chat(
+        self,
+        info: ChatInfo,
+        fields: Iterable[str] = CHAT_COLUMNS,
+        *,
+        bump: bool = False,
+        messages: Sequence[Message] = (),
+    ) -> None:
+        """Write a chat's `fields` soon; `bump` makes it the one used last. `messages` are written in the same
+        transaction: a message without its chat would never be seen again."""
         with self._changed:
+            self._messages.update((message.id, message) for message in messages)
             # taken out and put in again when it is used, so that the order is that of use
             old = self._chats.pop(info.id, None) if bump else self._chats.get(info.id)
             changed = frozenset(fields) | (old.fields if old else frozenset())
@@ -118,24 +129,26 @@ class Writer:
     def pending(self) -> Pending:
         """What may not be on disk yet."""
         with self._changed:
-            chats = {k: c for k, c in self._writing[0].items() if k not in self._chats} | self._chats
+            chats = {**self._writing[0], **self._chats}
             messages = {**self._writing[1], **self._messages}
+            later = [k for k, c in self._chats.items() if c.bump]
+            used = [k for k, c in self._writing[0].items() if c.bump and k not in later] + later
         return Pending(
             {k: c.info for k, c in chats.items()},
             {k: _now(m) for k, m in messages.items()},
-            [k for k, c in chats.items() if c.bump],
+            used,
         )
 
     def flush(self, timeout: float | None = None) -> bool:
         """Wait until nothing is pending; False if the next try failed or `timeout` came first."""
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
-            # a write that is under way does not have everything, so its failure or success is not the answer
-            enough = self._attempts + (2 if any(self._writing) else 1)
+            # a write that is under way does not have everything, so its failure is not the answer
+            enough = self._failures + (2 if any(self._writing) else 1)
             self._urgent, self._not_before = True, 0.0
             self._changed.notify_all()
             while self._chats or self._messages or any(self._writing):
-                if self._attempts >= enough or not self._thread.is_alive() or (self.problem and self.problem.lasting):
+                if self._failures >= enough or not self._thread.is_alive() or (self.problem and self.problem.lasting):
                     return False
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
@@ -173,7 +186,7 @@ class Writer:
                     self._put_back(chats, messages)
                     self._not_before = time.monotonic() + RETRY
                 self._writing = ({}, {})
-                self._attempts += 1
+                self._failures += not done
                 self._changed.notify_all()
             if closing and not done:
                 break
@@ -187,10 +200,12 @@ class Writer:
             if self.problem is not None and self.problem.lasting:
                 self._changed.wait()
                 continue
-            if not (self._chats or self._messages):
+            waiting = bool(self._chats or self._messages)
+            if not waiting and self.problem is None:
                 self._changed.wait()
                 continue
-            due = self._not_before if self._urgent else max(self._not_before, written + INTERVAL)
+            # what could not be opened is tried again even when there is nothing to write
+            due = max(self._not_before, 0.0 if self._urgent or not waiting else written + INTERVAL)
             left = due - time.monotonic()
             if left <= 0:
                 return
@@ -211,8 +226,13 @@ class Writer:
         if self.problem is not None and self.problem.lasting:
             return False
         try:
+            if self._connection is not None and self._file != _identity(self.path):
+                # Somebody removed or replaced the file: what is written to the old one would be lost.
+                self._connection.close()
+                self._connection = None
             if self._connection is None:
                 connection = open_writer(self.path)
+                self._file = _identity(self.path)
                 with _transaction(connection):
                     self._prepare(connection)
                 self._connection = connection
@@ -238,6 +258,14 @@ class Writer:
         if self._on_problem is not None:
             with contextlib.suppress(Exception):
                 self._on_problem(problem)
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _now(message: Message | Live) -> Message:
