@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
+import pytest
 from textual.widgets import Button, DataTable, Input, OptionList, Static, TextArea
 
-from lcspec.tui.app import ChatOptions
+from lcspec.errors import LcspecError
+from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.ask_text import AskText
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.screens.chats import ChatsScreen
@@ -223,8 +227,8 @@ async def test_an_action_by_name(start: Start) -> None:
         await driver.until(lambda: driver.app.screen is chat and chat.query_one("#inspector").display)
 
 
-async def test_no_colour(start: Start, monkeypatch: object) -> None:
-    monkeypatch.setenv("NO_COLOR", "1")  # type: ignore[attr-defined]
+async def test_no_colour(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
     async with start(drafters="ngram,model", max_tokens=60) as driver:
         chat = await driver.ready()
         assert driver.app.no_color
@@ -235,3 +239,15 @@ async def test_no_colour(start: Start, monkeypatch: object) -> None:
         strips = [lens.render_line(y) for y in range(lens.size.height)]
         styles = [segment.style for strip in strips for segment in strip if segment.style is not None]
         assert any(style.underline or style.bold or style.reverse for style in styles)
+
+
+def test_without_a_terminal_one_line_says_what_to_do() -> None:
+    command = [sys.executable, "-c", "from lcspec.cli import main; main()", "chat"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.startswith("lcspec: the chat needs a terminal") and done.stderr.count("\n") == 1
+
+
+def test_bad_options_are_refused_before_a_screen_is_opened(tmp_path: Path) -> None:
+    with pytest.raises(LcspecError, match="top_p"):
+        ChatApp(ChatOptions(overrides={"top_p": 3.0}, store=tmp_path / "chats.db"))
