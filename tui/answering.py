@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from lcspec.errors import LcspecError
 from lcspec.tui.conversation import ContextFull, build_prompt, opened_by_prompt
-from lcspec.tui.pace import Pacer
+from lcspec.tui.pace import SHARE, SHARE_SPARE, Pacer
 from lcspec.tui.store import Message
 from lcspec.tui.turn import Turn
 from lcspec.tui.widgets.answer import AnswerView
@@ -58,6 +58,7 @@ class Answering:
             self.turn = started
             await self.screen.transcript.show(self.screen.chat.branch)
             self.screen.transcript.anchor()
+            self.pacer.share = SHARE_SPARE if self.screen.loaded.spare else SHARE
             self.pacer.start()
             self.screen.following(True)
             if self._stopped_early:

@@ -37,6 +37,7 @@ class Loaded:
         quantization: as in the file.
         n_ctx: positions of the context.
         threads: CPU threads in use.
+        spare: whether decoding leaves a core free.
         notes: sentences on what was decided about drafting.
     """
 
@@ -46,6 +47,7 @@ class Loaded:
     quantization: str
     n_ctx: int
     threads: int
+    spare: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -179,6 +181,7 @@ class Bridge:
     def _prepare(self, session: Session, speculation: SpeculationParams) -> Loaded:
         from lcspec.admission import make_ready
         from lcspec.llama import Branching
+        from lcspec.llama.threads import default_threads
         from lcspec.measure import prepare
 
         self.progress("drafters and the cost of a step here", 1.0)
@@ -193,6 +196,7 @@ class Bridge:
             quantization=header.quantization,
             n_ctx=engine.context.n_ctx,
             threads=engine.context.n_threads,
+            spare=session.model.gpu_layers != 0 or engine.context.n_threads < default_threads(),
             notes=tuple(decisions(speculation, settled, engine.auto.curve if engine.auto else None, self.draft)),
         )
 

@@ -13,8 +13,10 @@ from typing import Callable
 # Seconds between two looks at what the engine produced, and between two updates of the text at most.
 TICK = 0.04
 LONGEST = 0.4
-# Share of the time that may go into the screen while an answer comes.
+# Share of the time that may go into the screen while an answer comes: where the decode needs every core, and where it
+# leaves one free (or runs on a GPU).
 SHARE = 0.03
+SHARE_SPARE = 0.3
 RATE = 0.3
 
 
@@ -27,6 +29,7 @@ class Pacer:
 
     clock: Callable[[], float] = time.monotonic
     work: Callable[[], float] = time.thread_time
+    share: float = SHARE
     interval: float = TICK
     _cost: float = 0.0
     _last: float = field(default=0.0)
@@ -45,6 +48,6 @@ class Pacer:
         work = self.work()
         spent = work - self._work_then
         self._cost += RATE * (spent - self._cost) if self._cost else spent
-        self.interval = min(LONGEST, max(TICK, self._cost / SHARE))
+        self.interval = min(LONGEST, max(TICK, self._cost / self.share))
         self._last, self._work_then = now, work
         return True

@@ -13,8 +13,8 @@ from textual.widgets.markdown import MarkdownStream
 from lcspec.text import Piece
 from lcspec.tui.conversation import split_reasoning
 from lcspec.tui.lens import tinted
-from lcspec.tui.markdown import parser
 from lcspec.tui.store import Message, pieces_of
+from lcspec.tui.widgets.growing import GrowingMarkdown
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.wording import outcome, words
 
@@ -55,7 +55,7 @@ class AnswerView(MessageView):
 
     def body(self) -> ComposeResult:
         """The Markdown; what few answers need (reasoning, lens) is made when it is needed."""
-        yield Markdown(classes="answer-markdown", parser_factory=parser)
+        yield GrowingMarkdown()
 
     @property
     def foot(self) -> Content | None:
@@ -94,7 +94,8 @@ class AnswerView(MessageView):
 
     async def _write(self, answer: str) -> None:
         """Append what is new; anything else, and the end of the stream, is one full update."""
-        markdown = self.query_one(Markdown)
+        markdown = self.query_one(GrowingMarkdown)
+        markdown.growing = self.streaming
         if self.streaming and answer.startswith(self._shown):
             if self._stream is None:
                 self._stream = Markdown.get_stream(markdown)

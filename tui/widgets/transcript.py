@@ -20,7 +20,7 @@ from lcspec.tui.widgets.notice import Notice
 # Messages made into widgets when a conversation is opened, for every stretch scrolled to, and kept while it goes on.
 WINDOW = 14
 STRETCH = 6
-LIMIT = 48
+LIMIT = 24
 
 PlaceOf = Callable[[str], tuple[int, int]]
 
