@@ -204,7 +204,7 @@ class ChatApp(App[int]):
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Textual's own, without those that have a key of ours."""
         for command in super().get_system_commands(screen):
-            if command.title not in ("Quit", "Keys"):
+            if command.title not in ("Quit", "Keys", "Maximize", "Minimize"):
                 yield command
         yield SystemCommand("Quit", "Everything is saved already", self.action_quit)
 

@@ -286,8 +286,20 @@ async def test_a_conversation_of_500_messages_makes_few_widgets_and_all_can_be_r
         while transcript.first:
             transcript.scroll_home(animate=False)
             await driver.pilot.pause(0.01)
-        assert not transcript.query_one("#earlier").display
+        await driver.until(lambda: not transcript.query_one("#earlier").display)
         assert [v.message.id for v in transcript.views] == [m.id for m in transcript.branch]
+
+
+async def test_a_tall_terminal_is_filled(start: Start) -> None:
+    async with start(size=(120, 90)) as driver:
+        chat = await driver.ready()
+        for i in range(80):
+            chat.chat.add_user(f"line {i}", parent=chat.chat.info.leaf)
+        await chat.open(chat.chat)
+        transcript = chat.transcript
+        await driver.until(lambda: transcript.max_scroll_y > transcript.size.height)
+        assert transcript.first > 0
+        await driver.until(lambda: transcript.scroll_y == transcript.max_scroll_y)  # still at the end
 
 
 async def test_a_code_block_is_still_there_when_its_stream_has_ended(start: Start) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.content import Content
 from textual.widgets import Markdown
-from textual.widgets._markdown import MarkdownBlock, MarkdownFence
+from textual.widgets.markdown import MarkdownBlock, MarkdownFence
 
 from lcspec.tui.markdown import parser
 

@@ -92,6 +92,7 @@ class Transcript(VerticalScroll, can_focus=False):
             if len(self.views) > LIMIT and not self._away:
                 await self._trim()
         self._mark_earlier()
+        self.call_after_refresh(self._fill)
 
     async def say(self, notice: Notice) -> None:
         """Show a notice at the end."""
@@ -122,7 +123,16 @@ class Transcript(VerticalScroll, can_focus=False):
             self._fetching = False
 
     def _stay(self, below: float) -> None:
-        self.scroll_to(y=self.max_scroll_y - below, animate=False, immediate=True)
+        if self._anchor_released:
+            self.scroll_to(y=self.max_scroll_y - below, animate=False, immediate=True)
+        else:  # whoever follows the end goes on following it
+            self.anchor()
+        self._fill()
+
+    def _fill(self) -> None:
+        """Less than a screen above what is seen: the messages there are wanted."""
+        if self.first and self.scroll_y <= self.size.height:
+            self.call_later(self.load_earlier)
 
     @property
     def _away(self) -> bool:
@@ -150,7 +160,7 @@ class Transcript(VerticalScroll, can_focus=False):
         await self.load_earlier()
 
     def watch_scroll_y(self, old: float, new: float) -> None:
-        """Less than a screen from the top, the messages above are wanted."""
+        """Upwards, there may be more to load."""
         super().watch_scroll_y(old, new)
-        if new < old and new <= self.size.height and self.first:
-            self.call_later(self.load_earlier)
+        if new < old:
+            self._fill()
