@@ -137,7 +137,8 @@ PICTURES: dict[str, tuple[Scene, tuple[int, int], str]] = {
 async def take(name: str, out: Path, threads: int) -> None:
     """One picture."""
     scene, size, theme = PICTURES[name]
-    app = ChatApp(ChatOptions(model=demo_path(DEMO_TARGET), overrides={**SETTINGS, "theme": theme, "threads": threads}))
+    overrides = {**SETTINGS, "theme": theme, "threads": threads}
+    app = ChatApp(ChatOptions(model=demo_path(DEMO_TARGET), overrides=overrides, settings=Path("chat.toml")))
     try:
         async with app.run_test(size=size) as pilot:
             photo = Photographer(app, pilot, out)
