@@ -12,11 +12,15 @@ demo: setup
 test: setup-test lint
 	$(BIN)/python -m pytest tests/unit
 	$(BIN)/python -m pytest tests/models
+	$(BIN)/python -m pytest tests/tui
 
 lint: setup-test
-	$(BIN)/ruff check lcspec scripts tests
-	$(BIN)/ruff format --check lcspec scripts tests
-	$(BIN)/mypy
+	$(BIN)/ruff check lcspec tui scripts tests
+	$(BIN)/ruff format --check lcspec tui scripts tests
+	@# tui/ is installed as lcspec.tui: mypy sees the package as it is installed
+	@rm -rf build/types && mkdir -p build/types/lcspec
+	@ln -s $(CURDIR)/lcspec/* build/types/lcspec/ && ln -s $(CURDIR)/tui build/types/lcspec/tui
+	cd build/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml
 
 setup: $(VENV)/.installed
 setup-test: $(VENV)/.installed-test

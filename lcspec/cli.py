@@ -225,6 +225,26 @@ def bench(**options: Any) -> None:
     sys.exit(run(**options))
 
 
+@cli.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--resume", is_flag=True, help="Go on with the conversation used last.")
+@click.option("--folder", multiple=True, type=MODEL_PATH, help="Also look for models here (repeatable).")
+@click.option("--system", help="System prompt of new conversations.")
+@click.option("-n", "--max-tokens", type=click.IntRange(min=1), help="Tokens of an answer at most.")
+@sampling_options
+@engine_options
+@speculation_options
+@click.pass_context
+def chat(ctx: click.Context, /, **options: Any) -> None:
+    """Talk to a model in the terminal. Without MODEL: the one used last, else a list to choose from."""
+    from click.core import ParameterSource
+
+    from lcspec.tui.start import run
+
+    given = {k: v for k, v in options.items() if ctx.get_parameter_source(k) is not ParameterSource.DEFAULT}
+    sys.exit(run(given))
+
+
 @cli.group()
 def draft() -> None:
     """Make drafters from what you have: the model itself, your own texts."""

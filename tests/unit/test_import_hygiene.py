@@ -26,8 +26,9 @@ def test_importing_the_command_line_loads_nothing_heavy(module: str) -> None:
     assert not loaded.intersection(HEAVY)
 
 
-def test_help_loads_nothing_heavy() -> None:
-    loaded = loaded_after("import lcspec.cli as c; c.cli.main(['generate', '--help'], standalone_mode=False)")
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_help_loads_nothing_heavy(command: str) -> None:
+    loaded = loaded_after(f"import lcspec.cli as c; c.cli.main([{command!r}, '--help'], standalone_mode=False)")
     assert "lcspec.cli" in loaded
     assert not loaded.intersection(HEAVY)
 

@@ -1,0 +1,273 @@
+"""What the chat's interface costs: key press to echo while a model decodes, tokens per second, opening a long chat.
+
+    python scripts/chat_latency.py                       # a scaled-cost 1b target, written to work/ once
+    python scripts/chat_latency.py --model MODEL.gguf --draft DRAFT.gguf
+
+Run it on an idle machine. The first two run `lcspec chat` in a pseudo-terminal, as a user's terminal would; the third
+runs the application without one. Nothing of the user's is read or written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import json
+import os
+import pty
+import random
+import select
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from scale_model import scale_model
+
+from lcspec.session import DEMO_TARGET, demo_path
+from lcspec.tui.store import Message, Store
+
+PROMPT = "Write a python function to find the maximum of a list of numbers."
+ROWS, COLUMNS = 40, 120
+# Letters that no answer has, so that an echo is told from the answer.
+LETTERS = [chr(c) for c in range(0x410, 0x450)]
+WAIT = 300.0
+LCSPEC = [str(Path(sys.executable).parent / "lcspec")]
+
+
+class Terminal:
+    """`lcspec chat` in a pseudo-terminal, everything it writes kept."""
+
+    def __init__(self, arguments: list[str], data: Path) -> None:
+        self.master, slave = pty.openpty()
+        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+        env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LCSPEC_DATA_DIR": str(data)}
+        self.process = subprocess.Popen(
+            [*LCSPEC, "chat", *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            env=env,
+            start_new_session=True,
+        )
+        os.close(slave)
+        self.output = bytearray()
+        self.changed = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                select.select([self.master], [], [])
+                data = os.read(self.master, 65536)
+                if not data:
+                    return
+                with self.changed:
+                    self.output += data
+                    self.changed.notify_all()
+
+    def type(self, text: str) -> None:
+        """Press keys."""
+        os.write(self.master, text.encode())
+
+    def wait_for(self, text: str, start: int = 0) -> float:
+        """Wait until `text` is written after position `start`; the moment it was seen.
+
+        Raises:
+            TimeoutError: it never came.
+        """
+        wanted, end = text.encode(), time.monotonic() + WAIT
+        with self.changed:
+            while wanted not in self.output[start:]:
+                if not self.changed.wait(end - time.monotonic()):
+                    raise TimeoutError(f"{text!r} was never shown")
+            return time.monotonic()
+
+    def close(self) -> None:
+        """Quit as a user does."""
+        self.type("\x11")
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(30)
+        self.process.kill()
+        self.process.wait()
+        os.close(self.master)
+
+
+@contextlib.contextmanager
+def chatting(arguments: list[str], data: Path) -> Iterator[Terminal]:
+    """A terminal whose chat is ready for input."""
+    terminal = Terminal(arguments, data)
+    try:
+        terminal.wait_for("Enter sends")
+        time.sleep(0.5)
+        yield terminal
+    finally:
+        terminal.close()
+
+
+def last_answer(data: Path) -> Message:
+    """The newest answer in a data directory."""
+    with Store(data / "chats.db") as store:
+        latest = store.latest()
+        assert latest is not None, "nothing was saved"
+        return store.load(latest.id).branch[-1]
+
+
+def echo(arguments: list[str], data: Path, keys: int) -> dict[str, Any]:
+    """Milliseconds from a key press to its echo while the model answers."""
+    times: list[float] = []
+    with chatting(arguments, data) as terminal:
+        terminal.type(PROMPT + "\r")
+        terminal.wait_for("answering")
+        rng = random.Random(1)
+        for letter in LETTERS[:keys]:
+            time.sleep(rng.uniform(0.05, 0.15))
+            start, pressed = len(terminal.output), time.monotonic()
+            terminal.type(letter)
+            times.append((terminal.wait_for(letter, start) - pressed) * 1e3)
+        ended = time.time()
+    answer = last_answer(data)
+    times.sort()
+    return {
+        "keys": len(times),
+        "median_ms": round(statistics.median(times), 1),
+        "p95_ms": round(times[int(0.95 * (len(times) - 1))], 1),
+        "worst_ms": round(times[-1], 1),
+        "answering_all_the_time": answer.stop_reason == "cancelled" or answer.updated >= ended,
+    }
+
+
+def plain_rate(arguments: list[str], n: int) -> float:
+    """Tokens a second of the same request in `lcspec generate`."""
+    done = subprocess.run(
+        [*LCSPEC, "generate", *arguments, "--chat", "-p", PROMPT, "-n", str(n), "--json"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return float(json.loads(done.stdout)["stats"]["tokens_per_second"])
+
+
+def chat_rate(arguments: list[str], data: Path, n: int) -> tuple[float, int]:
+    """Tokens a second, and tokens, of the request in the chat."""
+    with chatting([*arguments, "-n", str(n)], data) as terminal:
+        terminal.type(PROMPT + "\r")
+        terminal.wait_for("seed 1")
+    answer = last_answer(data)
+    return float(answer.stats["tokens_per_second"]), answer.tokens or 0
+
+
+def cost(arguments: list[str], folder: Path, n: int, repeat: int) -> dict[str, Any]:
+    """Tokens a second without and with the interface, in turn."""
+    without, within, tokens = [], [], 0
+    for i in range(repeat):
+        without.append(plain_rate(arguments, n))
+        rate, tokens = chat_rate(arguments, folder / f"cost{i}", n)
+        within.append(rate)
+    a, b = statistics.median(without), statistics.median(within)
+    return {
+        "tokens": tokens,
+        "generate_tokens_per_second": [round(x, 2) for x in without],
+        "chat_tokens_per_second": [round(x, 2) for x in within],
+        "interface_cost": round(1 - b / a, 4),
+    }
+
+
+async def opening(data: Path, n_messages: int) -> dict[str, Any]:
+    """Seconds to open a conversation of many messages, and milliseconds of a page up in it."""
+    from lcspec.text import Piece
+    from lcspec.tui.app import ChatApp, ChatOptions
+    from lcspec.tui.screens.chat import ChatScreen
+
+    options = ChatOptions(model=demo_path(DEMO_TARGET), overrides={"drafters": "off"}, store=data / "long.db")
+    app = ChatApp(options)
+    async with app.run_test(size=(COLUMNS, ROWS)) as pilot:
+        while not (isinstance(app.screen, ChatScreen) and app.screen.is_mounted and app.screen.prompt.has_focus):
+            await pilot.pause(0.02)
+        screen = app.screen
+        for i in range(n_messages // 2):
+            user = screen.chat.add_user(f"Question {i}: how do I write it?")
+            stored = screen.chat.begin_answer(parent=user.id)
+            text = f"Like this ({i}):\n\n```python\ndef f(x):\n    return x + {i}\n```\n\n- one\n- **two**\n"
+            stored.append([Piece(text, None)], 30)
+            stored.finish("done", stop_reason="stop", tokens=30)
+        app.store.flush()
+        chat = screen.chat.id
+        await screen.action_new_chat()
+        await pilot.pause()
+        start = time.perf_counter()
+        await screen.open(app.store.load(chat))
+        await pilot.pause()
+        opened = time.perf_counter() - start
+        pages = []
+        for _ in range(40):
+            start = time.perf_counter()
+            screen.transcript.scroll_page_up(animate=False)
+            await pilot.pause()
+            pages.append((time.perf_counter() - start) * 1e3)
+        widgets = len(screen.transcript.views)
+    app.shut_down()
+    return {
+        "messages": n_messages,
+        "open_seconds": round(opened, 3),
+        "page_up_median_ms": round(statistics.median(pages), 1),
+        "page_up_worst_ms": round(max(pages), 1),
+        "messages_loaded_after_40_pages": widgets,
+    }
+
+
+@click.command()
+@click.option("--model", type=click.Path(path_type=Path), help="Target (default: a scaled-cost 1b one).")
+@click.option("--draft", type=click.Path(path_type=Path), help="Draft model.")
+@click.option("--speculate", default="auto", show_default=True)
+@click.option("--threads", default=0, help="CPU threads (0: physical cores).")
+@click.option("--keys", type=click.IntRange(2, len(LETTERS)), default=48, show_default=True)
+@click.option("-n", "n_tokens", default=400, show_default=True, help="Tokens of an answer.")
+@click.option("--repeat", default=3, show_default=True)
+@click.option("--messages", default=500, show_default=True)
+@click.option("--only", type=click.Choice(["echo", "cost", "open"]), multiple=True)
+def main(
+    model: Path | None,
+    draft: Path | None,
+    speculate: str,
+    threads: int,
+    keys: int,
+    n_tokens: int,
+    repeat: int,
+    messages: int,
+    only: tuple[str, ...],
+) -> None:
+    """Measure, and print one JSON object."""
+    if model is None:
+        model = Path("work/demo-target-1b-q4_0.gguf")
+        if not model.exists():
+            model.parent.mkdir(exist_ok=True)
+            click.echo(f"writing {model} ...", err=True)
+            scale_model(demo_path(DEMO_TARGET), model, "1b", "Q4_0")
+    arguments = [str(model), "--temp", "0", "--seed", "1", "--speculate", speculate, "--threads", str(threads)]
+    arguments += ["--draft", str(draft)] if draft is not None else []
+    wanted = only or ("echo", "cost", "open")
+    found: dict[str, Any] = {"model": str(model), "speculate": speculate}
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        os.environ["XDG_CONFIG_HOME"] = str(folder / "config")
+        os.environ["LCSPEC_DATA_DIR"] = str(folder / "data")
+        if "echo" in wanted:
+            found["echo"] = echo(arguments, folder / "echo", keys)
+        if "cost" in wanted:
+            found["cost"] = cost(arguments, folder, n_tokens, repeat)
+        if "open" in wanted:
+            found["open"] = asyncio.run(opening(folder, messages))
+    click.echo(json.dumps(found, indent=2))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,346 @@
+"""Conversations in the running application, on the bundled pair."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from textual import events
+from textual.widgets import Markdown, Static
+
+from lcspec.tui.app import ChatOptions
+from lcspec.tui.bridge import Answer
+from lcspec.tui.markdown import code_blocks
+from lcspec.tui.store import Store
+from lcspec.tui.widgets.answer import AnswerView
+from lcspec.tui.widgets.message import UserView
+from lcspec.tui.widgets.notice import Notice
+
+from .conftest import PLAIN, Start
+
+HELLO = "Hi! I'd like to order a large iced latte, please."
+LONG = "Write a python function to find the maximum of a list of numbers."
+
+
+async def test_a_message_is_answered_shown_and_kept(start: Start) -> None:
+    async with start() as driver:
+        chat = await driver.ready()
+        message = await driver.answer(HELLO)
+        assert message.role == "assistant" and message.text and message.state == "done"
+        view = chat.transcript.view_of(message.id)
+        assert isinstance(view, AnswerView)
+        assert view.query_one(Markdown).source.strip() == message.text.strip()
+        foot = str(view.query_one(".message-foot", Static).render())
+        assert f"{message.tokens} tokens" in foot and "seed 7" in foot
+        assert chat.fill.used > message.tokens and f"{chat.fill.used}/" in str(
+            chat.query_one("#status", Static).render()
+        )
+        assert "iced latte" in str(chat.query_one("#head", Static).render())
+        path = driver.app.store.path
+    with Store(path) as store:
+        latest = store.latest()
+        assert latest is not None
+        assert [m.text for m in store.load(latest.id).branch] == [HELLO, message.text]
+
+
+async def test_escape_stops_and_keeps_what_came(start: Start) -> None:
+    async with start(max_tokens=400) as driver:
+        chat = await driver.ready()
+        brake = await driver.brake()
+        await driver.send(LONG)
+        brake.allow(6)
+        await driver.some_text(5)
+        await driver.press("escape")
+        brake.release()
+        message = await driver.finished(2)
+        assert message.stop_reason == "cancelled" and message.state == "stopped" and message.text
+        assert chat.prompt.text == ""
+        view = chat.transcript.view_of(message.id)
+        assert view is not None and "stopped by you" in str(view.query_one(".message-foot", Static).render())
+
+
+async def test_escape_before_anything_came_gives_the_prompt_back(start: Start) -> None:
+    async with start() as driver:
+        chat = await driver.ready()
+        brake = await driver.brake()
+        await driver.send(HELLO)
+        await driver.until(lambda: chat.answering.turn is not None)
+        await driver.press("escape")
+        brake.release()
+        await driver.until(lambda: not chat.answering.busy)
+        await driver.until(lambda: chat.prompt.text == HELLO)
+        await driver.until(lambda: not chat.chat.branch and not chat.transcript.views)
+        message = await driver.answer(HELLO)
+        assert message.text
+
+
+async def test_the_same_seed_gives_the_same_text_and_another_one_a_branch_to_walk(start: Start) -> None:
+    async with start(temperature=1.0) as driver:
+        chat = await driver.ready()
+        first = await driver.answer(HELLO)
+        again = await driver.again("ctrl+r")
+        assert again.id != first.id and again.text == first.text
+        other = await driver.again("ctrl+t")
+        assert other.seed != first.seed
+        assert chat.chat.tree.place(other.id) == (3, 3)
+        await driver.press("shift+tab", "left")
+        await driver.until(lambda: chat.chat.branch[-1].id == again.id)
+        await driver.press("left", "left")
+        await driver.until(lambda: chat.chat.branch[-1].id == first.id)
+        await driver.until(lambda: len(chat.transcript.views) == 2 and chat.transcript.views[1].has_focus)
+        assert chat.transcript.views[1].place == (1, 3)
+
+
+async def test_editing_an_earlier_message_branches(start: Start) -> None:
+    async with start() as driver:
+        chat = await driver.ready()
+        await driver.answer(HELLO)
+        await driver.answer("Thank you!")
+        assert len(chat.chat.branch) == 4
+        await driver.press("shift+tab", "up", "up", "up", "e")
+        await driver.until(lambda: chat.editing is not None and chat.prompt.text == HELLO)
+        await driver.press("escape")
+        await driver.until(lambda: chat.editing is None and not chat.prompt.text)
+        await driver.press("shift+tab", "up", "up", "up", "e")
+        await driver.until(lambda: chat.editing is not None)
+        chat.prompt.give_back("Hi, how are you?")
+        await driver.again("enter")
+        assert [m.text for m in chat.chat.branch][0] == "Hi, how are you?" and len(chat.chat.branch) == 2
+        assert isinstance(chat.transcript.views[0], UserView) and chat.transcript.views[0].place == (2, 2)
+        await driver.press("shift+tab", "up", "left")
+        await driver.until(lambda: len(chat.chat.branch) == 4 and len(chat.transcript.views) == 4)
+
+
+async def test_switching_drafters_in_mid_answer_leaves_the_text_alone(start: Start) -> None:
+    async with start(max_tokens=160, temperature=0.0) as driver:
+        chat = await driver.ready()
+        plain = await driver.answer(LONG)
+        assert plain.spans == ()
+        brake = await driver.brake()
+        await driver.press("ctrl+r")
+        brake.allow(10)
+        await driver.some_text(4)
+        await chat.switch("ngram,model")
+        brake.release()
+        assert chat.choices.now.speculation.drafters == "ngram,model"
+        switched = await driver.finished(2)
+        assert switched.text == plain.text
+        assert {s.drafter for s in switched.spans} >= {"model"}
+        await chat.switch("nobody")
+        assert chat.choices.now.speculation.drafters == "ngram,model"
+
+
+async def test_the_lens_and_the_inspector(start: Start) -> None:
+    async with start(drafters="ngram,model", max_tokens=80) as driver:
+        chat = await driver.ready()
+        message = await driver.answer(LONG)
+        assert message.spans
+        view = chat.transcript.view_of(message.id)
+        assert isinstance(view, AnswerView)
+        await driver.press("f2")
+        lens = view.query_one(".answer-lens", Static)
+        await driver.until(lambda: lens.display and not view.query_one(Markdown).display)
+        assert "".join(p.text for p in view.pieces) == message.text
+        await driver.press("f2")
+        await driver.until(lambda: not lens.display and view.query_one(Markdown).display)
+        await driver.press("f3")
+        totals, steps = chat.query_one("#inspector-totals", Static), chat.query_one("#inspector-steps", Static)
+        await driver.until(lambda: "Accepted by depth" in str(totals.render()))
+        assert "model" in str(totals.render()) and "Last draft" in str(steps.render())
+
+
+async def test_a_slow_interface_never_holds_up_the_engine(start: Start) -> None:
+    async with start(max_tokens=200, temperature=0.0) as driver:
+        chat = await driver.ready()
+        brake = await driver.brake()
+        await driver.send(LONG)
+        await driver.until(lambda: chat.answering.turn is not None)
+        assert chat.answering.turn is not None
+        chat.following(False)  # the screen does not look
+        running: Answer = chat.answering.turn.running
+        brake.release()
+        engine = chat.bridge.session.engine
+        await driver.until(lambda: running.ticket is not None and running.waiting and not engine.busy, "it is answered")
+        assert chat.answering.turn.tokens == 0
+        chat.following(True)
+        message = await driver.finished(2)
+        assert message.tokens == 200 or message.stop_reason == "stop"
+
+
+async def test_a_full_context_is_never_silent(start: Start) -> None:
+    async with start(ctx=160, max_tokens=16) as driver:
+        chat = await driver.ready()
+        while not any(n.ways for n in chat.transcript.query(Notice)):
+            before = len(chat.chat.branch)
+            assert before < 40
+            await driver.send(HELLO)
+            await driver.finished(before + 1)
+            await driver.until(lambda: chat.chat.branch[-1].role == "assistant" or chat.transcript.query(Notice))
+        notice = next(n for n in chat.transcript.query(Notice) if n.ways)
+        assert "context" in notice.text
+        before = len(chat.chat.branch)
+        notice.post_message(Notice.Chosen(notice, "drop"))
+        await driver.until(lambda: chat.choices.now.on_full == "drop")
+        message = await driver.finished(before)
+        if message.role == "user":
+            message = await driver.finished(before + 1)
+        assert message.role == "assistant" and message.state == "done"
+        assert any("dropped" in n.text or "left out" in n.text for n in chat.transcript.query(Notice))
+        assert chat.fill.used <= 160
+
+
+async def test_files_are_attached_with_their_tokens_before_sending(start: Start, tmp_path: Path) -> None:
+    note = tmp_path / "my note.txt"
+    note.write_text("The latte is for Ann.\n", encoding="utf-8")
+    async with start() as driver:
+        chat = await driver.ready()
+        chat.prompt.give_back(f'/file "{note}"')
+        await driver.press("enter")
+        await driver.until(lambda: len(chat.attachments.pending) == 1)
+        pending = chat.attachments.pending[0]
+        assert pending.attachment.text == "The latte is for Ann.\n" and pending.tokens > 5
+        assert chat.chat.branch == [] and chat.prompt.text == ""
+        await driver.press("backspace")
+        await driver.until(lambda: not chat.attachments.pending)
+        chat.prompt.give_back(f"/file {tmp_path / 'missing.txt'}")
+        await driver.press("enter")
+        await driver.until(lambda: not chat.prompt.text)
+        assert not chat.attachments.pending
+        await chat.attach([note])
+        await driver.answer("Who is it for?")
+        assert [a.name for a in chat.chat.branch[0].attachments] == ["my note.txt"]
+        assert not chat.attachments.pending
+
+
+async def test_history_and_new_lines_in_the_input(start: Start) -> None:
+    async with start(max_tokens=4) as driver:
+        chat = await driver.ready()
+        await driver.answer("first")
+        await driver.answer("second")
+        await driver.press("d", "r", "a", "f", "t", "up")
+        assert chat.prompt.text == "second"
+        await driver.press("up", "up")
+        assert chat.prompt.text == "first"
+        await driver.press("down", "down")
+        assert chat.prompt.text == "draft"
+        await driver.press("ctrl+j", "x")
+        assert chat.prompt.text == "draft\nx"
+
+
+async def test_resuming_opens_the_conversation_used_last(start: Start, pair: tuple[Path, Path]) -> None:
+    async with start() as driver:
+        await driver.ready()
+        first = await driver.answer(HELLO)
+    options = ChatOptions(model=pair[0], resume=True, overrides=PLAIN)
+    async with start(options=options) as driver:
+        chat = await driver.ready()
+        assert [m.text for m in chat.chat.branch] == [HELLO, first.text]
+        assert len(chat.transcript.views) == 2
+        await driver.press("up")
+        assert chat.prompt.text == HELLO
+
+
+async def test_thinking_is_folded(start: Start) -> None:
+    async with start() as driver:
+        chat = await driver.ready()
+        user = chat.chat.add_user("Why?")
+        stored = chat.chat.begin_answer(parent=user.id)
+        from lcspec.text import Piece
+
+        stored.append([Piece("<think>\nlet me see\n</think>\n\nBecause.", None)])
+        stored.finish("done", stop_reason="stop")
+        await chat.open(chat.chat)
+        view = chat.transcript.view_of(stored.id)
+        assert isinstance(view, AnswerView)
+        await driver.until(lambda: view.query_one(Markdown).source.strip() == "Because.")
+        thought = view.query_one(".thinking-text", Static)
+        assert not thought.display
+        assert "Thought: 3 words" in str(view.query_one(".thinking-mark", Static).render())
+        view.focus()
+        await driver.press("t")
+        await driver.until(lambda: thought.display)
+        assert "let me see" in str(thought.render())
+
+
+async def test_a_conversation_of_500_messages_makes_few_widgets_and_all_can_be_reached(start: Start) -> None:
+    async with start() as driver:
+        chat = await driver.ready()
+        from lcspec.text import Piece
+
+        for i in range(250):
+            user = chat.chat.add_user(f"question {i}")
+            stored = chat.chat.begin_answer(parent=user.id)
+            stored.append([Piece(f"answer {i}\n\n```python\nx = {i}\n```\n", None)])
+            stored.finish("done", stop_reason="stop")
+        await chat.open(chat.chat)
+        transcript = chat.transcript
+        assert len(transcript.views) <= 20 and transcript.views[-1].message.text.startswith("answer 249")
+        await driver.until(lambda: transcript.max_scroll_y > 0 and transcript.scroll_y == transcript.max_scroll_y)
+        start = transcript.first
+        while transcript.first > start - 20:
+            transcript.scroll_home(animate=False)
+            await driver.pilot.pause(0.01)
+        views = [v.message.id for v in transcript.views]
+        assert views == [m.id for m in chat.chat.branch[transcript.first :]]  # in order, none twice
+        transcript.branch = transcript.branch[transcript.first - 8 :]  # as if little were left above
+        transcript.first = 8
+        while transcript.first:
+            transcript.scroll_home(animate=False)
+            await driver.pilot.pause(0.01)
+        await driver.until(lambda: not transcript.query_one("#earlier").display)
+        assert [v.message.id for v in transcript.views] == [m.id for m in transcript.branch]
+
+
+async def test_a_tall_terminal_is_filled(start: Start) -> None:
+    async with start(size=(120, 90)) as driver:
+        chat = await driver.ready()
+        for i in range(80):
+            chat.chat.add_user(f"line {i}", parent=chat.chat.info.leaf)
+        await chat.open(chat.chat)
+        transcript = chat.transcript
+        await driver.until(lambda: transcript.max_scroll_y > transcript.size.height)
+        assert transcript.first > 0
+        await driver.until(lambda: transcript.scroll_y == transcript.max_scroll_y)  # still at the end
+
+
+async def test_a_code_block_is_still_there_when_its_stream_has_ended(start: Start) -> None:
+    async with start(max_tokens=60, temperature=0.0) as driver:
+        chat = await driver.ready()
+        message = await driver.answer(LONG)
+        assert message.text.startswith("```python")
+        view = chat.transcript.view_of(message.id)
+        assert view is not None
+        await driver.until(lambda: view.query("MarkdownFence #code-content"))
+        code = str(view.query_one("MarkdownFence #code-content", Static).render())
+        assert code.strip() == code_blocks(message.text)[0].strip()
+
+
+async def test_letters_typed_faster_than_they_are_shown_are_not_overtaken_by_enter(start: Start) -> None:
+    async with start(max_tokens=4) as driver:
+        chat = await driver.ready()
+        for letter in "quick brown":
+            driver.app.post_message(events.Key("space" if letter == " " else letter, letter))
+        driver.app.post_message(events.Key("enter", "\r"))
+        driver.app.post_message(events.Key("x", "x"))
+        await driver.finished(2)
+        assert chat.chat.branch[0].text == "quick brown"
+        assert chat.prompt.text == "x"
+
+
+async def test_reading_above_is_not_disturbed_by_an_answer(start: Start) -> None:
+    async with start(max_tokens=200, temperature=0.0, size=(80, 24)) as driver:
+        chat = await driver.ready()
+        for i in range(10):
+            chat.chat.add_user(f"earlier {i}", parent=chat.chat.info.leaf)
+        await chat.open(chat.chat)
+        transcript = chat.transcript
+        await driver.until(lambda: transcript.max_scroll_y > 0)
+        brake = await driver.brake()
+        await driver.send(LONG)
+        brake.allow(60)
+        await driver.some_text(50)
+        await driver.until(lambda: transcript.scroll_y == transcript.max_scroll_y)  # it follows
+        transcript.scroll_to(y=1, animate=False)
+        await driver.until(lambda: transcript.scroll_y == 1)
+        brake.release()
+        await driver.finished(12)
+        assert transcript.scroll_y == 1 < transcript.max_scroll_y

@@ -1,0 +1,83 @@
+"""Figures of speculation: counted from steps with known trees."""
+
+from __future__ import annotations
+
+from lcspec.events import StepStats
+from lcspec.planner import Plan
+from lcspec.tree import TokenTree
+from lcspec.tui.inspector_text import steps_content, totals_content
+from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
+
+NAMES = ("ngram", "model")
+
+
+def tree() -> TokenTree:
+    """5 -> 6 -> 7 (both drafters, then the model) and 5 -> 8 (n-gram)."""
+    out = TokenTree.root(5)
+    six = out.add(0, 6, 0.9, source=0b11)
+    out.add(six, 7, 0.5, source=0b10)
+    out.add(0, 8, 0.1, source=0b01)
+    return out
+
+
+def step(emitted: tuple[int, ...], accepted: int, plan: Plan | None = None, plain: float | None = 0.010) -> Step:
+    stats = StepStats(1, 4, tree(), accepted, emitted, 0.012, 0.002, 0.001, plan or Plan())
+    return Step(stats, NAMES, plain, plan.seconds if plan else None)
+
+
+def test_the_accepted_path_is_found_from_the_emitted_tokens() -> None:
+    assert accepted_nodes(tree(), (6, 7, 9), 2) == [1, 2]
+    assert accepted_nodes(tree(), (8, 3), 1) == [3]
+    assert accepted_nodes(tree(), (4,), 0) == []
+
+
+def test_counts_by_drafter_and_depth() -> None:
+    log = SpeculationLog()
+    log.add(step((6, 7, 9), 2))
+    log.add(step((8, 3), 1))
+    assert log.by_drafter == {"ngram": [4, 2], "model": [4, 2]}
+    assert log.depth_rates() == [(1, 4, 2), (2, 2, 1)]
+    assert (log.count, log.emitted, log.drafted, log.accepted) == (2, 5, 6, 3)
+    assert log.tokens_per_step == 2.5
+    assert log.acceptance == 0.5
+
+
+def test_seconds_saved_are_those_of_plain_decoding_less_those_taken() -> None:
+    log = SpeculationLog()
+    log.add(step((6, 7, 9), 2, plain=0.010))
+    assert abs(log.saved_seconds - (3 * 0.010 - 0.015)) < 1e-12
+    log.add(step((4,), 0, plain=None))  # nobody measured: it counts for nothing
+    assert abs(log.saved_seconds - 0.015) < 1e-12
+    assert log.compared == 1
+
+
+def test_expected_figures_come_from_the_plan_where_there_is_one() -> None:
+    planned = step((6, 9), 1, Plan(tokens=2.2, seconds=0.020))
+    assert abs(expected_accepted(planned) - 1.2) < 1e-9
+    assert abs(expected_accepted(step((6, 9), 1)) - (0.9 + 0.45 + 0.1)) < 1e-6
+    log = SpeculationLog()
+    log.add(planned)
+    assert log.expected_rate is not None and abs(log.expected_rate - 110.0) < 1e-6
+    assert log.measured_rate is not None and abs(log.measured_rate - 2 / 0.012) < 1e-6
+
+
+def test_the_inspector_shows_the_tree_and_its_accepted_path() -> None:
+    log = SpeculationLog()
+    assert "No step yet" in totals_content(log).plain
+    log.add(step((6, 7, 9), 2))
+    shown = totals_content(log).plain + steps_content(log, lambda token: f"t{token}").plain
+    assert "● 't6' 0.90 ngram+model" in shown
+    assert "● 't7'" in shown and "○ 't8' 0.10 ngram" in shown
+    assert "target's own: 't9'" in shown
+    assert " 1 ███████░░░░░░░  50% of 2" in shown
+
+
+def test_the_inspector_keeps_to_a_few_lines_however_wide_the_tree() -> None:
+    wide = TokenTree.root(1)
+    for token in range(2, 60):
+        wide.add(0, token, 0.01, source=1)
+    log = SpeculationLog()
+    log.add(Step(StepStats(1, 59, wide, 0, (99,), 0.01, 0.0, 0.0, Plan()), NAMES))
+    shown = steps_content(log, str).plain
+    assert "and 42 more nodes" in shown
+    assert len(shown.splitlines()) < 30

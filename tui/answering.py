@@ -1,0 +1,177 @@
+"""The answering half of the chat screen: asks the engine, follows the answer, ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+from lcspec.errors import LcspecError
+from lcspec.tui.conversation import ContextFull, build_prompt, opened_by_prompt
+from lcspec.tui.pace import SHARE, SHARE_SPARE, Pacer
+from lcspec.tui.store import Message
+from lcspec.tui.turn import Turn
+from lcspec.tui.widgets.answer import AnswerView
+from lcspec.tui.widgets.notice import Notice
+
+if TYPE_CHECKING:
+    from lcspec.tui.screens.conversation import ConversationScreen
+
+# Seconds between two updates of the status line and the inspector.
+FIGURES_EVERY = 0.25
+# Tokens at the end of a prompt that may open the reasoning.
+TAIL = 24
+NEW = ("new", "New conversation")
+DROP = ("drop", "Drop the oldest turns")
+RETRY = ("again", "Try again")
+MODELS = ("models", "Choose another model")
+
+
+class Answering:
+    """Runs one answer at a time."""
+
+    def __init__(self, screen: ConversationScreen) -> None:
+        self.screen = screen
+        self.turn: Turn | None = None
+        self.busy = False  # from the decision to ask until the answer has ended
+        self.keep_from: str | None = None
+        self.pacer = Pacer()
+        self._stopped_early = False
+        self._figures_at = 0.0
+
+    async def begin(self, parent: str, *, asked: Message | None = None, seed: int | None = None) -> None:
+        """Ask for an answer to the branch that ends in `parent`; `seed` None takes that of the settings.
+
+        `asked`: the message just sent, to be given back if nothing comes.
+        """
+        if self.busy:
+            return
+        self.busy, self._stopped_early = True, False
+        try:
+            started = await self._ask(parent, asked, seed)
+        except ContextFull as full:
+            await self._refused(str(full), (DROP, NEW))
+        except LcspecError as error:
+            await self._refused(str(error), (RETRY, MODELS, NEW))
+        else:
+            self.turn = started
+            await self.screen.transcript.show(self.screen.chat.branch)
+            self.screen.transcript.anchor()
+            self.pacer.share = SHARE_SPARE if self.screen.loaded.spare else SHARE
+            self.pacer.start()
+            self.screen.following(True)
+            if self._stopped_early:
+                self.stop()
+
+    async def _ask(self, parent: str, asked: Message | None, seed: int | None) -> Turn:
+        from lcspec.slot import Request
+
+        screen, chat = self.screen, self.screen.chat
+        bridge, loaded, now = screen.bridge, screen.loaded, self.screen.choices.now
+        speculation = screen.choices.speculation(loaded.files)
+        branch = chat.tree.branch(parent)
+        prompt = await asyncio.to_thread(
+            build_prompt,
+            bridge.session,
+            branch,
+            loaded.n_ctx,
+            system=chat.info.system,
+            on_full=now.on_full,
+            keep_from=self.keep_from,
+        )
+        self.keep_from = prompt.first
+        sampling = now.sampling if seed is None else replace(now.sampling, seed=seed)
+        request = Request(prompt.ids, sampling, speculation, now.max_tokens, prompt.stop)
+        stored = chat.begin_answer(
+            parent=parent,
+            model=loaded.path.name,
+            seed=sampling.seed,
+            sampling=asdict(sampling),
+            speculation=now.speculation.drafters,
+        )
+        turn = Turn(bridge.ask(request), stored, prompt, asked)
+        tail = bridge.session.model.vocab.text(list(prompt.ids[-TAIL:]), special=True)
+        opening = opened_by_prompt(tail)
+        if opening is not None:
+            stored.append([opening])
+        return turn
+
+    async def _refused(self, text: str, ways: tuple[tuple[str, str], ...]) -> None:
+        self.busy = False
+        await self.screen.transcript.show(self.screen.chat.branch)
+        await self.screen.transcript.say(Notice(text, "error", ways))
+        self.screen.refresh_fill()
+
+    def stop(self) -> bool:
+        """Stop the answer; False if there is none."""
+        if not self.busy:
+            return False
+        if self.turn is None:
+            self._stopped_early = True
+        else:
+            self.turn.stop()
+        return True
+
+    async def tick(self) -> None:
+        """Take over what came; show it when it is time."""
+        turn = self.turn
+        if turn is None:
+            return
+        if turn.drain():
+            await self._end(turn)
+            return
+        if not self.pacer.due():
+            return
+        view = self.screen.transcript.view_of(turn.stored.id)
+        fresh = turn.take_fresh()
+        if isinstance(view, AnswerView):
+            view.show_progress("" if turn.tokens else turn.phase)
+            if fresh:
+                view.add(fresh)
+                await view.refresh_text()
+        if time.monotonic() - self._figures_at >= FIGURES_EVERY:
+            self._figures_at = time.monotonic()
+            self.screen.show_figures()
+
+    async def _end(self, turn: Turn) -> None:
+        screen, message = self.screen, turn.result
+        assert message is not None
+        self.turn, self.busy = None, False
+        screen.following(False)
+        screen.figures = turn.log
+        screen.fill = turn.fill
+        if turn.stopping and not turn.tokens and message.state != "failed":
+            await self._nothing_came(turn, message)
+        else:
+            view = screen.transcript.view_of(message.id)
+            if isinstance(view, AnswerView):
+                await view.finish(message)
+            await self._after(turn, message)
+        screen.show_figures()
+        screen.show_head()
+
+    async def _after(self, turn: Turn, message: Message) -> None:
+        """What the user must know beyond the answer itself."""
+        say = self.screen.transcript.say
+        if turn.prompt.notice:
+            await say(Notice(turn.prompt.notice))
+        if message.state == "failed":
+            gone = not self.screen.bridge.worker.alive
+            await say(
+                Notice(message.error or "the answer failed", "error", (MODELS,) if gone else (RETRY, MODELS, NEW))
+            )
+        elif message.stop_reason == "context":
+            await say(Notice("The context is full, so the answer ended here.", "warning", (DROP, NEW)))
+
+    async def _nothing_came(self, turn: Turn, message: Message) -> None:
+        """Give the prompt back."""
+        screen = self.screen
+        if turn.asked is not None:
+            screen.chat.remove(turn.asked.id)
+            await screen.give_back(turn.asked)
+        else:
+            screen.chat.remove(message.id)
+            screen.chat.show(screen.chat.tree.leaf_below(message.parent))
+        await screen.transcript.show(screen.chat.branch)
+        screen.refresh_fill()

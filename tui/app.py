@@ -1,0 +1,226 @@
+"""The application: which screen is shown, which model runs, where chats are kept."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Iterable, Mapping
+
+from textual import on, work
+from textual.app import App, SystemCommand
+from textual.screen import Screen
+
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
+from lcspec.errors import LcspecError
+from lcspec.library import last_model, remember_model
+from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.tui.bridge import Bridge
+from lcspec.tui.choices import Choices
+from lcspec.tui.commands import ActionCommands
+from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
+from lcspec.tui.screens.loading import LoadingScreen
+from lcspec.tui.screens.picker import Choice, PickerScreen
+from lcspec.tui.settings import SettingsFile
+from lcspec.tui.store import Chat, Store, StoreProblem
+
+CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class ChatOptions:
+    """What the command line said.
+
+    Attributes:
+        model, draft: files; model None = the one used last, or the picker.
+        more: what else there is to draft with: further draft models, a datastore, heads.
+        history: use and keep what earlier texts taught the drafters.
+        resume: open the conversation used last.
+        overrides: settings given on the command line, by the names of `choices.changed`.
+        store: where chats are kept; None = the user's data directory.
+        settings: the settings file; None = the user's.
+        dark: what the terminal is, as far as it says so.
+    """
+
+    model: Path | None = None
+    draft: Path | None = None
+    more: DraftFiles = DraftFiles()
+    history: bool = True
+    resume: bool = False
+    overrides: Mapping[str, Any] | None = None
+    store: Path | None = None
+    settings: Path | None = None
+    dark: bool = True
+
+    def files(self, draft: Path | None) -> DraftFiles:
+        """Everything to draft with beside `draft`."""
+        return replace(self.more, models=(*((draft,) if draft is not None else ()), *self.more.models))
+
+
+class ChatApp(App[int]):
+    """`lcspec chat`."""
+
+    TITLE = "lcspec"
+    CSS_PATH = ["styles/app.tcss", "styles/chat.tcss", "styles/dialogs.tcss"]
+    COMMANDS = App.COMMANDS | {ActionCommands}
+
+    def __init__(self, options: ChatOptions | None = None) -> None:
+        """Read the settings.
+
+        Raises:
+            LcspecError: an option is out of its range.
+        """
+        super().__init__()
+        self.options = options or ChatOptions()
+        self.choices = Choices(SettingsFile(self.options.settings), self.options.overrides)
+        self.store = Store(self.options.store, on_problem=self._store_problem)
+        self.bridge: Bridge | None = None
+        self.chat_screen: ChatScreen | None = None
+
+    # ------------------------------------------------------------------ beginning and end
+
+    def on_mount(self) -> None:
+        """Show the first screen."""
+        theme = self.choices.now.theme
+        self.theme = theme if theme in self.available_themes else (DARK if self.options.dark else LIGHT)
+        for problem in self.choices.file.problems:
+            self.notify(str(problem), title=str(self.choices.file.path), severity="warning", markup=False, timeout=10)
+        choice = self._first_choice()
+        if choice is None:
+            self.push_screen(PickerScreen(self.choices.now.folder_paths))
+        else:
+            self.load(choice)
+
+    def _first_choice(self) -> Choice | None:
+        if self.options.model is not None:
+            return Choice(self.options.model, self.options.draft or bundled_draft(self.options.model))
+        last = last_model()
+        if last is None:
+            return None
+        return Choice(last.model, self.options.draft or last.draft)
+
+    async def action_quit(self) -> None:
+        """Leave; everything that came is kept."""
+        self.exit(0)
+
+    def shut_down(self) -> bool:
+        """After the last screen: end the engine, write what is left. False if something did not end in time."""
+        turn = self.chat_screen.answering.turn if self.chat_screen is not None else None
+        if turn is not None:
+            turn.stop()
+        ended = self.bridge is None or self.bridge.close(CLOSE_SECONDS)
+        if turn is not None:
+            turn.drain()
+        return self.store.close() and ended
+
+    # ------------------------------------------------------------------ models
+
+    def load(self, choice: Choice, speculation: SpeculationParams | None = None) -> None:
+        """Load a model and show how far it is."""
+        now = self.choices.now
+        try:
+            options = ModelOptions(choice.model, **vars(now.model))
+            files = self.options.files(choice.draft)
+            params = speculation or self.choices.speculation(files)
+        except LcspecError as error:
+            self._pick(str(error))
+            return
+        if self.bridge is not None:
+            self._close_later(self.bridge)
+        self.bridge = Bridge(options, files, self.options.history)
+        self._leave_passing_screens()
+        self.push_screen(LoadingScreen(self.bridge, params))
+
+    @work(thread=True, group="closing")
+    def _close_later(self, bridge: Bridge) -> None:
+        bridge.close(timeout=60.0)
+
+    def _leave_passing_screens(self) -> None:
+        while isinstance(self.screen, (LoadingScreen, PickerScreen)):
+            self.pop_screen()
+
+    def _pick(self, problem: str = "") -> None:
+        self._leave_passing_screens()
+        self.push_screen(PickerScreen(self.choices.now.folder_paths, problem))
+
+    @on(LoadingScreen.Done)
+    async def _loaded(self, event: LoadingScreen.Done) -> None:
+        if event.bridge is not self.bridge:
+            return
+        remember_model(event.loaded.path, event.loaded.draft)
+        self._leave_passing_screens()
+        if isinstance(self.screen, ChatScreen):
+            await self.screen.adopt(event.bridge, event.loaded)
+            return
+        chat = self._first_chat(event.loaded.path)
+        self.chat_screen = ChatScreen(self.store, self.choices, chat, event.bridge, event.loaded)
+        await self.push_screen(self.chat_screen)
+        if self.store.problem is not None:
+            self._tell(self.store.problem)
+
+    def _first_chat(self, model: Path) -> Chat:
+        latest = self.store.latest() if self.options.resume else None
+        if latest is not None:
+            return self.store.load(latest.id)
+        if self.options.resume:
+            self.notify("There is no conversation to resume; this is a new one.")
+        return self.store.create(system=self.choices.now.system, model=str(model))
+
+    @on(LoadingScreen.Wanted)
+    def _way_on(self, event: LoadingScreen.Wanted) -> None:
+        if event.bridge is not self.bridge:
+            return
+        choice = Choice(event.bridge.options.path, event.bridge.draft)
+        if event.way == "retry":
+            self.load(choice)
+        elif event.way == "plain":
+            self.choices.hold(drafters="off")
+            self.load(replace(choice, draft=None))
+        elif event.way == "models":
+            self._pick()
+        else:
+            self.exit(1)
+
+    @on(ChatScreen.ModelsWanted)
+    def _models_wanted(self) -> None:
+        self._pick()
+
+    @on(PickerScreen.Chosen)
+    def _picked(self, event: PickerScreen.Chosen) -> None:
+        draft = event.choice.draft or bundled_draft(event.choice.model)
+        self.load(Choice(event.choice.model, draft))
+
+    @on(PickerScreen.Left)
+    def _left(self) -> None:
+        below = self.screen_stack[-2] if len(self.screen_stack) > 1 else None
+        if isinstance(below, ChatScreen):
+            self.pop_screen()
+        else:
+            self.exit(0)
+
+    # ------------------------------------------------------------------ the store
+
+    def _store_problem(self, problem: StoreProblem | None) -> None:
+        """Called on any thread."""
+        if self.is_running:
+            self.call_later(self._tell, problem)
+
+    def _tell(self, problem: StoreProblem | None) -> None:
+        if problem is None:
+            self.notify("Conversations are saved again.")
+        else:
+            self.notify(problem.message, title="Not saved", severity="error", markup=False, timeout=15)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        """Textual's own, without those that have a key of ours."""
+        for command in super().get_system_commands(screen):
+            if command.title not in ("Quit", "Keys", "Maximize", "Minimize"):
+                yield command
+        yield SystemCommand("Quit", "Everything is saved already", self.action_quit)
+
+
+def bundled_draft(model: Path) -> Path | None:
+    """The bundled draft model, for the bundled target."""
+    try:
+        return demo_path(DEMO_DRAFT) if model.resolve() == demo_path(DEMO_TARGET).resolve() else None
+    except (LcspecError, OSError):
+        return None

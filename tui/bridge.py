@@ -1,0 +1,263 @@
+"""The engine as the interface sees it. Events cross threads in a deque: the engine appends, the interface drains.
+
+Nothing here waits: a slow screen makes the deque longer and the engine no slower.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import math
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Sequence, Union
+
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, model_drafter
+from lcspec.errors import LcspecError
+from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats, Tokens
+from lcspec.session import Session
+from lcspec.tui.speculation import Step
+from lcspec.worker import EngineThread, Ticket
+
+if TYPE_CHECKING:
+    from lcspec.cost import CostCurve
+    from lcspec.slot import Request
+
+Item = Union[Started, Prefill, Tokens, Step, Finished, Failed]
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """What the interface needs to know about a loaded model.
+
+    Attributes:
+        path, files: the target, and what there is to draft with.
+        name: the model's own name, or its file's.
+        quantization: as in the file.
+        n_ctx: positions of the context.
+        threads: CPU threads in use.
+        spare: whether decoding leaves a core free.
+        notes: sentences on what was decided about drafting.
+    """
+
+    path: Path
+    files: DraftFiles
+    name: str
+    quantization: str
+    n_ctx: int
+    threads: int
+    spare: bool = False
+    notes: tuple[str, ...] = ()
+
+    @property
+    def draft(self) -> Path | None:
+        """The first draft model."""
+        return next(iter(self.files.models), None)
+
+
+class Answer:
+    """One running request. `sink` belongs to the engine thread, everything else to the interface."""
+
+    def __init__(self, session: Session, exact: bool) -> None:
+        self.done = False
+        self.ticket: Ticket | None = None
+        self._session = session
+        self._exact = exact
+        self._queue: collections.deque[Item] = collections.deque()
+        self._length = 0
+        self._cancelled = False
+
+    def sink(self, events: Sequence[Event]) -> None:
+        """Hand events on, steps with what they need from the engine. Called on the engine thread; never blocks."""
+        for event in events:
+            if isinstance(event, Started):
+                self._length = event.prompt_tokens
+            if isinstance(event, StepStats):
+                self._length += len(event.emitted)
+                self._queue.append(self._step(event))
+            else:
+                self._queue.append(event)
+
+    def drain(self) -> list[Item]:
+        """Everything that came since the last time."""
+        out: list[Item] = []
+        while self._queue:
+            out.append(self._queue.popleft())
+        if out and isinstance(out[-1], (Finished, Failed)):
+            self.done = True
+        return out
+
+    @property
+    def waiting(self) -> int:
+        """Items nobody has drained yet."""
+        return len(self._queue)
+
+    def settled(self, future: Future[Ticket]) -> None:
+        """The engine took the request, or refused it: a refusal comes out of `drain` as Failed."""
+        error = future.exception()
+        if error is not None:
+            shown = error if isinstance(error, LcspecError) else LcspecError(f"the engine failed: {error!r}")
+            self._queue.append(Failed(0, shown))
+            return
+        self.ticket = future.result()
+        if self._cancelled:
+            self.ticket.cancel()
+
+    def cancel(self) -> None:
+        """Stop it between two steps, as soon as there is something to stop."""
+        self._cancelled = True
+        if self.ticket is not None:
+            self.ticket.cancel()
+
+    def _step(self, stats: StepStats) -> Step:
+        engine = self._session.engine
+        names = tuple(engine.drafters)
+        if engine.auto is None:
+            return Step(stats, names)
+        curve, widths = engine.auto.curve, frozenset({1})
+        if self._exact and engine.certificate is not None:
+            widths = engine.certificate.widths  # plain decoding is padded to one of these, too
+        plain = min((curve.seconds(w, self._length) for w in widths), default=math.inf)
+        expected = stats.plan.seconds or curve.seconds(max(stats.width, stats.plan.width), self._length)
+        return Step(stats, names, _known(plain), _known(expected))
+
+
+def _known(seconds: float) -> float | None:
+    return seconds if math.isfinite(seconds) else None
+
+
+@dataclass
+class Progress:
+    """How far loading is; written by the engine thread, read by the screen."""
+
+    what: str = ""
+    fraction: float = 0.0
+    given_up: bool = False
+    seen: list[str] = field(default_factory=list)
+
+    def __call__(self, what: str, fraction: float) -> bool:
+        """The engine's progress callback; False makes it give up."""
+        if what not in self.seen:
+            self.seen.append(what)
+        self.what, self.fraction = what, fraction
+        return not self.given_up
+
+
+class Bridge:
+    """One engine thread, and the requests on it."""
+
+    def __init__(self, options: ModelOptions, files: DraftFiles, history: bool = True) -> None:
+        """Start loading."""
+        self.options = options
+        self.files = files
+        self.progress = Progress()
+        self.worker = EngineThread(options, files, self.progress, history)
+        self._session: Session | None = None
+
+    @property
+    def draft(self) -> Path | None:
+        """The first draft model."""
+        return next(iter(self.files.models), None)
+
+    @property
+    def session(self) -> Session:
+        """The loaded session, for what may be used from any thread (see lcspec.worker).
+
+        Raises:
+            RuntimeError: it is still loading.
+        """
+        if self._session is None:
+            raise RuntimeError("the model is still loading")
+        return self._session
+
+    async def ready(self) -> Session:
+        """Wait for the model.
+
+        Raises:
+            LcspecError: it cannot be loaded.
+        """
+        self._session = await asyncio.wrap_future(self.worker.ready)
+        return self._session
+
+    async def prepare(self, speculation: SpeculationParams) -> Loaded:
+        """Load what drafting needs, measure this machine on first use, and say what was decided.
+
+        Raises:
+            LcspecError: the drafters cannot be had.
+        """
+        return await asyncio.wrap_future(self.worker.call(lambda session: self._prepare(session, speculation)))
+
+    def _prepare(self, session: Session, speculation: SpeculationParams) -> Loaded:
+        from lcspec.admission import make_ready
+        from lcspec.llama import Branching
+        from lcspec.llama.threads import default_threads
+        from lcspec.measure import prepare
+
+        self.progress("drafters and the cost of a step here", 1.0)
+        settled = make_ready(session.engine, speculation)
+        header, engine = session.model.header, session.engine
+        if engine.auto is None and engine.context.branching is not Branching.NONE:
+            engine.auto = prepare(engine)  # also without the planner: what a step costs is shown in the inspector
+        return Loaded(
+            path=self.options.path,
+            files=self.files,
+            name=header.name or self.options.path.stem,
+            quantization=header.quantization,
+            n_ctx=engine.context.n_ctx,
+            threads=engine.context.n_threads,
+            spare=session.model.gpu_layers != 0 or engine.context.n_threads < default_threads(),
+            notes=tuple(decisions(speculation, settled, engine.auto.curve if engine.auto else None, self.files)),
+        )
+
+    def ask(self, request: Request) -> Answer:
+        """Submit a request; its events, a refusal included, come out of `Answer.drain`."""
+        answer = Answer(self.session, request.speculation.exact)
+        self.worker.submit(request, answer.sink).add_done_callback(answer.settled)
+        return answer
+
+    async def switch(self, answer: Answer, speculation: SpeculationParams) -> None:
+        """Give a running answer other drafters.
+
+        Raises:
+            LcspecError: they cannot be had; the answer goes on as before.
+        """
+        if answer.ticket is not None and not answer.done:
+            future: Future[None] = answer.ticket.switch(speculation)
+            await asyncio.wrap_future(future)
+
+    def give_up(self) -> None:
+        """Stop loading as soon as the library asks whether to go on."""
+        self.progress.given_up = True
+
+    def close(self, timeout: float = 10.0) -> bool:
+        """End everything; False if the engine did not come back in time (a decode cannot be interrupted)."""
+        self.give_up()
+        return self.worker.close(timeout=timeout)
+
+
+def decisions(
+    asked: SpeculationParams, settled: SpeculationParams, curve: CostCurve | None, files: DraftFiles
+) -> list[str]:
+    """What was decided about drafting, in sentences for the user."""
+    if not settled.drafters:
+        if asked.drafters:
+            return ["No drafting: this model's state cannot be taken back, so it decodes plainly."]
+        return ["No drafting: plain decoding was asked for."]
+    named = {model_drafter(i): path.name for i, path in enumerate(files.models)}
+    names = [f"{s.name} ({named[s.name]})" if s.name in named else s.name for s in settled.drafters]
+    out = [f"Drafters: {', '.join(names)}{', chosen step by step' if settled.auto else ', all of them every step'}."]
+    if settled.auto and curve is not None and 1 in curve.points:
+        from lcspec.calibrate import break_even
+
+        costs = curve.effective(0)
+        one = costs[1][0]
+        shown = [n for n in (2, 4, 8) if n in costs]
+        widths = ", ".join(f"{n} at once {costs[n][0] / one:.1f} x" for n in shown)
+        out.append(f"One token takes {one * 1e3:.1f} ms here, {widths} that.")
+        pays = break_even(curve, 0, 0.0)
+        if pays is None:
+            out.append("No wider step is cheap enough for drafts to pay: it will decode plainly.")
+        else:
+            out.append(f"Drafts pay from an acceptance of {pays:.0%} a token.")
+    return out

@@ -1,0 +1,310 @@
+"""The chat screen: what the user can do with a conversation."""
+
+from __future__ import annotations
+
+import secrets
+import time
+
+from textual import on
+from textual.message import Message as TextualMessage
+
+from lcspec.errors import LcspecError
+from lcspec.tui import keys
+from lcspec.tui.attachments import file_command
+from lcspec.tui.conversation import answer_text
+from lcspec.tui.markdown import code_blocks
+from lcspec.tui.screens.ask_text import AskText
+from lcspec.tui.screens.chats import ChatsScreen
+from lcspec.tui.screens.conversation import ConversationScreen
+from lcspec.tui.screens.drafters import DraftersScreen
+from lcspec.tui.screens.export import ask_export
+from lcspec.tui.screens.help import HelpScreen
+from lcspec.tui.screens.settings import SettingsScreen
+from lcspec.tui.store import Message
+from lcspec.tui.widgets.answer import AnswerView
+from lcspec.tui.widgets.inspector import Inspector
+from lcspec.tui.widgets.message import MessageView
+from lcspec.tui.widgets.notice import Notice
+
+SEED_BITS = 32
+DARK, LIGHT = "textual-dark", "textual-light"
+
+
+class ChatScreen(ConversationScreen):
+    """A conversation and its actions (see `lcspec.tui.keys`)."""
+
+    BINDINGS = keys.bindings(keys.CHAT)
+
+    class ModelsWanted(TextualMessage):
+        """The user wants another model."""
+
+    # ------------------------------------------------------------------ everywhere
+
+    def do(self, action: keys.Action) -> None:
+        """Carry out an action chosen by name; what works on a message works on the one that had the focus last."""
+        if action in keys.CHAT:
+            self.run_worker(self.run_action(action.name))
+            return
+        view = self.target
+        if view is None:
+            self.notify("There is no message yet.")
+        else:
+            view.post_message(MessageView.Wanted(view, action.name))
+
+    @property
+    def target(self) -> MessageView | None:
+        """The message with the focus, else the latest one."""
+        views = self.transcript.views
+        focused = self.focused
+        return focused if isinstance(focused, MessageView) else (views[-1] if views else None)
+
+    def action_help(self) -> None:
+        """Help for where the focus is."""
+        self.app.push_screen(HelpScreen("message" if isinstance(self.focused, MessageView) else "prompt"))
+
+    def action_stop(self) -> None:
+        """Stop the answer, or leave the edit, or go to the input."""
+        if not self.answering.stop() and self.editing is not None:
+            self.set_editing(None)
+            self.prompt.text = ""
+        self.prompt.focus()
+
+    async def action_lens(self) -> None:
+        """The lens on or off."""
+        await self.transcript.set_lens(not self.transcript.lens)
+        self.show_figures()
+
+    def action_inspector(self) -> None:
+        """Show or hide the inspector."""
+        inspector = self.query_one(Inspector)
+        inspector.display = not inspector.display
+        self.set_class(inspector.display, "-inspecting")
+        self.show_figures()
+
+    def action_drafters(self) -> None:
+        """Choose drafters."""
+        from lcspec.drafters import all as _every  # noqa: F401  (fills the registry)
+        from lcspec.drafters.base import REGISTRY
+
+        now, files = self.choices.now.speculation.drafters, self.loaded.files
+
+        def chosen(text: str | None) -> None:
+            if text is not None:
+                self.run_worker(self.switch(text), exclusive=True, group="switch")
+
+        names = sorted(REGISTRY)
+        self.app.push_screen(DraftersScreen(now, names, files, self.answering.busy), chosen)
+
+    async def switch(self, drafters: str) -> None:
+        """Other drafters, from the next step of the running answer on."""
+        before = self.choices.now.speculation.drafters
+        turn = self.answering.turn
+        try:
+            self.choices.hold(drafters=drafters)
+            speculation = self.choices.speculation(self.loaded.files)
+            if turn is not None:
+                await self.bridge.switch(turn.running, speculation)
+            else:
+                await self.bridge.prepare(speculation)
+        except LcspecError as error:
+            self.choices.hold(drafters=before)
+            self.notify(str(error), title="Drafters as before", severity="error", markup=False)
+        self.show_figures()
+
+    async def action_regenerate(self) -> None:
+        """Answer the latest message again, with the same seed."""
+        await self.again(self.target, fresh_seed=False)
+
+    async def action_retry(self) -> None:
+        """Answer the latest message again, with a new seed."""
+        await self.again(self.target, fresh_seed=True)
+
+    async def again(self, view: MessageView | None, fresh_seed: bool) -> None:
+        """Answer again beside the answer in `view` (or below the message in it)."""
+        if view is None or self.answering.busy:
+            self.notify("It is still answering. Esc stops it." if self.answering.busy else "There is no message yet.")
+            return
+        message = view.message
+        parent = message.parent if message.role == "assistant" else message.id
+        if parent is None:
+            return
+        seed = secrets.randbits(SEED_BITS) if fresh_seed else message.seed
+        await self.answering.begin(parent, seed=seed)
+
+    async def action_new_chat(self) -> None:
+        """An empty conversation."""
+        if self._wait_for_answer():
+            return
+        await self.open(self.store.create(system=self.choices.now.system, model=str(self.loaded.path)))
+        self.prompt.focus()
+
+    def action_chats(self) -> None:
+        """The list of conversations."""
+        if self._wait_for_answer():
+            return
+        screen = ChatsScreen(self.store, time.time(), self.chat)
+
+        async def chosen(chat: str | None) -> None:
+            gone = {info.id for info in screen.deleted}
+            if chat is not None and chat not in gone:
+                await self.open(self.chat if chat == self.chat.id else self.store.load(chat))
+            elif self.chat.id in gone:
+                await self.action_new_chat()
+            self.show_head()
+
+        self.app.push_screen(screen, chosen)
+
+    def _wait_for_answer(self) -> bool:
+        if self.answering.busy:
+            self.notify("It is still answering. Esc stops it.")
+        return self.answering.busy
+
+    def action_messages(self) -> None:
+        """To the latest message."""
+        views = self.transcript.views
+        if views:
+            views[-1].focus()
+
+    def action_system(self) -> None:
+        """Edit the system prompt of this conversation."""
+
+        def accept(text: str | None) -> None:
+            if text is not None:
+                self.chat.set(system=text.strip())
+                self.refresh_fill()
+
+        hint = "What the model is told before this conversation."
+        self.app.push_screen(AskText("System prompt", self.chat.info.system, hint=hint, lines=True), accept)
+
+    def action_attach(self) -> None:
+        """Name files to attach."""
+
+        async def accept(text: str | None) -> None:
+            if text and text.strip():
+                await self.attach(file_command(f"/file {text.strip()}") or [])
+
+        self.app.push_screen(AskText("Attach files", hint="One or more paths."), accept)
+
+    def action_settings(self) -> None:
+        """The settings."""
+        self.choices.file.reload()
+
+        def saved(changed: bool | None) -> None:
+            if changed:
+                theme = self.choices.now.theme
+                if theme:
+                    self.app.theme = theme
+                self.show_figures()
+
+        themes = sorted(self.app.available_themes)
+        self.app.push_screen(SettingsScreen(self.choices, themes, self.app.theme), saved)
+
+    def action_models(self) -> None:
+        """Choose another model."""
+        if not self._wait_for_answer():
+            self.post_message(self.ModelsWanted())
+
+    def action_export(self) -> None:
+        """Write the conversation to a file."""
+        ask_export(self.app, self.chat)
+
+    def action_toggle_dark(self) -> None:
+        """Dark or light."""
+        self.app.theme = LIGHT if self.app.current_theme.dark else DARK
+
+    def action_copy_answer(self) -> None:
+        """Copy the latest answer."""
+        answers = [v for v in self.transcript.views if isinstance(v, AnswerView)]
+        if answers:
+            self.copy(answer_text(answers[-1].text))
+
+    def copy(self, text: str) -> None:
+        """To the clipboard (through the terminal, so over ssh as well)."""
+        self.app.copy_to_clipboard(text)
+        self.notify(f"Copied {len(text)} characters.", timeout=2)
+
+    # ------------------------------------------------------------------ on a message
+
+    @on(MessageView.Wanted)
+    async def _wanted(self, event: MessageView.Wanted) -> None:
+        view, action = event.view, event.action
+        if action in ("previous", "next"):
+            self._move(view, -1 if action == "previous" else 1)
+        elif action == "leave":
+            self.prompt.focus()
+        elif action in ("older_branch", "newer_branch"):
+            await self._walk(view, -1 if action == "older_branch" else 1)
+        elif action == "edit":
+            self._edit(view.message)
+        elif action in ("regenerate", "retry"):
+            await self.again(view, fresh_seed=action == "retry")
+        elif action == "copy":
+            self.copy(answer_text(view.text) if isinstance(view, AnswerView) else view.message.text)
+        elif action == "copy_code":
+            self._copy_code(view)
+        elif action == "thinking" and isinstance(view, AnswerView):
+            view.toggle_thinking()
+
+    def _move(self, view: MessageView, by: int) -> None:
+        views = self.transcript.views
+        at = views.index(view) + by
+        if at >= len(views):
+            self.prompt.focus()
+        elif at >= 0:
+            views[at].focus()
+        else:
+            self.call_later(self.transcript.load_earlier)
+
+    async def _walk(self, view: MessageView, by: int) -> None:
+        if self._wait_for_answer():
+            return
+        place, count = self.chat.tree.place(view.message.id)
+        if not 1 <= place + by <= count:
+            return
+        depth = next((i for i, m in enumerate(self.chat.branch) if m.id == view.message.id), None)
+        branch = self.chat.walk(view.message.id, by)
+        await self.transcript.show(branch)
+        if depth is not None and depth < len(branch):
+            sibling = self.transcript.view_of(branch[depth].id)
+            if sibling is not None:
+                sibling.focus()
+        self.refresh_fill()
+
+    def _edit(self, message: Message) -> None:
+        if self._wait_for_answer():
+            return
+        if message.role == "assistant":
+            if message.parent is None:
+                return
+            message = self.chat.tree.get(message.parent)
+        self.set_editing(message)
+        self.prompt.give_back(message.text)
+        self.prompt.focus()
+        self.run_worker(self.attach_again(message))
+
+    def _copy_code(self, view: MessageView) -> None:
+        text = view.text if isinstance(view, AnswerView) else view.message.text
+        blocks = code_blocks(text)
+        if not blocks:
+            self.notify("There is no code block in this message.")
+            return
+        at = self._code_at.get(view.message.id, 0) % len(blocks)
+        self._code_at[view.message.id] = at + 1
+        self.app.copy_to_clipboard(blocks[at])
+        self.notify(f"Copied code block {at + 1} of {len(blocks)}.", timeout=2)
+
+    @on(Notice.Chosen)
+    async def _chosen(self, event: Notice.Chosen) -> None:
+        await event.notice.remove()
+        if event.way == "new":
+            await self.action_new_chat()
+        elif event.way == "models":
+            self.action_models()
+        else:
+            if event.way == "drop":
+                self.choices.hold(on_full="drop")
+            branch = self.chat.branch
+            if branch and branch[-1].role == "user":
+                await self.answering.begin(branch[-1].id)
+            elif branch and branch[-1].state == "failed" and branch[-1].parent is not None:
+                await self.answering.begin(branch[-1].parent, seed=branch[-1].seed)

@@ -1,0 +1,223 @@
+"""What the chat screen shows, and sending: messages, input, attachments, status. Its actions are in `chat`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from textual import on, work
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Footer, Static
+
+from lcspec.errors import LcspecError
+from lcspec.tui.answering import Answering
+from lcspec.tui.attachments import count_tokens, file_command, read_attachment
+from lcspec.tui.bridge import Bridge, Loaded
+from lcspec.tui.choices import Choices
+from lcspec.tui.conversation import ContextFill, measure
+from lcspec.tui.pace import TICK
+from lcspec.tui.speculation import SpeculationLog
+from lcspec.tui.store import Chat, Message, Store
+from lcspec.tui.widgets.attachments import AttachmentStrip, Chip, Pending
+from lcspec.tui.widgets.inspector import Inspector
+from lcspec.tui.widgets.notice import Notice
+from lcspec.tui.widgets.prompt import PromptInput
+from lcspec.tui.widgets.status import Status, StatusLine
+from lcspec.tui.widgets.transcript import Transcript
+
+PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
+EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it was."
+
+
+class ConversationScreen(Screen[None]):
+    """One conversation on one loaded model."""
+
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-high")]
+
+    def __init__(self, store: Store, choices: Choices, chat: Chat, bridge: Bridge, loaded: Loaded) -> None:
+        super().__init__()
+        self.store = store
+        self.choices = choices
+        self.chat = chat
+        self.bridge = bridge
+        self.loaded = loaded
+        self.answering = Answering(self)
+        self.figures = SpeculationLog()
+        self.fill = ContextFill(0, loaded.n_ctx)
+        self.editing: Message | None = None
+        self._ticker: Timer | None = None
+        self._code_at: dict[str, int] = {}  # message -> code block to copy next
+
+    # ------------------------------------------------------------------ what is where
+
+    def compose(self) -> ComposeResult:
+        """Head, messages beside the inspector, status, input, keys."""
+        yield Static(id="head")
+        with Horizontal(id="middle"):
+            yield Transcript(self.chat.tree.place)
+            yield Inspector(id="inspector")
+        yield StatusLine(id="status")
+        yield Static(Content(EDITING), id="editing")
+        yield AttachmentStrip()
+        with Vertical(id="prompt-box"):
+            yield PromptInput(PLACEHOLDER, id="prompt")
+        yield Footer(show_command_palette=True)
+
+    async def on_mount(self) -> None:
+        """Show the conversation."""
+        self.query_one(Inspector).display = False
+        self.query_one("#editing").display = False
+        self._ticker = self.set_interval(TICK, self.answering.tick, pause=True)
+        self.transcript.lens = self.choices.now.lens
+        await self.open(self.chat)
+        self.prompt.focus()
+
+    @property
+    def transcript(self) -> Transcript:
+        """The messages."""
+        return self.query_one(Transcript)
+
+    @property
+    def prompt(self) -> PromptInput:
+        """The input."""
+        return self.query_one(PromptInput)
+
+    @property
+    def attachments(self) -> AttachmentStrip:
+        """Files for the next message."""
+        return self.query_one(AttachmentStrip)
+
+    async def open(self, chat: Chat) -> None:
+        """Show another conversation."""
+        self.chat, self.figures, self.answering.keep_from = chat, SpeculationLog(), None
+        self.transcript.place_of = chat.tree.place
+        self.prompt.sent = [m.text for m in chat.branch if m.role == "user"]
+        self.set_editing(None)
+        await self.transcript.show([])
+        await self.transcript.show(chat.branch)
+        self.transcript.anchor()
+        self.show_head()
+        self.refresh_fill()
+        if not chat.branch:
+            await self.transcript.say(Notice("\n".join((f"{self.loaded.name} is ready.", *self.loaded.notes))))
+
+    async def adopt(self, bridge: Bridge, loaded: Loaded) -> None:
+        """Go on with another model."""
+        self.bridge, self.loaded, self.figures, self.answering.keep_from = bridge, loaded, SpeculationLog(), None
+        self.show_head()
+        self.refresh_fill()
+        await self.transcript.say(Notice("\n".join((f"{loaded.name} is ready.", *loaded.notes))))
+
+    def show_head(self) -> None:
+        """Title and model."""
+        draft = f" + {self.loaded.draft.stem}" if self.loaded.draft is not None else ""
+        title = self.chat.info.title or "New conversation"
+        self.query_one("#head", Static).update(
+            Content.assemble((title, "bold"), (f"  {self.loaded.path.stem}{draft}, {self.loaded.quantization}", "dim"))
+        )
+
+    def show_figures(self) -> None:
+        """Status line and inspector."""
+        turn = self.answering.turn
+        log, fill = (turn.log, turn.fill) if turn is not None else (self.figures, self.fill)
+        rate = turn.rate if turn is not None else None
+        drafters = self.choices.now.speculation.drafters
+        status = Status(fill, turn.phase if turn is not None else "", rate, drafters, self.transcript.lens)
+        self.query_one(StatusLine).show(status, log)
+        vocab = self.bridge.session.model.vocab
+        self.query_one(Inspector).show(log, lambda token: vocab.text([token], special=True))
+
+    @work(exclusive=True, group="fill")
+    async def refresh_fill(self) -> None:
+        """Count the tokens of the branch."""
+        try:
+            self.fill = await asyncio.to_thread(
+                measure, self.bridge.session, self.chat.branch, self.loaded.n_ctx, system=self.chat.info.system
+            )
+        except LcspecError:
+            self.fill = ContextFill(0, self.loaded.n_ctx)  # the message that cannot be counted is refused when sent
+        self.show_figures()
+
+    def following(self, running: bool) -> None:
+        """An answer begins or has ended."""
+        if self._ticker is not None:
+            (self._ticker.resume if running else self._ticker.pause)()
+
+    # ------------------------------------------------------------------ sending
+
+    @on(PromptInput.Submitted)
+    async def _submitted(self, event: PromptInput.Submitted) -> None:
+        lines = event.text.splitlines()
+        paths = [path for line in lines for path in file_command(line) or []]
+        if paths:
+            rest = "\n".join(line for line in lines if file_command(line) is None).strip()
+            self.prompt.give_back(rest + self.prompt.text)
+            await self.attach(paths)
+            return
+        if self.answering.busy:
+            self.notify("It is still answering. Esc stops it.")
+            self.prompt.give_back(event.text + self.prompt.text)
+            return
+        self.prompt.remember(event.text)
+        await self.send(event.text)
+
+    async def send(self, text: str) -> None:
+        """Add a message (or a branch with it, while editing) and ask for an answer."""
+        files = [p.attachment for p in self.attachments.pending]
+        if self.editing is not None:
+            message = self.chat.add_user(text, files, parent=self.editing.parent)
+        else:
+            message = self.chat.add_user(text, files)
+        self.set_editing(None)
+        await self.attachments.set([])
+        await self.transcript.show(self.chat.branch)
+        self.transcript.anchor()
+        self.show_head()
+        await self.answering.begin(message.id, asked=message)
+
+    async def give_back(self, message: Message) -> None:
+        """Put a message that got no answer back into the input."""
+        if not self.prompt.text.strip():
+            self.prompt.give_back(message.text)
+        await self.attach_again(message)
+
+    async def attach(self, paths: list[Path]) -> None:
+        """Read files and count their tokens."""
+        pending = list(self.attachments.pending)
+        tokenize = self.bridge.session.model.vocab.tokenize
+        for path in paths:
+            try:
+                attachment = await asyncio.to_thread(read_attachment, path)
+                tokens = await asyncio.to_thread(count_tokens, attachment, tokenize)
+            except LcspecError as error:
+                self.notify(str(error), title="Not attached", severity="error", markup=False)
+                continue
+            pending.append(Pending(attachment, tokens))
+        await self.attachments.set(pending)
+
+    async def attach_again(self, message: Message) -> None:
+        """Attach what a message carried."""
+        tokenize = self.bridge.session.model.vocab.tokenize
+        await self.attachments.set([Pending(a, count_tokens(a, tokenize)) for a in message.attachments])
+
+    @on(PromptInput.FilesDropped)
+    async def _dropped(self, event: PromptInput.FilesDropped) -> None:
+        await self.attach([Path(p) for p in event.paths])
+
+    @on(PromptInput.Emptied)
+    async def _emptied(self) -> None:
+        await self.attachments.drop_last()
+
+    @on(Chip.Removed)
+    async def _chip_removed(self, event: Chip.Removed) -> None:
+        await self.attachments.set([p for p in self.attachments.pending if p is not event.pending])
+
+    def set_editing(self, message: Message | None) -> None:
+        """Write a message anew, or stop doing so."""
+        self.editing = message
+        self.query_one("#editing").display = message is not None

@@ -1,0 +1,157 @@
+"""What speculation did in an answer, folded from its steps for the status line and the inspector (no Textual)."""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass, field
+from typing import Sequence
+
+from lcspec.events import StepStats
+from lcspec.tree import TokenTree
+
+# Steps the inspector can show.
+KEPT = 24
+
+
+@dataclass(frozen=True)
+class Step:
+    """A decode step as the bridge hands it on.
+
+    Attributes:
+        stats: the engine's own account.
+        names: drafter names by bit of `TokenTree.sources`.
+        plain_seconds: what plain decoding would have taken for one token at this context; None when nobody measured.
+        expected_seconds: what the target was expected to take for this step; None when nobody measured.
+    """
+
+    stats: StepStats
+    names: tuple[str, ...] = ()
+    plain_seconds: float | None = None
+    expected_seconds: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Time of the whole step."""
+        return self.stats.target_seconds + self.stats.draft_seconds + self.stats.overhead_seconds
+
+    def drafters_of(self, node: int) -> list[str]:
+        """Who proposed a node."""
+        source = self.stats.tree.sources[node]
+        return [name for i, name in enumerate(self.names) if source >> i & 1]
+
+
+def accepted_nodes(tree: TokenTree, emitted: Sequence[int], accepted: int) -> list[int]:
+    """Nodes of the accepted path below node 0, in order."""
+    path: list[int] = []
+    node = 0
+    for token in emitted[:accepted]:
+        child = tree.child(node, token)
+        if child is None:
+            break
+        path.append(child)
+        node = child
+    return path
+
+
+def expected_accepted(step: Step) -> float:
+    """Drafted nodes that were expected to be accepted: the planner's estimate, else the drafters' own."""
+    plan, tree = step.stats.plan, step.stats.tree
+    if plan.seconds:
+        return max(0.0, plan.tokens - 1.0)
+    return float(tree.path_probs()[1:].sum())
+
+
+@dataclass
+class SpeculationLog:
+    """Running figures of one answer, or of a whole conversation.
+
+    Attributes:
+        steps: the latest steps, newest last.
+        by_drafter: name -> [drafted, accepted].
+        drafted_by_depth, accepted_by_depth: index d counts nodes at depth d + 1.
+        planned: tokens, seconds expected and tokens, target seconds observed in steps whose cost was known before.
+        saved_seconds: plain decoding's time for the same tokens less the time taken, over steps where it is known.
+    """
+
+    steps: collections.deque[Step] = field(default_factory=lambda: collections.deque(maxlen=KEPT))
+    count: int = 0
+    emitted: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    expected: float = 0.0
+    seconds: float = 0.0
+    saved_seconds: float = 0.0
+    compared: int = 0
+    by_drafter: dict[str, list[int]] = field(default_factory=dict)
+    drafted_by_depth: list[int] = field(default_factory=list)
+    accepted_by_depth: list[int] = field(default_factory=list)
+    planned: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
+
+    def add(self, step: Step) -> None:
+        """Count a step."""
+        stats, tree = step.stats, step.stats.tree
+        self.steps.append(step)
+        self.count += 1
+        self.emitted += len(stats.emitted)
+        self.drafted += tree.n_drafted
+        self.accepted += stats.accepted
+        self.expected += expected_accepted(step)
+        self.seconds += step.seconds
+        if step.plain_seconds is not None:
+            self.compared += 1
+            self.saved_seconds += len(stats.emitted) * step.plain_seconds - step.seconds
+        if step.expected_seconds is not None:
+            new = (
+                1.0 + expected_accepted(step),
+                step.expected_seconds,
+                float(len(stats.emitted)),
+                stats.target_seconds,
+            )
+            self.planned = [a + b for a, b in zip(self.planned, new)]
+        taken = set(accepted_nodes(tree, stats.emitted, stats.accepted))
+        for node in range(1, len(tree)):
+            depth = tree.depths[node] - 1
+            for counts in (self.drafted_by_depth, self.accepted_by_depth):
+                counts.extend([0] * (depth + 1 - len(counts)))
+            self.drafted_by_depth[depth] += 1
+            self.accepted_by_depth[depth] += node in taken
+            for name in step.drafters_of(node):
+                tally = self.by_drafter.setdefault(name, [0, 0])
+                tally[0] += 1
+                tally[1] += node in taken
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean acceptance length: emitted tokens per target step."""
+        return self.emitted / self.count if self.count else 0.0
+
+    @property
+    def acceptance(self) -> float | None:
+        """Accepted over drafted; None before anything was drafted."""
+        return self.accepted / self.drafted if self.drafted else None
+
+    @property
+    def estimated_acceptance(self) -> float | None:
+        """What the acceptance was expected to be."""
+        return self.expected / self.drafted if self.drafted else None
+
+    @property
+    def expected_rate(self) -> float | None:
+        """Tokens per second of target time that the planner expected."""
+        tokens, seconds, _, _ = self.planned
+        return tokens / seconds if seconds else None
+
+    @property
+    def measured_rate(self) -> float | None:
+        """Tokens per second of target time in the same steps."""
+        _, _, tokens, seconds = self.planned
+        return tokens / seconds if seconds else None
+
+    @property
+    def rate(self) -> float | None:
+        """Tokens per second of all time spent in steps."""
+        return self.emitted / self.seconds if self.seconds else None
+
+    def depth_rates(self) -> list[tuple[int, int, int]]:
+        """(depth, drafted, accepted), nearest first."""
+        return [(d + 1, n, a) for d, (n, a) in enumerate(zip(self.drafted_by_depth, self.accepted_by_depth))]

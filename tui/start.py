@@ -1,0 +1,61 @@
+"""`lcspec chat`: from the command line to the application."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from lcspec.config import DraftFiles
+from lcspec.errors import UsageError
+from lcspec.tui.app import ChatApp, ChatOptions
+from lcspec.tui.choices import MODEL, OTHER, SAMPLING, SPECULATION
+
+# The engine thread needs the interpreter for a moment after every decode; it must not wait 5 ms for it.
+SWITCH_SECONDS = 0.0005
+
+
+def overrides(given: dict[str, Any]) -> dict[str, Any]:
+    """Settings by name from the options that were really given."""
+    named = {"drafters": given["speculate"]} if "speculate" in given else {}
+    if "folder" in given:
+        named["folders"] = tuple(str(f) for f in given["folder"])
+    known = SAMPLING | SPECULATION | MODEL | OTHER
+    return {**{k: v for k, v in given.items() if k in known}, **named}
+
+
+def dark_terminal() -> bool:
+    """Whether the terminal is dark, where it says so (COLORFGBG, as rxvt, Konsole and others set it)."""
+    background = os.environ.get("COLORFGBG", "").rsplit(";", 1)[-1]
+    return not (background.isdigit() and (int(background) == 7 or int(background) >= 9))
+
+
+def run(given: dict[str, Any]) -> int:
+    """Run the application; returns the exit code. `given` holds the options that were really given.
+
+    Raises:
+        LcspecError: an option is wrong.
+    """
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the chat needs a terminal: for one answer in a script use lcspec generate --chat")
+    from lcspec.llama import log_to_stderr
+
+    log_to_stderr(False)
+    drafts = tuple(given.get("draft", ()))
+    app = ChatApp(
+        ChatOptions(
+            model=given.get("model"),
+            draft=drafts[0] if drafts else None,
+            more=DraftFiles(drafts[1:], given.get("store"), given.get("heads")),
+            history=not given.get("no_history"),
+            resume=bool(given.get("resume")),
+            overrides=overrides(given),
+            dark=dark_terminal(),
+        )
+    )
+    sys.setswitchinterval(SWITCH_SECONDS)
+    code = app.run() or 0
+    if not app.shut_down():
+        # A decode that does not end cannot be interrupted from here; nothing of the user's is lost by leaving.
+        os._exit(code)
+    return code

@@ -1,0 +1,45 @@
+"""Something the user must know, in place, with ways on."""
+
+from __future__ import annotations
+
+from typing import Literal, Sequence
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Horizontal, Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Button, Static
+
+Kind = Literal["info", "warning", "error"]
+Way = tuple[str, str]  # a name for the program, a label for the user
+
+
+class Notice(Vertical):
+    """A sentence and buttons."""
+
+    class Chosen(Message):
+        """The user chose a way on."""
+
+        def __init__(self, notice: Notice, way: str) -> None:
+            super().__init__()
+            self.notice = notice
+            self.way = way
+
+    def __init__(self, text: str, kind: Kind = "info", ways: Sequence[Way] = ()) -> None:
+        super().__init__(classes=f"notice {kind}")
+        self.text = text
+        self.ways = tuple(ways)
+
+    def compose(self) -> ComposeResult:
+        """The sentence, then the ways on in a row."""
+        yield Static(Content(self.text), classes="notice-text")
+        if self.ways:
+            with Horizontal(classes="notice-ways"):
+                for name, label in self.ways:
+                    yield Button(Content(label), name=name, compact=True)
+
+    @on(Button.Pressed)
+    def _pressed(self, event: Button.Pressed) -> None:
+        event.stop()
+        self.post_message(self.Chosen(self, event.button.name or ""))

@@ -1,0 +1,114 @@
+"""The input: several lines, history, files dropped on it."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.binding import Binding
+from textual.message import Message
+from textual.widgets import TextArea
+
+from lcspec.tui.attachments import pasted_paths
+
+NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter")
+
+
+class PromptInput(TextArea):
+    """Enter sends; up and down at the edges walk the history."""
+
+    BINDINGS = [
+        Binding("enter", "send", "Send", show=True),
+        Binding(",".join(NEWLINE_KEYS), "newline", "New line", show=False),
+    ]
+
+    class Submitted(Message):
+        """The user sends `text`."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class FilesDropped(Message):
+        """Pasted text that names files which exist."""
+
+        def __init__(self, paths: list[str]) -> None:
+            super().__init__()
+            self.paths = paths
+
+    class Emptied(Message):
+        """Backspace in the empty input."""
+
+    def __init__(self, placeholder: str = "", *, id: str | None = None) -> None:
+        super().__init__(placeholder=placeholder, soft_wrap=True, show_line_numbers=False, tab_behavior="focus", id=id)
+        self.highlight_cursor_line = False
+        self.sent: list[str] = []
+        self._at: int | None = None  # place in the history; None: not walking it
+        self._draft = ""
+
+    def give_back(self, text: str) -> None:
+        """Put text into the input, the cursor behind it."""
+        self.text = text
+        self.move_cursor(self.document.end)
+
+    def action_send(self) -> None:
+        """Send what was written."""
+        text = self.text
+        if not text.strip():
+            return
+        self._at = None
+        self.text = ""  # now: what is typed before the message is handled belongs to the next one
+        self.post_message(self.Submitted(text))
+
+    def action_newline(self) -> None:
+        """Begin a new line."""
+        self.insert("\n")
+
+    def remember(self, text: str) -> None:
+        """Add a sent message to the history."""
+        if not self.sent or self.sent[-1] != text:
+            self.sent.append(text)
+
+    def action_cursor_up(self, select: bool = False) -> None:
+        """Up; in the first line, the message sent before."""
+        if select or not self.cursor_at_first_line or not self.sent or self._at == 0:
+            super().action_cursor_up(select)
+            return
+        if self._at is None:
+            self._at, self._draft = len(self.sent), self.text
+        self._at -= 1
+        self.give_back(self.sent[self._at])
+
+    def action_cursor_down(self, select: bool = False) -> None:
+        """Down; in the last line, the message sent after."""
+        if select or not self.cursor_at_last_line or self._at is None:
+            super().action_cursor_down(select)
+            return
+        self._at += 1
+        if self._at >= len(self.sent):
+            self._at = None
+            self.give_back(self._draft)
+        else:
+            self.give_back(self.sent[self._at])
+
+    def action_delete_left(self) -> None:
+        """Backspace."""
+        if not self.text:
+            self.post_message(self.Emptied())
+        super().action_delete_left()
+
+    async def _on_key(self, event: events.Key) -> None:
+        """Enter takes its turn among the keys: a priority binding would overtake letters that are still queued."""
+        if event.key == "enter":
+            event.prevent_default()
+            event.stop()
+            self.action_send()
+
+    async def _on_paste(self, event: events.Paste) -> None:
+        """Pasted text; terminals paste the paths of files dropped on them."""
+        paths = pasted_paths(event.text)
+        if paths:
+            event.prevent_default()
+            event.stop()
+            self.post_message(self.FilesDropped([str(p) for p in paths]))
+            return
+        event.prevent_default()
+        await super()._on_paste(event)

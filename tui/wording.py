@@ -1,0 +1,58 @@
+"""Short texts about answers, figures and sizes (no Textual)."""
+
+from __future__ import annotations
+
+from lcspec.tui.store import Message
+
+REASONS = {
+    "stop": "finished",
+    "length": "ended at the token limit",
+    "context": "ended: the context is full",
+    "cancelled": "stopped by you",
+    "interrupted": "interrupted: the program ended while this was written",
+}
+GAUGE = 8
+
+
+def outcome(message: Message) -> str:
+    """The line below an answer: why it ended, and its figures."""
+    if message.state == "failed":
+        return "failed"
+    parts = [REASONS.get(message.stop_reason or "", message.stop_reason or "")]
+    if message.tokens:
+        parts.append(f"{message.tokens} tokens")
+    rate = message.stats.get("tokens_per_second")
+    if isinstance(rate, (int, float)) and rate > 0:
+        parts.append(f"{rate:.1f} tokens/s")
+    length = message.stats.get("mean_acceptance_length")
+    if isinstance(length, (int, float)) and length > 1.005:
+        parts.append(f"{length:.2f} tokens a step")
+    if message.seed is not None:
+        parts.append(f"seed {message.seed}")
+    return " · ".join(p for p in parts if p)
+
+
+def size(n_bytes: float) -> str:
+    """Bytes for people: 668 MB."""
+    for unit in ("B", "kB", "MB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" or n_bytes >= 10 else f"{n_bytes:.1f} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.1f} GB"
+
+
+def gauge(fraction: float, width: int = GAUGE) -> str:
+    """A bar that needs no colour."""
+    filled = round(min(1.0, max(0.0, fraction)) * width)
+    return "█" * filled + "░" * (width - filled)
+
+
+def seconds(value: float) -> str:
+    """A signed time: +1.2 s, -340 ms."""
+    return f"{value:+.1f} s" if abs(value) >= 1 else f"{value * 1e3:+.0f} ms"
+
+
+def words(text: str) -> str:
+    """`12 words`."""
+    n = len(text.split())
+    return f"{n} word{'' if n == 1 else 's'}"
