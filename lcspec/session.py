@@ -89,13 +89,17 @@ class Session:
             UsageError: a text is empty.
             LcspecError: something else went wrong; the message says what to do.
         """
+        ids = [self.model.vocab.tokenize(text) for text in texts]
+        return self.embed_ids(ids), [len(i) for i in ids]
+
+    def embed_ids(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """`embed` for texts that are token ids already."""
         from lcspec.llama.embedder import Embedder
 
-        ids = [self.model.vocab.tokenize(text) for text in texts]
         if self._embedder is None:
             context = self.engine.context
             self._embedder = Embedder(self.model, context.n_ctx, context.n_threads)
-        return self._embedder.embed(ids), [len(i) for i in ids]
+        return self._embedder.embed(texts)
 
     def close(self) -> None:
         """Free what `embed` made (the engine and the model belong to `open_session`)."""

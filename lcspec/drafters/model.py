@@ -80,9 +80,7 @@ class ModelDrafter:
             self.model.close()
             raise
         self.pool = SequencePool(self.context.n_seq)
-        self.shelf = CacheShelf(
-            self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE
-        )
+        self.shelf = CacheShelf(self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE)
         self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
         self._slots: dict[int, _State] = {}
 
