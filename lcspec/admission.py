@@ -56,7 +56,10 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
     if not make_verifier(spec.verifier).lossless and spec.exact:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
     if spec.exact:
-        engine.certificate = engine.certificate or certificate_for(engine)
+        if engine.options.slots > 1:
+            engine.lanes.certificate()
+        else:
+            engine.certificate = engine.certificate or certificate_for(engine)
     if spec.auto and engine.context.branching is Branching.NONE:
         return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
     if spec.drafters and engine.context.branching is Branching.NONE:

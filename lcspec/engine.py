@@ -26,6 +26,7 @@ from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, RequestStats, Started, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
+from lcspec.lanes import Lanes
 from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
 from lcspec.measure import keep
 from lcspec.planner import FixedPlanner, Plan
@@ -60,6 +61,7 @@ class Engine:
         self.running: list[Slot] = []
         self.scheduler = Scheduler(self)
         self.ledger = Ledger()
+        self.lanes = Lanes(self)
         self._gone: list[Event] = []  # last words of requests that were cancelled before they got a slot
         self._numbers = itertools.count(1)
 
@@ -68,6 +70,7 @@ class Engine:
     def step(self) -> list[Event]:
         """One step for everything that runs; returns what happened. An empty list means there is nothing to do."""
         events = self._admit()
+        events += self.lanes.step()
         if not self.running:
             return events
         start, batch = time.perf_counter(), self.context.batch
@@ -152,7 +155,7 @@ class Engine:
 
     def cancel(self, number: int) -> None:
         """Stop a request between steps; it ends with reason `cancelled`."""
-        for slot in self.running:
+        for slot in [*self.running, *self.lanes.running]:
             if slot.id == number:
                 slot.cancelled = True
         for item in list(self.waiting):
@@ -169,11 +172,11 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a step would have anything to do."""
-        return bool(self.running or self.waiting or self._gone)
+        return bool(self.running or self.waiting or self._gone or self.lanes.running)
 
     def cancel_all(self) -> None:
         """Cancel every request, running or waiting."""
-        for slot in self.running:
+        for slot in [*self.running, *self.lanes.running]:
             slot.cancelled = True
         for number, _ in list(self.waiting):
             self.cancel(number)
@@ -197,6 +200,10 @@ class Engine:
         Raises:
             LcspecError: as `submit` does; the request goes on as before.
         """
+        lane = self.lanes.of(number)
+        if lane is not None:
+            lane.auto = self.auto
+            lane.switch(number, speculation)
         for slot in self.running:
             if slot.id != number:
                 continue
@@ -230,11 +237,13 @@ class Engine:
                 if slot.id == number:
                     self._finish(slot)
             self.cancel(number)
+            self.lanes.drop(number)
 
     def close(self) -> None:
         """End everything and free the context (not the model)."""
         for slot in list(self.running):
             self._finish(slot)
+        self.lanes.close()
         keep(self)
         for drafter in self.drafters.values():
             drafter.close()
@@ -254,10 +263,13 @@ class Engine:
             if slot.cancelled:
                 slot.reason = "cancelled"
                 events.append(self._finish(slot))
-        while self.waiting and len(self.running) < self.options.slots:
+        while self.waiting and len(self.running) + len(self.lanes.running) < self.options.slots:
             number, request = self.waiting.popleft()
             try:
-                self._start(number, request)
+                if request.speculation.exact and self.options.slots > 1:
+                    self.lanes.start(number, request)
+                else:
+                    self.start(number, request)
             except LcspecError as error:
                 self.ledger.ended("failed")
                 events.append(Failed(number, error))
@@ -267,7 +279,12 @@ class Engine:
                 events.append(Started(slot.id, slot.n_prompt, slot.reused, slot.seed))
         return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
 
-    def _start(self, number: int, request: Request) -> None:
+    def start(self, number: int, request: Request) -> None:
+        """Give an admitted request a free slot.
+
+        Raises:
+            LcspecError: it cannot start.
+        """
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
         sampler = Sampler(self.model.vocab, request.sampling, seed)
         cache = self.shelf.take(request.prompt, exact=request.speculation.exact)

@@ -8,7 +8,7 @@ import importlib.resources
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError
@@ -89,17 +89,33 @@ class Session:
             UsageError: a text is empty.
             LcspecError: something else went wrong; the message says what to do.
         """
-        ids = [self.model.vocab.tokenize(text) for text in texts]
-        return self.embed_ids(ids), [len(i) for i in ids]
+        for found in self.embed_in_pieces(texts):
+            if found is not None:
+                return found
+        raise AssertionError("the last piece is the answer")
 
-    def embed_ids(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """`embed` for texts that are token ids already."""
+    def embed_in_pieces(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.float32], list[int]] | None]:
+        """`embed` for a thread that has other things to do: yields None after every decode, then the answer."""
+        ids = [self.model.vocab.tokenize(text) for text in texts]
+        for vectors in self.embed_ids(ids):
+            yield None if vectors is None else (vectors, [len(i) for i in ids])
+
+    def embed_ids(self, ids: Sequence[Sequence[int]]) -> Generator[NDArray[np.float32] | None, None, None]:
+        """`embed_in_pieces` for texts that are token ids already; the answer is the vectors alone."""
         from lcspec.llama.embedder import Embedder
 
         if self._embedder is None:
             context = self.engine.context
             self._embedder = Embedder(self.model, context.n_ctx, context.n_threads)
-        return self._embedder.embed(texts)
+        embedder, rows = self._embedder, []
+        embedder.check(ids)
+        for tokens in ids:
+            for row in embedder.embed(tokens):
+                if row is None:
+                    yield None
+                else:
+                    rows.append(row)
+        yield embedder.stack(rows)
 
     def close(self) -> None:
         """Free what `embed` made (the engine and the model belong to `open_session`)."""

@@ -96,7 +96,8 @@ class Ledger:
     def totals(self, engine: Engine) -> Totals:
         """The snapshot. Requests that run count with what they have done so far."""
         total = self._sum.copy()
-        for slot in engine.running:
+        running = [*engine.running, *engine.lanes.running]
+        for slot in running:
             total.add(slot)
         stats, plain, speedup = total.stats, None, None
         if engine.auto is not None:
@@ -104,7 +105,7 @@ class Ledger:
             speedup = engine.auto.speedup
         return Totals(
             waiting=len(engine.waiting),
-            running=len(engine.running),
+            running=len(running),
             slots=engine.options.slots,
             done=dict(self.done),
             prompt_evaluated=total.evaluated,

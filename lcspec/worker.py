@@ -11,13 +11,14 @@ may be used from any thread once `ready` is done: `session.model.vocab`, `sessio
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import queue
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence, TypeVar
 
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
@@ -25,6 +26,9 @@ from lcspec.events import Event, Failed, Finished
 from lcspec.session import Progress, Session, open_session
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from lcspec.engine import Engine
     from lcspec.slot import Request
 
@@ -56,6 +60,7 @@ class EngineThread:
         self.ready: Future[Session] = Future()
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
+        self._jobs: collections.deque[tuple[Iterator[Any], Future[Any]]] = collections.deque()
         self._state = "open"  # open | draining | closed
         self._thread = threading.Thread(
             target=self._main, args=(options, draft, progress), name="lcspec-engine", daemon=True
@@ -84,6 +89,16 @@ class EngineThread:
         """Run `function` on the engine thread between two steps. Everyone waits for it, so it must be short."""
         result: Future[T] = Future()
         self._promise(lambda _: result.set_result(function(self.ready.result())), result)
+        return result
+
+    def embed(self, texts: Sequence[str]) -> Future[tuple[NDArray[np.float32], list[int]]]:
+        """`Session.embed`, a piece between every two steps, so that nobody's stream waits for a long text."""
+        result: Future[tuple[NDArray[np.float32], list[int]]] = Future()
+
+        def enter(_: Engine) -> None:
+            self._jobs.append((self.ready.result().embed_in_pieces(texts), result))
+
+        self._promise(enter, result)
         return result
 
     def order(self, function: Callable[[Engine], None]) -> None:
@@ -118,11 +133,13 @@ class EngineThread:
             shown = error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")
             for number in list(self._sinks):
                 self._deliver(number, [Failed(number, shown)])
+            self._refuse_jobs()
             self._refuse_orders()
 
     def _serve(self, engine: Engine) -> None:
-        while self._state == "open" or engine.busy:
+        while self._state == "open" or engine.busy or self._jobs:
             self._obey(engine)
+            self._work()
             found: dict[int, list[Event]] = {}
             for event in engine.step():
                 found.setdefault(event.request, []).append(event)
@@ -134,11 +151,25 @@ class EngineThread:
         """Carry out what was ordered; wait for an order when there is nothing to do."""
         while True:
             try:
-                order = self._orders.get(block=self._state == "open" and not engine.busy)
+                order = self._orders.get(block=self._state == "open" and not (engine.busy or self._jobs))
             except queue.Empty:
                 return
             with contextlib.suppress(Exception):  # whoever wants to know asks through a future
                 order(engine)
+
+    def _work(self) -> None:
+        """Do a piece of the first job; its last one is the answer."""
+        if not self._jobs:
+            return
+        job, result = self._jobs[0]
+        try:
+            piece = next(job)
+            if piece is None:
+                return
+            result.set_result(piece)
+        except Exception as problem:
+            result.set_exception(problem)
+        self._jobs.popleft()
 
     def _deliver(self, number: int, events: list[Event]) -> bool:
         """Hand events to the request's sink; False if that failed."""
@@ -158,6 +189,7 @@ class EngineThread:
         self._state = "draining"
         if not drain:
             engine.cancel_all()
+            self._refuse_jobs()
 
     def _promise(self, function: Callable[[Engine], None], result: Future[T]) -> None:
         """Order `function`; what it raises goes into `result`."""
@@ -185,3 +217,7 @@ class EngineThread:
             result = getattr(order, "refuse", None)
             if result is not None and not result.done():
                 result.set_exception(LcspecError("the engine has been closed"))
+
+    def _refuse_jobs(self) -> None:
+        while self._jobs:
+            self._jobs.popleft()[1].set_exception(LcspecError("the engine has been closed"))

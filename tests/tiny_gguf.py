@@ -458,6 +458,43 @@ def write_hybrid(
 # --- bad files --------------------------------------------------------------------------------------------------------
 
 
+def write_bert(
+    path: Path | str, *, seed: int = 0, width: int = 32, n_layer: int = 2, n_ctx: int = 64, pooling: int = 1
+) -> Path:
+    """An encoder: every token sees all others, there is no cache and no output matrix.
+
+    `pooling` is the GGUF's number: 1 mean, 2 first token, 3 last token, 4 a rank.
+    """
+    vocab, weights, n_ff = byte_bpe_vocab(), _Weights(seed), 2 * width
+
+    def norm(name: str) -> None:
+        weights.norm(name, width)
+        weights.constant(f"{name}.bias", np.zeros(width))
+
+    weights.matrix("token_embd", len(vocab), width, gain=width**0.5)
+    weights.matrix("position_embd", n_ctx, width)
+    norm("token_embd_norm")
+    for i in range(n_layer):
+        block = f"blk.{i}"
+        weights.attention(block, width, 4, 4)
+        weights.matrix(f"{block}.ffn_up", n_ff, width)
+        weights.matrix(f"{block}.ffn_down", width, n_ff)
+        norm(f"{block}.attn_output_norm")
+        norm(f"{block}.layer_output_norm")
+    metadata = {
+        "context_length": n_ctx,
+        "embedding_length": width,
+        "block_count": n_layer,
+        "feed_forward_length": n_ff,
+        "attention.head_count": 4,
+        "attention.layer_norm_epsilon": 1e-5,
+        "attention.causal": False,
+        "pooling_type": pooling,
+        "tokenizer.ggml.token_type_count": 2,
+    }
+    return _write(path, "bert", metadata, weights.tensors, vocab=vocab)
+
+
 def _without_vocab(path: Path | str, seed: int, extra: Mapping[str, Any]) -> Path:
     width, n_ff, n_vocab = 64, 128, 288
     weights = _Weights(seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Sequence
+from typing import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -59,13 +59,12 @@ class Embedder:
             self.limit = min(self.limit, model.traits.n_ctx_train or ENCODER_LIMIT, ENCODER_LIMIT)
             self.context = Context(model, replace(options, batch=self.limit, max_width=self.limit))
 
-    def embed(self, texts: Sequence[Sequence[int]]) -> NDArray[np.float32]:
-        """Vectors of unit length, float32 [n, n_embd], for `texts` as token ids.
+    def check(self, texts: Sequence[Sequence[int]]) -> None:
+        """Refuse texts (token ids) that cannot be embedded.
 
         Raises:
             UsageError: a text has no tokens.
             ContextOverflow: a text is too long; the message names the limit.
-            DecodeError: the library failed.
         """
         for i, tokens in enumerate(texts):
             if not tokens:
@@ -74,29 +73,37 @@ class Embedder:
                 raise ContextOverflow(
                     f"text {i} has {len(tokens)} tokens and an embedding takes at most {self.limit}: split it"
                 )
-        rows = [self._pooled(tokens) for tokens in texts]
-        return np.stack(rows) if rows else np.zeros((0, self.model.traits.n_embd), dtype=np.float32)
 
-    def close(self) -> None:
-        """Free the context (not the model). Idempotent."""
-        self.context.close()
+    def embed(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32] | None]:
+        """Evaluate one text: yields None after every decode but the last, then its vector of unit length.
 
-    def _pooled(self, tokens: Sequence[int]) -> NDArray[np.float32]:
-        """The vector of one text, float32 [n_embd]."""
+        The vector is float32 [n_embd]. Only one text at a time.
+
+        Raises:
+            DecodeError: the library failed.
+        """
         context, step = self.context, self.context.options.batch
-        first = last = total = np.zeros(0)
+        first = last = total = np.zeros(self.model.traits.n_embd)
         try:
             for start in range(0, len(tokens), step):
+                if start:
+                    yield None
                 context.batch.clear()
-                for i, token in enumerate(tokens[start : start + step]):
-                    context.batch.add(token, start + i, (0,), logits=True)
+                for i, token in enumerate(tokens[start : start + step], start):
+                    context.batch.add(token, i, (0,), logits=True)
                 context.decode()
                 rows = context.hidden().astype(np.float64)
-                first, total = (rows[0], rows.sum(axis=0)) if start == 0 else (first, total + rows.sum(axis=0))
-                last = rows[-1]
+                first, last, total = (first if start else rows[0]), rows[-1], total + rows.sum(axis=0)
         finally:
             context.seq_remove(0, 0)
         vector = {MEAN: total / len(tokens), CLS: first, LAST: last}[self.pooling]
         norm = float(np.linalg.norm(vector))
-        out: NDArray[np.float32] = (vector / norm if norm > 0 else vector).astype(np.float32)
-        return out
+        yield (vector / norm if norm > 0 else vector).astype(np.float32)
+
+    def stack(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:
+        """Vectors as float32 [n, n_embd]."""
+        return np.stack(vectors) if vectors else np.zeros((0, self.model.traits.n_embd), dtype=np.float32)
+
+    def close(self) -> None:
+        """Free the context (not the model). Idempotent."""
+        self.context.close()

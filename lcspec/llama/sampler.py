@@ -131,6 +131,8 @@ class Sampler:
         ids, left = self._run(self._chain, array)
         x = left.astype(np.float64)
         finite = np.isfinite(x)
+        if not finite.any():  # the logit bias forbids all that was left
+            return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
         ids, x = ids[finite], x[finite]
         weights = np.exp(x - x.max())
         return Distribution(ids, weights / weights.sum())

@@ -54,8 +54,7 @@ class CacheShelf:
         The last token is never taken from a cache: its logits are needed. `exact` reuses only cells that were
         computed the way an exact prompt's are (`SlotCache.canonical`), and lie where they were computed.
         """
-        limit = len(text) - 1
-        own = [min(common_prefix(t, text), limit, c.canonical if exact else c.length) for c, t in self._idle]
+        own = self._own(text, exact)
         best = max(range(len(own)), key=own.__getitem__, default=-1)
         full = len(self._idle) + len(self._lent) >= self.slots
         sharing = self.sharing and not exact
@@ -80,6 +79,10 @@ class CacheShelf:
             cache.share(donor, shared)
         self._lent.append(_Lent(cache, text))
         return cache
+
+    def held(self, text: Sequence[int], exact: bool = False) -> int:
+        """How much of `text` an idle cache holds."""
+        return max(self._own(text, exact), default=0)
 
     def top_up(self, cache: SlotCache, text: Sequence[int]) -> int:
         """Share what others have evaluated of `text` since `cache` was taken; returns how many tokens that saves."""
@@ -108,6 +111,11 @@ class CacheShelf:
     def lost(self, cache: SlotCache) -> None:
         """A cache that was taken has been released and will not come back."""
         self._lent = [lent for lent in self._lent if lent.cache is not cache]
+
+    def _own(self, text: Sequence[int], exact: bool) -> list[int]:
+        """How much of `text` each idle cache holds."""
+        limit = len(text) - 1
+        return [min(common_prefix(t, text), limit, c.canonical if exact else c.length) for c, t in self._idle]
 
     def _donor(self, text: Sequence[int], but: SlotCache | None = None) -> tuple[SlotCache | None, int]:
         """The cache, idle or not, that holds the longest beginning of `text` (its last token excepted), and how long.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from functools import partial
-from typing import Any, Sequence
+from typing import Any, Generator, Sequence
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -38,9 +38,8 @@ async def embeddings(body: EmbeddingBody, http: Request) -> Response:
 
 async def _embed(service: Service, body: EmbeddingBody, model: str) -> Response:
     texts = await service.in_thread(_ids, service, body)
-    rows = []
-    for ids in texts:  # one at a time: running streams get their steps in between
-        rows.append(await service.on_engine(partial(_one, ids)))
+    async with service.embedding:  # its context holds one text at a time
+        rows = await _vectors(service, texts)
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(_shortened(row, body.dimensions), body)}
         for i, row in enumerate(rows)
@@ -51,9 +50,20 @@ async def _embed(service: Service, body: EmbeddingBody, model: str) -> Response:
     )
 
 
-def _one(ids: Sequence[int], session: Session) -> NDArray[np.float32]:
-    row: NDArray[np.float32] = session.embed_ids([ids])[0]
-    return row
+async def _vectors(service: Service, texts: list[Sequence[int]]) -> NDArray[np.float32]:
+    """Vectors float32 [n, n_embd], a decode at a time: running streams get their steps in between."""
+    pieces = await service.on_engine(lambda session: session.embed_ids(texts))
+    try:
+        while (found := await service.on_engine(partial(_next, pieces))) is None:
+            pass
+        return found
+    finally:
+        # Wherever it stands, its cells go now; the engine thread alone may touch them.
+        service.worker.call(lambda _: pieces.close())
+
+
+def _next(pieces: Generator[NDArray[np.float32] | None, None, None], _: Session) -> NDArray[np.float32] | None:
+    return next(pieces)
 
 
 def _ids(service: Service, body: EmbeddingBody) -> list[Sequence[int]]:

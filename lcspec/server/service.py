@@ -54,6 +54,7 @@ class Service:
         self.metrics = Metrics(self.capacity)
         self.fingerprint = f"lcspec-{__version__}"
         self.created = int(time.time())
+        self.embedding = asyncio.Lock()
         self.draining = False
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
         self._outbox: Outbox | None = None

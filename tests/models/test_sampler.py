@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import json
+import math
 import re
 from typing import Any
 
@@ -11,7 +12,7 @@ import llama_cpp as ll
 import numpy as np
 import pytest
 
-from lcspec.errors import GrammarError
+from lcspec.errors import GrammarError, SamplingError, UsageError
 from lcspec.llama.grammar import schema_to_gbnf
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
@@ -272,3 +273,39 @@ def test_bad_schemas(schema: str) -> None:
     with pytest.raises(GrammarError, match="schema") as error:
         schema_to_gbnf(schema)
     assert "\n" not in str(error.value)
+
+
+# --- logit bias -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("strategy", ["off", "ngram:min_n=1", "model:p_min=0"])
+def test_a_forbidden_token_never_comes_and_speculation_changes_nothing(
+    tiny_session: Session, strategy: str, temperature: float
+) -> None:
+    prompt = tiny_session.prompt_ids("the cat and the dog and the ")
+    free = answer(tiny_session.engine, request(prompt, "off", 40, sampling=SamplingParams(temperature, seed=3))).ids
+    never = SamplingParams(temperature, seed=3, logit_bias=((free[0], -math.inf), (free[5], -100.0)))
+    found = answer(tiny_session.engine, request(prompt, strategy, 40, sampling=never)).ids
+    assert free[0] not in found and free[5] not in found
+    assert found == answer(tiny_session.engine, request(prompt, "off", 40, sampling=never)).ids
+    always = SamplingParams(temperature, seed=3, logit_bias=((free[0], 100.0),))
+    assert set(answer(tiny_session.engine, request(prompt, strategy, 12, sampling=always)).ids) == {free[0]}
+
+
+def test_when_everything_is_forbidden_the_text_ends(tiny_session: Session) -> None:
+    vocab = tiny_session.model.vocab
+    nothing = tuple((token, -math.inf) for token in range(vocab.n_tokens))
+    for temperature in (0.0, 0.8):
+        sampling = SamplingParams(temperature, logit_bias=nothing)
+        found = answer(tiny_session.engine, request((5, 6), "off", 9, sampling=sampling, ignore_end=False))
+        assert (found.reason, found.ids) == ("stop", [])
+
+
+def test_ids_outside_the_vocabulary_are_refused_before_the_request_waits(tiny_session: Session) -> None:
+    n = tiny_session.model.n_vocab
+    with pytest.raises(SamplingError, match="vocabulary"):
+        tiny_session.engine.submit(request((5,), sampling=SamplingParams(logit_bias=((n, 1.0),))))
+    with pytest.raises(UsageError, match="vocabulary"):
+        tiny_session.engine.submit(request((5, n)))
+    assert not tiny_session.engine.busy

@@ -259,6 +259,11 @@ def test_normalized_and_log_softmax() -> None:
         ("xtc_probability", [0.0, 1.0], [1.1]),
         ("xtc_threshold", [0.0, 1.0], [-0.1]),
         ("seed", [None, 0, SEED_LIMIT - 1], [-1, SEED_LIMIT]),
+        (
+            "logit_bias",
+            [(), ((3, 100.0), (0, -100.0)), ((7, -math.inf),)],
+            [((3, 100.1),), ((3, math.nan),), ((3, math.inf),), ((-1, 1.0),), ((True, 1.0),), ((1, 1.0), (1, 2.0))],
+        ),
     ],
 )
 def test_ranges(name: str, good: list[Any], bad: list[Any]) -> None:
@@ -287,3 +292,10 @@ def test_ranges(name: str, good: list[Any], bad: list[Any]) -> None:
 )
 def test_greedy(params: SamplingParams, greedy: bool, plain: bool) -> None:
     assert (params.greedy, params.plain_greedy) == (greedy, plain)
+
+
+def test_a_token_outside_the_vocabulary_is_named() -> None:
+    params = SamplingParams(logit_bias=((3, 1.0), (300, 1.0)))
+    params.check_vocabulary(301)
+    with pytest.raises(SamplingError, match="token 300 is outside .* 0 to 299"):
+        params.check_vocabulary(300)

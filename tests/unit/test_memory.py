@@ -1,0 +1,99 @@
+"""What a model needs against what the machine has, on real headers and made-up machines."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import gguf
+import numpy as np
+import pytest
+
+from lcspec.config import ModelOptions
+from lcspec.errors import ModelLoadError
+from lcspec.memory import Memory, Need, cell_elements, check_memory, machine_memory, needed, read_memory
+from lcspec.modelfile import read_header
+from tests import tiny_gguf as tiny
+
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny.write_llama(tmp_path_factory.mktemp("m") / "llama.gguf")
+
+
+def test_the_kv_cache_is_what_the_library_allocates(llama: Path) -> None:
+    header = read_header(llama)
+    prefix = f"{header.architecture}.attention."
+    heads, kv = header.metadata[f"{prefix}head_count"], header.metadata[f"{prefix}head_count_kv"]
+    assert isinstance(heads, int) and isinstance(kv, int)
+    per_head = (header.embedding_length or 0) // heads
+    assert cell_elements(header) == 2 * per_head * kv * (header.block_count or 0) > 0
+    need = needed(header, ModelOptions(llama, ctx=1000, slots=3, kv_type="f16"))
+    assert need.kv_cache == 3000 * cell_elements(header) * 2
+    assert need.weights == llama.stat().st_size
+    assert needed(header, ModelOptions(llama, ctx=1000, slots=3, kv_type="q8_0")).kv_cache < need.kv_cache
+
+
+def test_a_figure_for_every_layer(tmp_path: Path, llama: Path) -> None:
+    path = tmp_path / "layers.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    for key, value in tiny.byte_bpe_vocab().metadata().items():
+        tiny._add(writer, key, value)
+    writer.add_block_count(3)
+    writer.add_embedding_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv([2, 0, 1])
+    writer.add_tensor("token_embd.weight", np.zeros((288, 64), dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    assert cell_elements(read_header(path)) == 3 * 2 * 16
+
+
+def test_a_recurrent_state_is_left_to_the_library(tmp_path: Path) -> None:
+    assert cell_elements(read_header(tiny.write_recurrent(tmp_path / "r.gguf"))) == 0
+
+
+def test_only_what_cannot_work_is_refused() -> None:
+    memory = Memory(total=16 * GB, free=6 * GB)
+    assert Need(15 * GB, 1 * GB, 1, 8192).fits(memory)  # the file is mapped: others give way
+    assert Need(1 * GB, 6 * GB, 1, 8192).fits(memory)
+    assert not Need(1 * GB, 7 * GB, 1, 8192).fits(memory)
+    assert not Need(17 * GB, 0, 1, 8192).fits(memory)
+
+
+def test_the_refusal_has_the_numbers_and_says_what_to_do(llama: Path) -> None:
+    options = ModelOptions(llama, ctx=100_000, slots=64)
+    need = needed(read_header(llama), options)
+    assert check_memory(options, memory=Memory(2 * need.kv_cache, 2 * need.kv_cache)) == need
+    with pytest.raises(ModelLoadError, match=r"64 x 100000 tokens.*--slots.*--ctx"):
+        check_memory(options, memory=Memory(need.kv_cache // 2, need.kv_cache // 2))
+
+
+def test_a_draft_model_counts_and_a_missing_one_is_left_to_its_loading(llama: Path, tmp_path: Path) -> None:
+    plenty = Memory(GB * 100, GB * 100)
+    options = ModelOptions(llama, ctx=512)
+    assert check_memory(options, llama, plenty).weights == 2 * check_memory(options, None, plenty).weights
+    assert check_memory(options, tmp_path / "nothing.gguf", plenty) == check_memory(options, None, plenty)
+
+
+def test_this_machine_has_memory_for_a_tiny_model(llama: Path) -> None:
+    memory = machine_memory()
+    assert memory is None or 0 < memory.free <= memory.total
+    check_memory(ModelOptions(llama))
+
+
+def test_linux_s_files_and_a_container_s_limit(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 16000 kB\nMemFree: 10 kB\nMemAvailable: 9000 kB\nSwapFree: 1000 kB\nOdd\n")
+    whole = Memory(17000 * 1024, 10000 * 1024)
+    assert read_memory(meminfo, tmp_path) == whole
+    (tmp_path / "memory.max").write_text("max\n")
+    (tmp_path / "memory.current").write_text("5000\n")
+    (tmp_path / "memory.stat").write_text("anon 4000\ninactive_file 600\nactive_file 300\n")
+    assert read_memory(meminfo, tmp_path) == whole
+    (tmp_path / "memory.max").write_text("8000\n")
+    assert read_memory(meminfo, tmp_path) == Memory(8000, 3900)
+    assert read_memory(tmp_path / "nowhere", tmp_path) is None
