@@ -9,7 +9,7 @@ from lcspec.config import DrafterSpec, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
 from lcspec.server.errors import ApiError, invalid
-from lcspec.server.schemas import Sampling, Speculation, Strict
+from lcspec.server.schemas import Echoed, Sampling, Speculation, Strict
 from lcspec.server.settings import ServerSettings
 from lcspec.session import parse_speculation
 
@@ -42,7 +42,7 @@ def refuse_unknown(body: Strict, settings: ServerSettings, where: str = "") -> N
     Raises:
         ApiError: 400, naming the first one.
     """
-    if settings.ignore_unknown:
+    if settings.ignore_unknown or isinstance(body, Echoed):
         return
     for name in body.model_extra or {}:
         shown = f"{where}{name}"[:200]

@@ -19,6 +19,11 @@ class Strict(BaseModel):
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
 
 
+class Echoed(Strict):
+    """A part of the conversation. Clients send back what they were sent, with whatever their library adds to it, so
+    what is not known here is ignored."""
+
+
 class Speculation(Strict):
     """How to speculate for this request; what is left out is as the server was started."""
 

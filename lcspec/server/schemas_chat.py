@@ -6,12 +6,12 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Generating, Strict
+from lcspec.server.schemas import INT32, Echoed, Generating, Strict
 
 Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
 
 
-class ContentPart(Strict):
+class ContentPart(Echoed):
     """A part of a message; only text can be read here."""
 
     type: str
@@ -19,14 +19,14 @@ class ContentPart(Strict):
     refusal: str | None = None
 
 
-class FunctionCall(Strict):
+class FunctionCall(Echoed):
     """A function's name and its arguments as JSON text."""
 
     name: str
     arguments: str
 
 
-class ToolCall(Strict):
+class ToolCall(Echoed):
     """A call the assistant made earlier."""
 
     id: str | None = None
@@ -34,7 +34,7 @@ class ToolCall(Strict):
     function: FunctionCall
 
 
-class Message(Strict):
+class Message(Echoed):
     """A message of the conversation."""
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]

@@ -6,18 +6,18 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Prediction, Sampling, Speculation, Strict
+from lcspec.server.schemas import INT32, Echoed, Prediction, Sampling, Speculation, Strict
 from lcspec.server.schemas_chat import Name
 
 
-class InputPart(Strict):
+class InputPart(Echoed):
     """A part of a message; only text can be read here."""
 
     type: str
     text: str | None = None
 
 
-class Item(Strict):
+class Item(Echoed):
     """An item of the input: a message, a call the model made, or what a call gave back."""
 
     type: str | None = None

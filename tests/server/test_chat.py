@@ -8,6 +8,7 @@ import math
 import httpx
 import openai
 import pytest
+from openai.types.chat import ChatCompletion
 
 from tests.server.running import CHAT, HELLO, MODEL
 
@@ -147,10 +148,14 @@ def test_logprobs_of_every_token(client: openai.OpenAI) -> None:
 
 @pytest.mark.parametrize("drafters", ["ngram", "model", "auto"])
 def test_drafted_tokens_have_the_log_probabilities_of_plain_decoding(client: openai.OpenAI, drafters: str) -> None:
-    asked = {"model": MODEL, "messages": HELLO, "max_tokens": 40, "temperature": 0, "logprobs": True}
-    plain = client.chat.completions.create(**asked, extra_body={"speculation": {"off": True, "exact": True}})
-    fast = client.chat.completions.create(**asked, extra_body={"speculation": {"drafters": drafters, "exact": True}})
-    assert plain.model_extra["timings"]["draft_n"] == 0
+    asked = {"model": MODEL, "messages": HELLO, "max_tokens": 80, "temperature": 0, "logprobs": True, "top_logprobs": 3}
+
+    def say(**speculation: object) -> ChatCompletion:
+        body = {"ignore_eos": True, "speculation": {"exact": True, **speculation}}
+        return client.chat.completions.create(**asked, extra_body=body)  # type: ignore[call-overload,no-any-return]
+
+    plain, fast = say(off=True), say(drafters=drafters)
+    assert plain.model_extra and fast.model_extra and plain.model_extra["timings"]["draft_n"] == 0
     if drafters != "auto":
         assert fast.model_extra["timings"]["by_drafter"][drafters]["accepted"] > 0
     assert fast.choices[0].logprobs == plain.choices[0].logprobs
@@ -193,7 +198,7 @@ def test_a_wrong_prediction_changes_nothing_and_is_counted(client: openai.OpenAI
     plain = client.chat.completions.create(**asked, extra_body={"speculation": {"off": True}})
     got = client.chat.completions.create(
         **asked,
-        prediction={"type": "content", "content": "12345 67890 nothing of this will come"},
+        prediction={"type": "content", "content": (plain.choices[0].message.content or "")[:12] + " 12345 67890"},
         extra_body={"speculation": {"drafters": "prediction"}},
     )
     assert got.choices[0].message.content == plain.choices[0].message.content

@@ -77,7 +77,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         "response_format.json_schema.schema",
         None,
     ),
-    "a grammar that is none": (CHAT, {"messages": HELLO, "grammar": "root ::="}, 400, None, None),
+    "a grammar that is none": (CHAT, {"messages": HELLO, "grammar": "root ::= nowhere"}, 400, None, None),
     "a deep grammar": (CHAT, {"messages": HELLO, "grammar": "root ::= " + "(" * 9000}, 400, "grammar", None),
     "a bias for no token": (CHAT, {"messages": HELLO, "logit_bias": {"99999999": 1}}, 400, "logit_bias", None),
     "an unknown drafter": (CHAT, {"messages": HELLO, "speculation": {"drafters": "magic"}}, 400, None, None),
@@ -134,7 +134,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         "chat_template_kwargs",
         None,
     ),
-    "a lone surrogate": (CHAT, {"messages": HELLO, "metadata": {"a": 1}, "stop": "\ud800"}, 400, None, None),
+    "a lone surrogate": (CHAT, {"messages": [{"role": "user", "content": "\ud800"}]}, 400, None, None),
     "a path that does not exist": ("/v1/nothing", {}, 404, None, None),
 }
 
