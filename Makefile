@@ -12,6 +12,7 @@ demo: setup
 test: setup-test lint
 	$(BIN)/python -m pytest tests/unit
 	$(BIN)/python -m pytest tests/models
+	$(BIN)/python -m pytest tests/server
 
 lint: setup-test
 	$(BIN)/ruff check lcspec scripts tests

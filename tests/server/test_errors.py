@@ -14,8 +14,8 @@ import pytest
 
 from lcspec.errors import UsageError
 from lcspec.server.auth import read_keys
-from lcspec.server.lifecycle import Background
-from tests.server.running import HELLO, MODEL, background, service_of
+from tests.server.leaks import wait_idle
+from tests.server.running import HELLO, MODEL, background
 
 CHAT = "/v1/chat/completions"
 LONG = "word " * 3000
@@ -225,14 +225,6 @@ def test_a_full_queue_says_when_to_come_back(tiny_model: Path) -> None:
                 assert http.get("/health").json()["waiting"] == 1
             wait_idle(server)
             assert http.post(CHAT, json={"messages": HELLO, "max_tokens": 1}).status_code == 200
-
-
-def wait_idle(server: Background, seconds: float = 60.0) -> None:
-    """Until no request is at hand."""
-    end = time.monotonic() + seconds
-    while service_of(server).capacity.at_hand:
-        assert time.monotonic() < end, "requests are still at hand"
-        time.sleep(0.01)
 
 
 def test_keys(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -28,16 +28,16 @@ OPEN = {"top_k": 0, "min_p": 0.0, "ignore_eos": True}
 
 
 def say(client: openai.OpenAI, prompt: str, temperature: float, **speculation: Any) -> Any:
-    """One request, with the most probable tokens."""
+    """One request, with log-probabilities."""
     return client.chat.completions.create(
         model=MODEL,
         messages=[{"role": "user", "content": prompt}],
         seed=SEED,
         temperature=temperature,
         top_p=1,
-        max_tokens=60,
+        max_tokens=48,
         logprobs=True,
-        top_logprobs=20,
+        top_logprobs=3,
         extra_body={**OPEN, "speculation": speculation},
     )
 
@@ -76,25 +76,19 @@ def check_same(client: openai.OpenAI, a: Any, b: Any, temperature: float) -> Non
     if i is None:
         assert a.choices[0].message.content == b.choices[0].message.content
         return
-    values = {top.token: top.logprob for top in left[i].top_logprobs}
-    assert right[i].token in values, "the texts part at a token that was not among the 20 most probable ones"
-    mine, other = (
-        score(client, a, i, left[i].token, values, temperature),
-        score(client, a, i, right[i].token, values, temperature),
-    )
-    assert abs(mine - other) < TIE
+    # One is ahead by a little in the one run and behind by a little in the other, so the winners' scores are close.
+    assert abs(score(client, a, i, temperature) - score(client, b, i, temperature)) < TIE
 
 
-def score(
-    client: openai.OpenAI, answer: Any, i: int, token: str, values: dict[str, float], temperature: float
-) -> float:
-    """What decides the choice of the i-th token: its log-probability and the noise of the position."""
+def score(client: openai.OpenAI, answer: Any, i: int, temperature: float) -> float:
+    """What decided for the i-th token: its log-probability and the noise of its position."""
+    chosen = answer.choices[0].logprobs.content[i]
     if temperature == 0:
-        return values[token]
-    got = client.post("/../tokenize", body={"content": token, "parse_special": True}, cast_to=dict[str, Any])
+        return float(chosen.logprob)
+    got = client.post("/../tokenize", body={"content": chosen.token}, cast_to=dict[str, Any])
     (number,) = got["tokens"]
     noise = float(gumbel_noise(SEED, answer.usage.prompt_tokens + i, [number])[0])
-    return values[token] / temperature + noise
+    return float(chosen.logprob) / temperature + noise
 
 
 @pytest.mark.parametrize("temperature", [0.0, TEMPERATURE])
@@ -113,7 +107,7 @@ def test_alone_and_among_others_with_and_without(client: openai.OpenAI, prompt: 
 
 @pytest.mark.parametrize("temperature", [0.0, TEMPERATURE])
 def test_exact_requests_are_the_same_to_the_bit(client: openai.OpenAI, temperature: float) -> None:
-    for prompt in PROMPTS[:2]:
+    for prompt in PROMPTS[:1]:
         alone = say(client, prompt, temperature, off=True, exact=True)
         for other in (
             say(client, prompt, temperature, exact=True),
