@@ -43,14 +43,14 @@ def key_of(tree: TokenTree, node: int) -> Key:
     of them is right much less often than where it was asked alone.
     """
     source, rivals = tree.sources[node], 0
-    siblings = tree.children(tree.parents[node])
+    siblings = tree.child_map(tree.parents[node])
     if len(siblings) > 1:
-        for sibling in siblings:
+        for sibling in siblings.values():
             rivals |= tree.sources[sibling]
         rivals &= ~source
-    prob = tree.probs[node]
+    prob, depth = tree.probs[node], tree.depths[node]
     bin_ = PROB_BINS - 1 if prob >= 1.0 else int(prob * PROB_BINS)
-    return (source, rivals, tree.features[node], min(tree.depths[node], MAX_DEPTH_CELL), bin_)
+    return (source, rivals, tree.features[node], depth if depth < MAX_DEPTH_CELL else MAX_DEPTH_CELL, bin_)
 
 
 def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
@@ -80,11 +80,16 @@ class Offsets:
         self.by_source[source] = max(-OFFSET_LIMIT, min(OFFSET_LIMIT, value))
 
 
+# No tree has been estimated since the latest lesson.
+UNKNOWN: tuple[TokenTree | None, int, Offsets | None, list[float]] = (None, 0, None, [])
+
+
 @dataclass
 class Acceptance:
     """Calibrated acceptance, shared by all requests of an engine and saved per target/drafter pair."""
 
     cells: dict[Key, tuple[float, float]] = field(default_factory=dict)  # (hits, observations), both forgetting
+    _latest: tuple[TokenTree | None, int, Offsets | None, list[float]] = field(default=UNKNOWN, repr=False)
 
     def estimate(self, tree: TokenTree, node: int, offsets: Offsets) -> float:
         """P(node is accepted, given its parent was)."""
@@ -106,17 +111,28 @@ class Acceptance:
         return p
 
     def path_probs(self, tree: TokenTree, offsets: Offsets) -> list[float]:
-        """P(v) of every node: the product of the estimates along its path."""
-        reach = [1.0] * len(tree)
-        for node in range(1, len(tree)):
-            reach[node] = reach[tree.parents[node]] * self.estimate(tree, node, offsets)
-        return reach
+        """P(v) of every node: the product of the estimates along its path.
+
+        Asked several times a step about one tree, which only grows: the latest answer is kept until something is
+        learned.
+        """
+        n = len(tree.tokens)
+        if n == 1:
+            return [1.0]
+        known, size, mine, reach = self._latest
+        if known is not tree or size != n or mine is not offsets:
+            reach, parents, probs = [1.0] * n, tree.parents, tree.probs
+            for node in range(1, n):
+                reach[node] = reach[parents[node]] * self._estimate(key_of(tree, node), probs[node], offsets)
+            self._latest = tree, n, offsets, reach
+        return list(reach)
 
     def observe(self, tree: TokenTree, tokens: Sequence[int], offsets: Offsets, only: int = -1) -> None:
         """Learn from a step: `tree` as drafted (before any cutting), `tokens` as emitted.
 
         `only`: a mask of drafters; nodes that none of them proposed or rivalled are left out.
         """
+        self._latest = UNKNOWN
         for node, hit in tested(tree, tokens):
             key = key_of(tree, node)
             if not (key[0] | key[1]) & only and only != -1:

@@ -128,8 +128,10 @@ class AutoPlanner:
         # Tokens emitted, and those that plain decoding would have emitted in the same time; both forgetting.
         self._emitted = 0.0
         self._plain = 0.0
-        # The step at hand: slots, seconds of its narrowest decode, tokens and drafting seconds so far.
+        # The step at hand: decoding slots, those of them planned for, seconds of a decode without drafts, tokens and
+        # drafting seconds so far.
         self._slots = 1
+        self._planned = 1
         self._narrowest = 0.0
         self._tokens = 0
         self._drafting = 0.0
@@ -167,11 +169,13 @@ class AutoPlanner:
                     free = before if free is None and tree is not before else free
         return Proposal(slot, tree, limits, time.perf_counter() - start, free=free)
 
-    def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
+    def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Keep the n most probable nodes of all slots together, n by expected tokens and seconds."""
         self._costs = self._table(context, proposals[0].limits.widths)
-        slots = self._slots = len(proposals)
-        self._narrowest = self._costs[base][0] if base in self._costs else 0.0
+        # Streams that draft nothing lose as much by a longer step as the others.
+        slots = self._slots = max(streams, len(proposals))
+        self._planned = len(proposals)
+        self._narrowest = self._costs[min(slots, base)][0] if base in self._costs else 0.0
         self._tokens, self._drafting = 0, 0.0
         # The width is shared, so the room of the step is what any one slot may still take.
         room = max((p.limits.nodes for p in proposals), default=0)
@@ -261,6 +265,7 @@ class AutoPlanner:
             self._tables.clear()
             self._table_age = 0
         if self._tokens and self._narrowest:
+            self._tokens += self._slots - self._planned
             plain = self._slots * (seconds + self._drafting) / self._narrowest
             keep = max(0.0, 1.0 - plain / RATE_MEMORY)
             self._emitted = self._emitted * keep + self._tokens
@@ -340,10 +345,11 @@ class AutoPlanner:
 
     def _price(self, free: Sequence[float], base: int) -> float:
         """Tokens that a second is worth: the long-run rate, or what the free drafters promise until it is known."""
-        slots, narrowest = float(min(self._slots, base)), self._costs[base][0]
+        slots = min(self._slots, base)
+        narrowest = self._costs[slots][0]
         if self.speedup is not None:
             return self.speedup * slots / narrowest
-        best, tokens = slots / narrowest, slots
+        best, tokens = slots / narrowest, float(slots)
         for n, p in enumerate(free, start=base + 1):
             tokens += p
             if n in self._costs:

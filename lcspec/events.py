@@ -4,7 +4,7 @@ Finished or Failed."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Union
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
 
 from lcspec.errors import LcspecError
 from lcspec.text import Piece
@@ -14,8 +14,7 @@ if TYPE_CHECKING:
     from lcspec.planner import Plan
 
 
-@dataclass(frozen=True)
-class TokenInfo:
+class TokenInfo(NamedTuple):
     """One emitted token: its id, who drafted it (None: the target's own), and the target's log-probability of it.
 
     `logprob` is log softmax of the target's raw logits; `top` the most probable (id, logprob) pairs, both only
@@ -47,8 +46,7 @@ class Prefill:
     total: int
 
 
-@dataclass(frozen=True)
-class Tokens:
+class Tokens(NamedTuple):
     """Newly emitted tokens, and the text that became safe to show (it may lag behind the tokens)."""
 
     request: int
@@ -61,8 +59,7 @@ class Tokens:
         return "".join(p.text for p in self.pieces)
 
 
-@dataclass(frozen=True)
-class StepStats:
+class StepStats(NamedTuple):
     """One decode step of one request.
 
     `width` counts all tokens of the batch without padding; seconds are those of the whole step, which all running

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
 
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.tree import TokenTree
@@ -13,8 +13,7 @@ if TYPE_CHECKING:
     from lcspec.slot import Slot
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What a step can take for one slot: drafted nodes, their depth, leaves of the tree.
 
     `widths`: the step must be one of these many tokens wide (padding included); None means any.
@@ -26,7 +25,10 @@ class Limits:
     widths: frozenset[int] | None = None
 
 
-@dataclass
+NOTHING = Limits(0, 0, 1)
+
+
+@dataclass(slots=True)
 class Proposal:
     """What the drafters of one slot said this step, and what was kept of it.
 
@@ -41,7 +43,7 @@ class Proposal:
     free: TokenTree | None = None
 
 
-@dataclass
+@dataclass(slots=True)
 class Plan:
     """The outcome of a step's planning.
 
@@ -64,8 +66,12 @@ class Planner(Protocol):
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """Ask the slot's drafters; `others` is the width the other slots need anyway."""
 
-    def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
-        """Set `kept` of every proposal. `base`: width without any drafted node; `context`: mean context length."""
+    def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
+        """Set `kept` of every proposal.
+
+        `base`: width without any drafted node; `context`: mean context length; `streams`: slots that decode in this
+        step, also those without a proposal (0: there are no others).
+        """
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """A slot emitted `tokens` after its proposal."""
@@ -94,7 +100,7 @@ class FixedPlanner:
             ask(slot, drafter, Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter)), tree)
         return Proposal(slot, tree, limits, time.perf_counter() - start)
 
-    def select(self, proposals: Sequence[Proposal], base: int, context: int) -> Plan:
+    def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Cut every tree to what the step can take."""
         for p in proposals:
             wanted = p.slot.request.speculation.max_draft

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Sequence
 from lcspec.exact import PROMPT_BLOCK
 from lcspec.llama import Branching, common_prefix
 from lcspec.pace import Pace
-from lcspec.planner import Limits, Plan, Planner, Proposal
+from lcspec.planner import NOTHING, Limits, Plan, Planner, Proposal
 from lcspec.slot import Slot
 from lcspec.tree import TokenTree
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SHORT = 32
 
 
-@dataclass
+@dataclass(slots=True)
 class Staged:
     """A slot's part of the batch being built. Without a proposal: a prompt chunk that does not reach the end."""
 
@@ -53,14 +53,15 @@ class Scheduler:
         work = self._bare()
         base = sum(w.length - w.slot.cache.length for w in work)
         drafting = [w for w in work if w.decodes and w.slot.drafters]  # the others keep their bare tree
-        for planner in (engine.fixed, engine.auto):
+        for planner in (engine.fixed, engine.auto) if drafting else ():
             mine = [w for w in drafting if planner is self.planner_of(w.slot)]
             if planner is None or not mine:
                 continue
             for w in mine:
                 w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
             context = sum(len(w.slot.tokens) for w in mine) // len(mine)
-            plan = planner.select([w.proposal for w in mine if w.proposal], base, context)
+            streams = sum(w.decodes for w in work)
+            plan = planner.select([w.proposal for w in mine if w.proposal], base, context, streams)
         if len(drafting) > 1:
             self._share(drafting, base)
         if exact is not None:
@@ -109,7 +110,8 @@ class Scheduler:
     def _bare(self) -> list[Staged]:
         """Everybody's part without drafts: pending tokens first, then what prompts may take beside them."""
         engine = self.engine
-        ready, reading = [], []
+        ready: list[Slot] = []
+        reading: list[Slot] = []
         wanted: dict[int, int] = {}  # slot -> tokens another slot waits for
         for slot in engine.running:
             if slot.follows is not None:
@@ -177,7 +179,7 @@ class Scheduler:
 def _whole(slot: Slot) -> Staged:
     """Everything that is not in the cache yet, up to the pending token, whose row is wanted."""
     bare = TokenTree.root(slot.tokens[-1])
-    return Staged(slot, len(slot.tokens), Proposal(slot, bare, Limits(0, 0, 1), kept=bare))
+    return Staged(slot, len(slot.tokens), Proposal(slot, bare, NOTHING, kept=bare))
 
 
 def shares(wants: Sequence[int], total: int) -> list[int]:

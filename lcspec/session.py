@@ -95,7 +95,7 @@ class Session:
         raise AssertionError("the last piece is the answer")
 
     def embed_in_pieces(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.float32], list[int]] | None]:
-        """`embed` for a thread that has other things to do: yields None after every decode, then the answer."""
+        """`embed` for a thread that has other things to do: yields None between two decodes, then the answer."""
         ids = [self.model.vocab.tokenize(text) for text in texts]
         for vectors in self.embed_ids(ids):
             yield None if vectors is None else (vectors, [len(i) for i in ids])
@@ -111,10 +111,10 @@ class Session:
         embedder.check(ids)
         for tokens in ids:
             for row in embedder.embed(tokens):
-                if row is None:
-                    yield None
-                else:
+                if row is not None:
                     rows.append(row)
+                if len(rows) < len(ids):
+                    yield None
         yield embedder.stack(rows)
 
     def close(self) -> None:

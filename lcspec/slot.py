@@ -199,6 +199,8 @@ class Slot:
         stats.drafted += tree.n_drafted
         stats.accepted += len(accepted)
         stats.widths[len(tree)] = stats.widths.get(len(tree), 0) + 1
+        if len(tree) == 1:
+            return 0
         taken = set(accepted)
         for node in range(1, len(tree)):
             depth = tree.depths[node] - 1

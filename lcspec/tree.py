@@ -16,7 +16,7 @@ Pure numpy; nothing here knows llama.cpp. The idea of verifying a tree in one pa
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterable, NamedTuple, Sequence
+from typing import Iterable, Mapping, NamedTuple, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,7 +49,7 @@ class Trial(NamedTuple):
     draft: Distribution | None
 
 
-@dataclass
+@dataclass(slots=True)
 class TokenTree:
     """A growable token tree.
 
@@ -139,6 +139,10 @@ class TokenTree:
         """Children of `node` in the order they were added."""
         return list(self._children[node].values())
 
+    def child_map(self, node: int) -> Mapping[int, int]:
+        """Token -> child of `node`; a view, for loops that ask often."""
+        return self._children[node]
+
     def child(self, node: int, token: int) -> int | None:
         """The child of `node` that carries `token`, if there is one."""
         return self._children[node].get(int(token))
@@ -172,6 +176,8 @@ class TokenTree:
         The likeliest path first means that, when it wins, its cells lie in the cache in text order, which
         keeps attention sums bit-identical to those of plain decoding.
         """
+        if len(self) == 1:
+            return [0]
         spine = [0]
         while kids := self._children[spine[-1]]:
             spine.append(max(kids.values(), key=lambda c: (self.probs[c], -c)))

@@ -13,7 +13,6 @@ Numpy only. A verifier sees the target through `Target`, row by row and only alo
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
 from typing import Callable, NamedTuple, Protocol
 
 import numpy as np
@@ -44,8 +43,7 @@ class Target(Protocol):
         """Advance past an emitted token; True when it ends the text."""
 
 
-@dataclass(frozen=True)
-class Verdict:
+class Verdict(NamedTuple):
     """What a verification found.
 
     Attributes:

@@ -1,7 +1,9 @@
 """Is the text the same with speculation on and off? Many prompts, several quantizations, chains and trees.
 
-With `--exact` every strategy must give identical token ids. Without it, texts may part where the two best tokens are
-nearly tied; every such place is shown with both logits. Prompts are JSON lines with `turns` (see `lcspec bench`).
+With `--exact` every strategy must give identical token ids, also when drafters are switched in mid answer, when the
+prompt's beginning comes from another request's cache, and when prompts are evaluated in other chunks. Without it,
+texts may part where the two best tokens are nearly tied; every such place is shown with both logits. Prompts are JSON
+lines with `turns` (see `lcspec bench`).
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from __future__ import annotations
 import json
 import sys
 import tempfile
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,14 @@ STRATEGIES = {
 }
 
 
+SWITCHED, SHARED, CHUNKED = "switched", "shared prefix", "other chunks"
+# Tokens between two switches, and what is switched to in turn.
+SWITCH_EVERY = 15
+SWITCH_TO = ("auto", "", "model", "ngram:nodes=10:branch=3")
+CHUNK = 48
+OTHER_ENDING = " And now something else entirely, which nobody had asked for."
+
+
 @dataclass
 class Tally:
     """What was found for one strategy."""
@@ -55,14 +65,39 @@ def generate(
     session: Session, prompt: tuple[int, ...], params: SpeculationParams, n: int, seed: int, temp: float
 ) -> list[TokenInfo]:
     """One text with its two best log-probabilities per token."""
-    request = Request(
-        prompt, SamplingParams(temperature=temp, seed=seed), params, max_tokens=n, logprobs=2, ignore_end=True
-    )
     out: list[TokenInfo] = []
-    for event in session.engine.run(request):
+    for event in session.engine.run(request(prompt, params, n, seed, temp)):
         if isinstance(event, Tokens):
             out += event.tokens
     return out
+
+
+def request(prompt: tuple[int, ...], params: SpeculationParams, n: int, seed: int, temp: float) -> Request:
+    """What every run asks for."""
+    sampling = SamplingParams(temperature=temp, seed=seed)
+    return Request(prompt, sampling, params, max_tokens=n, logprobs=2, ignore_end=True)
+
+
+def switched(
+    session: Session, prompt: tuple[int, ...], exact: bool, has_draft: bool, n: int, seed: int, temp: float
+) -> list[TokenInfo]:
+    """One text during which the drafters change again and again."""
+    engine, out, turn = session.engine, list[TokenInfo](), 0
+    number = engine.submit(request(prompt, speculation("ngram", exact, False), n, seed, temp))
+    while engine.busy:
+        out += [info for event in engine.step() if isinstance(event, Tokens) for info in event.tokens]
+        if engine.running and len(out) // SWITCH_EVERY > turn:
+            turn = len(out) // SWITCH_EVERY
+            name = SWITCH_TO[turn % len(SWITCH_TO)]
+            engine.switch(number, speculation(name if has_draft or name != "model" else "suffix", exact, has_draft))
+    return out
+
+
+def shared(session: Session, prompt: tuple[int, ...], exact: bool, n: int, seed: int, temp: float) -> list[TokenInfo]:
+    """One text whose prompt begins with what another request has left in the cache."""
+    other = prompt[: len(prompt) // 2] + session.prompt_ids(OTHER_ENDING)
+    generate(session, other, speculation("", exact, False), 8, seed, temp)
+    return generate(session, prompt, speculation("ngram", exact, False), n, seed, temp)
 
 
 def compare(plain: list[TokenInfo], other: list[TokenInfo], name: str, tally: Tally, session: Session) -> None:
@@ -121,9 +156,9 @@ def main(
             path = Path(folder) / f"target-{quant}.gguf"
             quantize(pair.target, path, quant)
             options = ModelOptions(path, ctx=prompt_tokens + n_tokens + 64, threads=threads)
-            with open_session(options, pair.draft) as session:
+            with open_session(options, pair.draft) as session, open_session(replace(options, batch=CHUNK)) as chunked:
                 for temp in map(float, temperatures.split(",")):
-                    tallies = {name: Tally() for name in STRATEGIES}
+                    tallies = {name: Tally() for name in (*STRATEGIES, SWITCHED, SHARED, CHUNKED)}
                     for seed, (name, text) in enumerate(rows):
                         ids = session.prompt_ids(text)[:prompt_tokens]
                         plain = generate(session, ids, speculation("", exact, False), n_tokens, seed, temp)
@@ -131,10 +166,18 @@ def main(
                             params = speculation(spec, exact, pair.draft is not None)
                             other = generate(session, ids, params, n_tokens, seed, temp)
                             compare(plain, other, name, tallies[strategy], session)
+                        has_draft = pair.draft is not None
+                        other = switched(session, ids, exact, has_draft, n_tokens, seed, temp)
+                        compare(plain, other, name, tallies[SWITCHED], session)
+                        other = shared(session, ids, exact, n_tokens, seed, temp)
+                        compare(plain, other, name, tallies[SHARED], session)
+                        ngram = speculation("ngram", exact, False)
+                        other = generate(chunked, ids, ngram, n_tokens, seed, temp)
+                        compare(plain, other, name, tallies[CHUNKED], session)
                     for strategy, tally in tallies.items():
                         gaps = [gap for *_, gap in tally.near_ties]
                         click.echo(
-                            f"{quant:7} temperature {temp:g}  {strategy:12} identical {tally.same}/{tally.prompts}"
+                            f"{quant:7} temperature {temp:g}  {strategy:13} identical {tally.same}/{tally.prompts}"
                             + (f"  largest gap {max(gaps):.3f}" if gaps else "")
                         )
                         for name, place, what, gap in tally.near_ties[:3]:

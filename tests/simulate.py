@@ -189,12 +189,15 @@ def run(
     limits: Limits | None = None,
     noise: float = 0.03,
     seed: int = 0,
+    together: bool = False,
 ) -> Outcome:
-    """Decode until every slot has `tokens` more; the machine's times scatter by `noise`."""
+    """Decode until every slot (`together`: the first) has `tokens` more; the machine's times scatter by `noise`."""
     rng = random.Random(seed)
     out = Outcome()
     ends = {s.id: len(s.tokens) + tokens for s in slots}
     while running := [s for s in slots if len(s.tokens) < ends[s.id]]:
+        if together and len(running) < len(slots):
+            break
         base = len(running)
         began = clock.now
         room = limits or Limits(len(relative) - base, 64, 32)

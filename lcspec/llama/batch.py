@@ -75,7 +75,10 @@ class Batch:
         self._pos[i] = pos
         k = len(seq_ids)
         self._n_seq_id[i] = k
-        self._seq_id[i, :k] = seq_ids
+        if k == 1:
+            self._seq_id[i, 0] = seq_ids[0]
+        else:
+            self._seq_id[i, :k] = seq_ids
         self._logits[i] = logits
         self.n = i + 1
         if not logits:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
 from lcspec.llama.batch import Batch
-from lcspec.llama.lib import C, error_reason, last_errors
+from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
 from lcspec.llama.threads import default_threads
 
@@ -113,7 +113,7 @@ class Context:
     def logits(self) -> NDArray[np.float32]:
         """Logits of the last decode, float32 [n_outputs, n_vocab]; a view, valid until the next decode."""
         # The library keeps one buffer as long as it is large enough, so the view over it is kept as well.
-        address = ctypes.cast(C.llama_get_logits(self.handle), ctypes.c_void_p).value or 0
+        address = logits_address(self.handle) or 0
         if address != self._logits_at or self._n_outputs > len(self._logits):
             self._logits = _rows(address, max(1, self._n_outputs), self.model.n_vocab)
             self._logits_at = address

@@ -15,9 +15,13 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 import llama_cpp as C
 
-__all__ = ["C", "ERROR_LEVEL", "init", "last_errors", "log_to_stderr", "version"]
+__all__ = ["C", "ERROR_LEVEL", "init", "last_errors", "log_to_stderr", "logits_address", "version"]
 
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
+
+# The binding's own returns a typed pointer, whose conversion to a number costs more than all else between two decodes.
+_ADDRESS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
+logits_address = _ADDRESS(ctypes.cast(C.llama_get_logits, ctypes.c_void_p).value or 0)
 
 _recent: collections.deque[str] = collections.deque(maxlen=40)
 _echo = bool(os.environ.get("LCSPEC_LLAMA_LOG"))

@@ -9,6 +9,7 @@ from enum import Enum
 
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
+from lcspec.llama import hugepages
 from lcspec.llama.lib import C, error_reason, init
 from lcspec.llama.vocab import Vocab
 from lcspec.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
@@ -136,15 +137,23 @@ def _auto_layers(header: ModelHeader, offload: bool) -> list[int]:
     return [-1, n * 3 // 4, n // 2, n // 4, 0]
 
 
+# Progress reports on which huge pages are asked for.
+HUGE_PAGE_REPORTS = 4
+
+
 def _load_once(options: ModelOptions, layers: int, progress: Progress | None) -> tuple[ctypes.c_void_p | None, str]:
     params = C.llama_model_default_params()
     params.n_gpu_layers = layers
     params.use_extra_bufts = options.repack
-    stopped = False
+    stopped, reports = False, 0
 
     @C.llama_progress_callback  # type: ignore[untyped-decorator]
     def on_progress(fraction: float, _user: object) -> bool:
-        nonlocal stopped
+        nonlocal stopped, reports
+        # The buffers exist now and are still empty; a model with several of them reports a few times before the last.
+        reports += 1
+        if reports <= HUGE_PAGE_REPORTS:
+            hugepages.ask()
         # An exception must not cross the C frame; KeyboardInterrupt here means "stop loading".
         try:
             stopped = progress is not None and progress(float(fraction)) is False

@@ -131,6 +131,10 @@ class SlotCache:
             path: accepted nodes in order, node 0 not included; nodes never placed are ignored.
             keep: keep only the first `keep` of them (the rest will be decoded again).
         """
+        if len(self._sets) == 1:  # plain decoding: nothing to cut, nothing to copy
+            self.length = self._base + 1
+            self._sets, self._reach = [], {}
+            return
         placed = [node for node in path if node < len(self._sets)]
         placed = placed[: len(placed) if keep is None else keep]
         ctx, base = self.context, self._base

@@ -82,7 +82,12 @@ class Vocab:
 
     def is_end(self, token: int) -> bool:
         """Whether `token` ends a generation (EOS, end of turn, ...)."""
-        return bool(self.end_mask[token])
+        return token in self.end_tokens
+
+    @cached_property
+    def end_tokens(self) -> frozenset[int]:
+        """Ids of the tokens that end a generation."""
+        return frozenset(np.flatnonzero(self.end_mask).tolist())
 
     @cached_property
     def end_mask(self) -> NDArray[np.bool_]:

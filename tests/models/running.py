@@ -101,7 +101,7 @@ def answer(engine: Engine, wanted: Request) -> Answer:
 def side_by_side(engine: Engine, wanted: Iterable[Request]) -> list[Answer]:
     """Run requests together, to their ends."""
     found = {engine.submit(w): Answer() for w in wanted}
-    while engine.waiting or engine.running:
+    while engine.busy:
         for event in engine.step():
             if isinstance(event, Failed):
                 found[event.request].error = event.error

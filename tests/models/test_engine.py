@@ -165,8 +165,8 @@ def test_cancelling_what_waits_or_is_unknown(engine: Engine, prompt: tuple[int, 
     first, second = engine.submit(request(prompt, n=8)), engine.submit(request(prompt, n=8))
     engine.cancel(second)
     engine.cancel(12345)
-    finished = [e.request for _ in range(40) for e in engine.step() if isinstance(e, Finished)]
-    assert finished == [first]
+    finished = [(e.request, e.reason) for _ in range(40) for e in engine.step() if isinstance(e, Finished)]
+    assert finished == [(second, "cancelled"), (first, "length")]
     assert engine.step() == []
 
 

@@ -197,8 +197,8 @@ def test_full_slots_beside_idle_caches_always_find_room(llama: Path) -> None:
 
 @pytest.mark.parametrize("strategy", ["ngram:min_n=1", "model:p_min=0:branch=2", "auto"])
 def test_the_context_ends_where_it_ends_also_with_drafts(four: Session, engine: Engine, strategy: str) -> None:
-    prompts = [four.prompt_ids(text * 7)[:-3] for text in (STORY[:60], QUESTION)]
-    assert all(400 < len(p) < 512 for p in prompts)
+    prompts = [(four.prompt_ids(text * 20))[:440] for text in (STORY, QUESTION)]
+    assert all(len(p) == 440 for p in prompts)
     found = side_by_side(engine, [request(p, strategy, None) for p in prompts])
     plain = side_by_side(engine, [request(p, "off", None) for p in prompts])
     for p, ours, theirs in zip(prompts, found, plain):
@@ -210,8 +210,8 @@ def test_the_context_ends_where_it_ends_also_with_drafts(four: Session, engine: 
 
 
 def test_a_short_prompt_beside_a_long_one_starts_within_a_few_steps(four: Session, engine: Engine) -> None:
-    long, short = four.prompt_ids(STORY * 5), four.prompt_ids(QUESTION)
-    assert len(long) > 400 and len(short) < 64
+    long, short = four.prompt_ids(STORY * 20)[:490], four.prompt_ids(QUESTION)
+    assert len(long) == 490 and len(short) < 64
     first, second = engine.submit(request(long, "off", 4)), engine.submit(request(short, "off", 4))
     seen: dict[int, int] = {}
     for step in range(100):
@@ -225,7 +225,8 @@ def test_a_short_prompt_beside_a_long_one_starts_within_a_few_steps(four: Sessio
 def test_nobody_s_stream_misses_a_step_while_prompts_are_read(four: Session, engine: Engine) -> None:
     stream = engine.submit(request(four.prompt_ids(QUESTION), "off", 400))
     run_until(engine, stream, Tokens)
-    prompts = [four.prompt_ids(text * 5)[:450] for text in (STORY, QUESTION, "a b c d e f ")]
+    prompts = [four.prompt_ids(text * 40)[:450] for text in (STORY, QUESTION, "a bc def ghij klm no ")]
+    assert all(len(p) == 450 for p in prompts)
     waiting = {engine.submit(request(p, "off", 2)) for p in prompts}
     steps = 0
     while waiting:

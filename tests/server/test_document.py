@@ -103,6 +103,9 @@ BODIES = st.fixed_dictionaries(
 @given(BODIES)
 def test_extreme_values_are_answered(small: Background, body: dict[str, Any]) -> None:
     answer = httpx.post(f"{small.url}/v1/completions", json=body, timeout=120)
+    if "grammar" in body and body.get("speculation", {}).get("verifier") == "typical":
+        assert answer.status_code == 400
+        return
     assert answer.status_code == 200, answer.text
     if body.get("stream"):
         assert answer.text.endswith("data: [DONE]\n\n")

@@ -89,6 +89,13 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         None,
     ),
     "an unknown verifier": (CHAT, {"messages": HELLO, "speculation": {"verifier": "hope"}}, 400, None, None),
+    "a grammar and a verifier that does not know it": (
+        CHAT,
+        {"messages": HELLO, "grammar": 'root ::= "a"', "speculation": {"verifier": "typical"}},
+        400,
+        None,
+        None,
+    ),
     "top_logprobs alone": (CHAT, {"messages": HELLO, "top_logprobs": 3}, 400, "top_logprobs", None),
     "two token limits": (CHAT, {"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 1}, 400, None, None),
     "more texts than fit": (CHAT, {"messages": HELLO, "n": 100}, 400, "n", None),
