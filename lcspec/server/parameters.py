@@ -15,8 +15,6 @@ from lcspec.session import parse_speculation
 
 # Below this a temperature scales logits out of the range of a float; llama.cpp calls it greedy as well.
 COLDEST = 1e-3
-# Deeper grammars are refused: the library reads them with a recursive parser.
-MAX_NESTING = 64
 NUMBER = re.compile(r"[+-]?\d+(\.\d+)?$")
 
 
@@ -85,20 +83,6 @@ def _bias(bias: Mapping[str, float], n_vocab: int) -> tuple[tuple[int, float], .
             )
         out.append((int(key), float(value)))
     return tuple(sorted(out))
-
-
-def check_grammar(text: str) -> str:
-    """A raw GBNF grammar, bounded.
-
-    Raises:
-        ApiError: it is nested too deeply.
-    """
-    depth = 0
-    for char in text:
-        depth += (char == "(") - (char == ")")
-        if depth > MAX_NESTING:
-            raise invalid(f"grammar: parentheses are nested more than {MAX_NESTING} deep", "grammar")
-    return text
 
 
 def speculation_params(

@@ -7,7 +7,8 @@ from typing import Any, Mapping, Sequence
 
 from lcspec.config import SpeculationParams
 from lcspec.server.errors import invalid
-from lcspec.server.parameters import check_grammar, sampling_params, speculation_params
+from lcspec.server.grammars import check_grammar, check_schema
+from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
 from lcspec.server.schemas_chat import ContentPart, Message, ResponseFormat, TextFormat, Tool, ToolChoice
 from lcspec.server.service import Service
@@ -162,10 +163,12 @@ def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> st
     if raw is not None and (form is not None or use.forced):
         raise invalid("a grammar cannot go with response_format or a forced tool", "grammar")
     if use.forced:
-        return schema_to_gbnf(use.schema())
+        check_schema(use.schema(), "tools")
+        return check_grammar(schema_to_gbnf(use.schema()), "tools")
     if form is not None:
         schema = form.json_schema.schema_ if form.type == "json_schema" else form.schema_ or ANY_OBJECT
         if schema is None:
             raise invalid("response_format: json_schema needs a schema", "response_format.json_schema.schema")
-        return schema_to_gbnf(schema)
+        check_schema(schema, "response_format")
+        return check_grammar(schema_to_gbnf(schema), "response_format")
     return check_grammar(raw) if raw is not None else None

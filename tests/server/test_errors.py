@@ -79,6 +79,33 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
     ),
     "a grammar that is none": (CHAT, {"messages": HELLO, "grammar": "root ::= nowhere"}, 400, None, None),
     "a deep grammar": (CHAT, {"messages": HELLO, "grammar": "root ::= " + "(" * 9000}, 400, "grammar", None),
+    "a grammar that repeats too much": (
+        CHAT,
+        {"messages": HELLO, "grammar": "root ::= ([a-z]? [a-z]?){500}"},
+        400,
+        "grammar",
+        None,
+    ),
+    "a grammar that repeats backwards": (
+        CHAT,
+        {"messages": HELLO, "grammar": 'root ::= "a"{5,2}'},
+        400,
+        "grammar",
+        None,
+    ),
+    "a schema that repeats too much": (
+        CHAT,
+        {
+            "messages": HELLO,
+            "response_format": {
+                "type": "json_schema",
+                "json_schema": {"schema": {"type": "string", "maxLength": 1_000_000_000}},
+            },
+        },
+        400,
+        "response_format",
+        None,
+    ),
     "a bias for no token": (CHAT, {"messages": HELLO, "logit_bias": {"99999999": 1}}, 400, "logit_bias", None),
     "an unknown drafter": (CHAT, {"messages": HELLO, "speculation": {"drafters": "magic"}}, 400, None, None),
     "a drafter with a file": (
