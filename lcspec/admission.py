@@ -9,6 +9,7 @@ from lcspec.certify import certificate_for
 from lcspec.config import SpeculationParams
 from lcspec.drafters import create
 from lcspec.errors import ContextOverflow, UnsupportedModel, UsageError
+from lcspec.history import restored
 from lcspec.llama import Branching
 from lcspec.measure import prepare
 from lcspec.slot import Request
@@ -76,7 +77,7 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
         )
     for d in spec.drafters:
         if d.name not in engine.drafters:
-            engine.drafters[d.name] = create(d.name, engine.env)
+            engine.drafters[d.name] = restored(engine, create(d.name, engine.env))
     if spec.auto and spec.drafters and engine.auto is None:
         engine.auto = prepare(engine)
     return spec

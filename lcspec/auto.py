@@ -15,16 +15,18 @@ width, so speculation fades by itself as load rises.
 from __future__ import annotations
 
 import bisect
+import math
 import operator
 import time
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence
 
 from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.cost import CostCurve
-from lcspec.drafters.base import Budget, Drafter
+from lcspec.drafters.base import Budget, Drafter, branch_of
 from lcspec.planner import Limits, Plan, Proposal, ask
+from lcspec.record import ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.tree import TokenTree
+from lcspec.window import Sizer
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -36,77 +38,36 @@ PROBE_SAVING = 64
 PROBE_EVERY = 4
 # Longest draft that is considered when it is decided whether to ask a costly drafter at all.
 LOOKAHEAD = 16
-# How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
-RATE = 0.015
-TIME_RATE = 0.1
-GAIN_RATE = 0.05
-PROBE_GAIN_RATE = 0.2
-# Asks after which their measured gain decides whether to ask again, instead of an imagined chain.
-ENOUGH_ASKS = 4
-ENOUGH_TESTS = 8
 # What a step gains without asking (tokens): asking is judged apart below, between and above these.
 GAIN_BUCKETS = (0.25, 1.0)
+# Of several costly drafters the one that gained most goes first; another one at least every so many steps.
+FIRST_EVERY = 48
 # The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
 RATE_MEMORY = 64.0
 RATE_KNOWN = 16.0
+HIGHEST_SPEEDUP = 100.0
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
 # Share of a decode that asking free drafters may take while nothing pays, and the longest rest from asking, in steps.
 THINKING_SHARE = 0.02
 MAX_REST = 16
-# What a costly drafter is believed to be worth before anything is known.
-FIRST_GUESS = 0.7
 # Nodes asked from a drafter that costs nothing.
 FREE_NODES = 24
 FREE_BRANCH = 3
 
 
-@dataclass
-class DrafterRecord:
-    """Running figures of a costly drafter.
+class _Item(NamedTuple):
+    """What may go into a step, in the order of its worth (parents before their children): the worth is *minus* the
+    tokens a row is expected to bring; `node` is a drafted node of the proposal's tree, or COLUMN for one of probes."""
 
-    Attributes:
-        acceptance: how often its best child is right, given that the parent was.
-        tested: observations behind that.
-        level_seconds: what a level costs.
-        since_asked: steps since it was asked.
-        gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it.
-    """
+    worth: float
+    rows: int
+    proposal: int
+    node: int
 
-    acceptance: float = FIRST_GUESS
-    tested: int = 0
-    level_seconds: float = 0.0
-    since_asked: int = 0
-    gains: dict[int, list[float]] = field(default_factory=dict)
 
-    @property
-    def hope(self) -> float:
-        """Its acceptance, as high as it may well be: a drafter nobody knows yet deserves to be tried."""
-        return min(0.98, self.acceptance + 1.0 / (self.tested + 3))
-
-    def saw(self, hit: bool) -> None:
-        """Its best child was tested."""
-        self.tested += 1
-        self.acceptance += max(RATE, 1.0 / (self.tested + 3)) * (float(hit) - self.acceptance)
-
-    def took(self, seconds: float) -> None:
-        """A level took `seconds`. Follows downwards faster: after a pause the first level also catches up."""
-        faster = seconds < self.level_seconds
-        rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
-        self.level_seconds += rate * (seconds - self.level_seconds)
-
-    def gained(self, bucket: int, tokens: float, probe: bool) -> None:
-        """An ask gained `tokens`."""
-        entry = self.gains.setdefault(bucket, [0.0, 0.0])
-        entry[1] += 1.0
-        entry[0] += max(PROBE_GAIN_RATE if probe else GAIN_RATE, 1.0 / entry[1]) * (tokens - entry[0])
-
-    def renew(self) -> None:
-        """A new request: what the earlier ones taught counts for less."""
-        self.tested = min(self.tested, ENOUGH_TESTS)
-        for entry in self.gains.values():
-            entry[1] = min(entry[1], float(ENOUGH_ASKS))
+COLUMN = 0
 
 
 class AutoPlanner:
@@ -117,6 +78,7 @@ class AutoPlanner:
         self.curve = curve
         self.acceptance = acceptance or Acceptance()
         self.records: dict[str, DrafterRecord] = {}
+        self.windows = Sizer()
         self.decode_seconds = 0.0
         self.probe_credit = 0.0
         self._offsets: dict[int, Offsets] = {}
@@ -125,6 +87,7 @@ class AutoPlanner:
         self._table_age = 0
         self._thinking = 0.0  # seconds that asking the free drafters takes
         self._rest = 0  # steps for which nobody is asked
+        self._resting = False
         # Tokens emitted, and those that plain decoding would have emitted in the same time; both forgetting.
         self._emitted = 0.0
         self._plain = 0.0
@@ -135,6 +98,8 @@ class AutoPlanner:
         self._narrowest = 0.0
         self._tokens = 0
         self._drafting = 0.0
+        self._used = 0
+        self._tokens_a_second = 0.0
 
     @property
     def speedup(self) -> float | None:
@@ -149,7 +114,8 @@ class AutoPlanner:
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         free: TokenTree | None = None
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
-        if self._rest > 0 and others == 0:
+        self._resting = self._rest > 0 and others == 0
+        if self._resting:
             self._rest -= 1
             nodes = 0
         if nodes > 0:
@@ -160,13 +126,13 @@ class AutoPlanner:
             for drafter in slot.drafters:
                 bit = slot.bit_of(drafter)
                 if not drafter.costly:
-                    ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, branch, bit), tree)
+                    width = 1 if branch == 1 else branch_of(drafter, branch)
+                    ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
             self._thinking += TIME_RATE * (time.perf_counter() - start - self._thinking)
-            for drafter in slot.drafters:
-                if drafter.costly:
-                    before = tree
-                    tree = self._ask_costly(slot, drafter, tree, nodes, limits, others)
-                    free = before if free is None and tree is not before else free
+            for drafter in self._by_turn(slot, tree, others):
+                before = tree
+                tree = self._ask_costly(slot, drafter, tree, nodes, limits, others, alone=free is None)
+                free = before if free is None and tree is not before else free
         return Proposal(slot, tree, limits, time.perf_counter() - start, free=free)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
@@ -183,7 +149,7 @@ class AutoPlanner:
             for p in proposals:
                 p.kept = TokenTree.root(p.tree.tokens[0])
             return Plan(tokens=float(slots))
-        pool: list[tuple[float, int, int]] = []  # (-P, proposal, node): parents sort before their children
+        pool: list[_Item] = []
         need = base
         expected = float(slots)
         for i, p in enumerate(proposals):
@@ -198,44 +164,62 @@ class AutoPlanner:
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
-                pool += [(-reach[v], i, v) for v in range(1, len(p.tree))]
-        pool.sort()
-        considered = []
-        for n, negative in enumerate([0.0, *(entry[0] for entry in pool[:room])]):
-            if need + n not in self._costs:
-                break
-            expected -= negative
-            considered.append((need - base + n, expected, self._costs[need + n][0]))
-        best_n, best_expected = self._choose(considered, slots)
-        if best_n == 0 and slots == 1 and self._rest == 0:
+                pool += [_Item(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
+        self._tokens_a_second = (self.speedup or 1.0) * slots / self._narrowest
+        offers = self.windows.offers(proposals, self._costs, need, self._tokens_a_second)
+        pool += [_Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
+        chosen, considered = self._choose(sorted(pool), base, need, room, expected)
+        used = need + sum(item.rows for item in chosen)
+        if not chosen and slots == 1 and not self._resting:
             # Nothing pays at the moment. Where a decode is so short that asking costs a share of it, ask less often.
             self._rest = min(MAX_REST, int(self._thinking / (THINKING_SHARE * self._narrowest)))
         for i, p in enumerate(proposals):
+            nodes = [item.node for item in chosen if item.proposal == i and item.node != COLUMN]
+            columns = [item.rows for item in chosen if item.proposal == i and item.node == COLUMN]
+            p.probe_rows = sum(columns)
             if p.kept is None:
-                keep = [v for _, j, v in pool[:best_n] if j == i]
-                whole = len(keep) == p.tree.n_drafted
-                p.kept = (p.tree if whole else p.tree.pruned(keep)).with_leaves(p.limits.leaves)
-        used = base + sum(p.kept.n_drafted for p in proposals if p.kept is not None)
+                kept = p.tree if len(nodes) == p.tree.n_drafted else p.tree.pruned(nodes)
+                p.kept = kept.with_leaves(p.limits.leaves - len(columns))
+        self._used = used
+        expected -= sum(item.worth for item in chosen if item.node != COLUMN)
         seconds, width = self._costs.get(used, (0.0, 0))
-        return Plan(width, best_expected, seconds, considered)
+        return Plan(width, expected, seconds, considered)
 
-    def _choose(self, considered: Sequence[tuple[int, float, float]], slots: int) -> tuple[int, float]:
-        """The best of (nodes, tokens, seconds) by the module's rule: its index, and its tokens."""
-        if not considered:
-            return 0, float(slots)
-        speedup = self.speedup
-        if speedup is None:
+    def _choose(
+        self, pool: Sequence[_Item], base: int, need: int, room: int, tokens: float
+    ) -> tuple[list[_Item], list[tuple[int, float, float]]]:
+        """The beginning of `pool` that is best by the module's rule, and all beginnings that were considered.
+
+        `need` rows and `tokens` are there in any case, `base` of the rows for pending tokens; `room` more may be taken.
+        """
+        costs = self._costs
+        if need not in costs:
+            return [], []
+        taken, wide = list[_Item](), need
+        considered = [(need - base, tokens, costs[need][0])]
+        for item in pool:
+            if wide - need + item.rows <= room and wide + item.rows in costs:
+                taken.append(item)
+                wide, tokens = wide + item.rows, tokens - item.worth * item.rows
+                considered.append((wide - base, tokens, costs[wide][0]))
+        price = self._tokens_a_second
+        if self.speedup is None:
             price = max(tokens / seconds for _, tokens, seconds in considered)
-        else:
-            price = speedup * slots / self._narrowest
         best = max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
-        return best, considered[best][1]
+        chosen, used = taken[:best], base + considered[best][0]
+        # Rows that the step has anyway, because a wider one is cheaper, go to the columns that come next.
+        for item in taken[best:]:
+            if item.node == COLUMN and used + item.rows <= costs[used][1]:
+                chosen.append(item)
+                used += item.rows
+        return chosen, considered
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose fate is known, kept or not."""
         tree, slot = proposal.tree, proposal.slot
         self._tokens += len(tokens)
         self._drafting += proposal.seconds
+        self.windows.learn(proposal, self._saved, self._tokens_a_second)
         if not tree.n_drafted:
             return
         only = -1
@@ -259,6 +243,7 @@ class AutoPlanner:
         """Correct the cost curve and the long-run rate."""
         self.curve.observe(width, context, seconds)
         self.decode_seconds += seconds
+        self.windows.timed(seconds)
         self.probe_credit = min(self.probe_credit + PROBE_SHARE * seconds, PROBE_SHARE * PROBE_SAVING * seconds)
         self._table_age += 1
         if self._table_age >= TABLE_STEPS:
@@ -271,6 +256,38 @@ class AutoPlanner:
             self._emitted = self._emitted * keep + self._tokens
             self._plain = self._plain * keep + plain
             self._tokens, self._drafting = 0, 0.0
+
+    def _saved(self, nodes: int) -> float:
+        """Seconds that the step at hand would have taken less with so many nodes fewer."""
+        costs = self._costs
+        return costs[self._used][0] - costs[self._used - nodes][0] if self._used in costs else 0.0
+
+    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
+        """What was learned, for the history; `names` are the engine's drafters in order."""
+        return {
+            "acceptance": self.acceptance.as_dict(names),
+            "records": {name: record.as_dict() for name, record in self.records.items()},
+            "speedup": self.speedup,
+        }
+
+    def restore(self, data: Any, names: Sequence[str]) -> None:
+        """Begin with what `as_dict` gave. The long-run rate counts for little, so that this text's soon decides.
+
+        Raises:
+            ValueError: it is not that; nothing has changed.
+        """
+        try:
+            acceptance = Acceptance.from_dict(data["acceptance"], names)
+            records = {str(name): DrafterRecord.from_dict(r) for name, r in data["records"].items()}
+            speedup = data["speedup"]
+            rate = None if speedup is None else float(speedup)
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not what a planner learned: {error}") from error
+        if rate is not None and not 1.0 <= rate <= HIGHEST_SPEEDUP:
+            raise ValueError("not what a planner learned: bad numbers")
+        self.acceptance, self.records = acceptance, {n: r for n, r in records.items() if n in names}
+        if rate is not None:
+            self._emitted, self._plain = rate * RATE_KNOWN, RATE_KNOWN
 
     def offsets(self, slot: Slot) -> Offsets:
         """The request's own acceptance correction."""
@@ -290,10 +307,34 @@ class AutoPlanner:
 
     # ------------------------------------------------------------ costly drafters
 
+    def _by_turn(self, slot: Slot, tree: TokenTree, others: int) -> list[Drafter]:
+        """The slot's costly drafters: the one that gains most when it is asked first, then the others, which are
+        judged by what they still add. Who has not been first for long is, so that an old judgement can be revised.
+        """
+        costly = [d for d in slot.drafters if d.costly]
+        base = others + 1
+        if len(costly) < 2 or base not in self._costs:
+            return costly
+        free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
+        bucket = _bucket(self._value(free, base, self._price(free, base)), alone=True)
+
+        def rank(drafter: Drafter) -> float:
+            record = self.records.setdefault(drafter.name, DrafterRecord())
+            gain = record.gain(bucket)
+            return math.inf if gain is None or record.since_first >= FIRST_EVERY else gain
+
+        costly.sort(key=rank, reverse=True)
+        for i, drafter in enumerate(costly):
+            record = self.records[drafter.name]
+            record.since_first = record.since_first + 1 if i else 0
+        return costly
+
     def _ask_costly(
-        self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int
+        self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int, alone: bool
     ) -> TokenTree:
-        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking."""
+        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking. `alone`: no other costly
+        drafter has been asked in this step.
+        """
         record = self.records.setdefault(drafter.name, DrafterRecord())
         offsets = self.offsets(slot)
         base = others + 1
@@ -303,9 +344,9 @@ class AutoPlanner:
         free.sort(reverse=True)
         price = self._price(free, base)
         now = self._value(free, base, price)
-        bucket = sum(now >= edge for edge in GAIN_BUCKETS)
-        mean, asks = record.gains.get(bucket, (0.0, 0.0))
-        worth = mean > 0.0 if asks >= ENOUGH_ASKS else self._promises(free, 1.0, record, base, price)
+        bucket = _bucket(now, alone)
+        gain = record.gain(bucket)
+        worth = gain > 0.0 if gain is not None else self._promises(free, 1.0, record, base, price)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -388,3 +429,8 @@ class AutoPlanner:
             if value > best:
                 best = value
         return best
+
+
+def _bucket(now: float, alone: bool) -> int:
+    """The case a gain is filed under: what the step gains without asking, and whether a costly drafter was asked."""
+    return sum(now >= edge for edge in GAIN_BUCKETS) + (0 if alone else len(GAIN_BUCKETS) + 1)

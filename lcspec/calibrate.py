@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 import click
 
-from lcspec.config import ModelOptions
+from lcspec.config import ModelOptions, model_drafter
 from lcspec.cost import CostCurve
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
@@ -17,7 +17,9 @@ BAR = 40
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
 
 
-def run(model: Path | None, draft: Path | None, threads: int, gpu_layers: int | None, ctx: int, as_json: bool) -> None:
+def run(
+    model: Path | None, draft: Sequence[Path], threads: int, gpu_layers: int | None, ctx: int, as_json: bool
+) -> None:
     """Measure, print, store.
 
     Raises:
@@ -38,8 +40,8 @@ def run(model: Path | None, draft: Path | None, threads: int, gpu_layers: int | 
         click.echo("(The cache directory cannot be written, so this will be measured again.)", err=True)
 
 
-def _measure(session: Session, quiet: bool) -> tuple[CostCurve, float | None, dict[int, float], bool]:
-    """The curve, the draft's step cost in seconds, T(1) by thread count, and whether the curve was stored."""
+def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float], dict[int, float], bool]:
+    """The curve, seconds of a step of every draft model, T(1) by thread count, and whether the curve was stored."""
     from lcspec.measure import Meter, measure, save_curve
 
     engine = session.engine
@@ -67,51 +69,55 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, float | None, di
         meter.close()
     context.set_threads(context.n_threads)
     engine.pool.give(seq)
-    return curve, _draft_step(session), by_threads, save_curve(context, curve)
+    return curve, _draft_steps(session), by_threads, save_curve(context, curve)
 
 
-def _draft_step(session: Session) -> float | None:
-    """Seconds of one step of the draft model, if there is one."""
-    if session.engine.env.draft_path is None:
-        return None
+def _draft_steps(session: Session) -> dict[str, float]:
+    """Seconds of one step of every draft model, by file name."""
     from lcspec.drafters import create
     from lcspec.drafters.model import ModelDrafter
+    from lcspec.drafters.translated import TranslatedDrafter
 
-    drafter = create("model", session.engine.env)
-    assert isinstance(drafter, ModelDrafter)
-    try:
-        return drafter.step_seconds()
-    finally:
-        drafter.close()
+    found: dict[str, float] = {}
+    for i, path in enumerate(session.engine.env.draft.models):
+        drafter = create(model_drafter(i), session.engine.env)
+        assert isinstance(drafter, (ModelDrafter, TranslatedDrafter))
+        try:
+            found[path.name] = drafter.step_seconds()
+        finally:
+            drafter.close()
+    return found
 
 
 def break_even(
     curve: CostCurve, context: int, draft_seconds: float, widths: frozenset[int] | None = None
 ) -> float | None:
     """The smallest per-token acceptance at which a chain beats plain decoding; None if not even certainty does."""
-    costs = curve.effective(context, widths)
-    plain = costs[1][0]
-
-    def gain(a: float) -> float:
-        best, expected, p = 0.0, 1.0, 1.0
-        for n in range(1, len(costs)):
-            p *= a
-            expected += p
-            if n + 1 in costs:
-                best = max(best, expected * plain / (costs[n + 1][0] + n * draft_seconds))
-        return best
-
-    if gain(1.0) <= 1.0:
+    if speedup(curve, context, 1.0, draft_seconds, widths) <= 1.0:
         return None
     low, high = 0.0, 1.0
     for _ in range(30):
         middle = (low + high) / 2
-        low, high = (middle, high) if gain(middle) <= 1.0 else (low, middle)
+        low, high = (middle, high) if speedup(curve, context, middle, draft_seconds, widths) <= 1.0 else (low, middle)
     return high
 
 
+def speedup(
+    curve: CostCurve, context: int, acceptance: float, draft_seconds: float, widths: frozenset[int] | None = None
+) -> float:
+    """The best chain's tokens per second over those of plain decoding, every token accepted with `acceptance`."""
+    costs = curve.effective(context, widths)
+    best, expected, p = 0.0, 1.0, 1.0
+    for n in range(1, len(costs)):
+        p *= acceptance
+        expected += p
+        if n + 1 in costs:
+            best = max(best, expected * costs[1][0] / (costs[n + 1][0] + n * draft_seconds))
+    return best
+
+
 def describe(
-    session: Session, curve: CostCurve, draft_seconds: float | None, by_threads: dict[int, float]
+    session: Session, curve: CostCurve, draft_seconds: dict[str, float], by_threads: dict[int, float]
 ) -> dict[str, Any]:
     """Everything `calibrate --json` prints."""
     engine = session.engine
@@ -119,9 +125,8 @@ def describe(
     context = lengths[0] if lengths else 0
     t1 = curve.measured(1, context)
     ratios = {n: curve.measured(n, context) / t1 for n in curve.widths}
-    free, drafted = break_even(curve, context, 0.0), None
-    if draft_seconds is not None:
-        drafted = break_even(curve, context, draft_seconds)
+    free = break_even(curve, context, 0.0)
+    drafted = {name: break_even(curve, context, seconds) for name, seconds in draft_seconds.items()}
     info = {
         "model": str(engine.options.path),
         "quantization": session.model.header.quantization,
@@ -131,7 +136,7 @@ def describe(
         "seconds": {str(n): {str(c): s for c, s in by.items()} for n, by in curve.points.items()},
         "relative": {str(n): r for n, r in ratios.items()},
         "draft_step_seconds": draft_seconds,
-        "break_even_acceptance": {"free_drafts": free, "draft_model": drafted},
+        "break_even_acceptance": {"free_drafts": free, "draft_models": drafted},
         "seconds_by_threads": {str(n): s for n, s in by_threads.items()},
     }
     info["conclusions"] = conclusions(info, ratios, session.model.gpu_layers != 0)
@@ -151,10 +156,11 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
         out.append("No width is cheap enough for speculation to pay: lcspec will decode plainly.")
     else:
         text = f"Speculation pays from an acceptance of {pays['free_drafts']:.0%} a token with n-gram drafts"
-        if pays["draft_model"] is not None:
-            text += f", {pays['draft_model']:.0%} with this draft model"
-        elif info["draft_step_seconds"] is not None:
-            text += "; this draft model is too slow to pay at any acceptance"
+        for name, needed in pays["draft_models"].items():
+            who = name if len(pays["draft_models"]) > 1 else "this draft model"
+            text += (
+                f", {needed:.0%} with {who}" if needed is not None else f"; {who} is too slow to pay at any acceptance"
+            )
         out.append(text + ".")
     two = min(ratios.get(3, 9.9) / 3, ratios.get(4, 9.9) / 4)
     if info["quantization"].startswith(K_QUANTS) and not on_gpu and two > 0.45:
@@ -183,6 +189,6 @@ def table(curve: CostCurve, info: dict[str, Any]) -> str:
             cells.append(f"{seconds * 1e3:7.2f} ms" if seconds is not None else f"{'-':>10}")
         r = info["relative"][str(n)]
         lines.append(f"{n:5} {' '.join(cells)} {r:10.2f} {r / n:11.2f} " + "#" * max(1, round(r / longest * BAR)))
-    if info["draft_step_seconds"] is not None:
-        lines.append(f"draft model: {info['draft_step_seconds'] * 1e3:.2f} ms a step")
+    for name, seconds in info["draft_step_seconds"].items():
+        lines.append(f"draft model {name}: {seconds * 1e3:.2f} ms a step")
     return "\n".join(lines)

@@ -82,7 +82,12 @@ class GpuLayers(click.ParamType):  # type: ignore[type-arg]
 
 
 engine_options = _stacked(
-    click.option("--draft", type=MODEL_PATH, help="Draft model: a smaller GGUF with the same vocabulary."),
+    click.option(
+        "--draft", type=MODEL_PATH, multiple=True, help="Draft model: a smaller GGUF of the same family (repeatable)."
+    ),
+    click.option("--heads", type=MODEL_PATH, help="Heads for the medusa and blockwise drafters (see: draft heads)."),
+    click.option("--store", type=MODEL_PATH, help="Datastore of text to draft from (see `lcspec draft store`)."),
+    click.option("--no-history", is_flag=True, help="Neither use nor keep what earlier texts taught the drafters."),
     click.option(
         "--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens (0: the model's, at most 8192)."
     ),
@@ -165,7 +170,7 @@ def inspect(model: Path | None, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("model", required=False, type=MODEL_PATH)
-@click.option("--draft", type=MODEL_PATH, help="Also measure this draft model's step.")
+@click.option("--draft", type=MODEL_PATH, multiple=True, help="Also measure this draft model's step (repeatable).")
 @click.option("--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
@@ -179,7 +184,7 @@ def calibrate(**options: Any) -> None:
 
 @cli.command()
 @click.argument("model", required=False, type=MODEL_PATH)
-@click.option("--draft", type=MODEL_PATH, help="Draft model to compare texts with.")
+@click.option("--draft", type=MODEL_PATH, multiple=True, help="Draft model to compare texts with (repeatable).")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
 @click.option("--positions", type=click.IntRange(min=1), default=320, show_default=True, help="Positions to compare.")
@@ -225,7 +230,7 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
     if path is not None:
         from lcspec.server.config import load_serve_config
 
-        known = {p.name for p in ctx.command.params if p.name != "config"}
+        known = {str(p.name): bool(getattr(p, "multiple", False)) for p in ctx.command.params if p.name != "config"}
         ctx.default_map = {**(ctx.default_map or {}), **load_serve_config(path, known)}
     return path
 
@@ -263,6 +268,92 @@ def serve(**options: Any) -> None:
     from lcspec.server.command import run
 
     sys.exit(run(**options))
+
+
+@cli.group()
+def draft() -> None:
+    """Make drafters from what you have: the model itself, your own texts."""
+
+
+@draft.command()
+@click.argument("files", nargs=-1, required=True, type=MODEL_PATH, metavar="FILES...")
+@click.option("--model", type=MODEL_PATH, help="The target it is for (default: the bundled one).")
+@click.option("--out", required=True, type=MODEL_PATH, help="The file to write.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def store(**options: Any) -> None:
+    """Make a datastore of text files, directories included, for --store: drafts from your own code and documents."""
+    from lcspec.draft_store import run
+
+    run(**options)
+
+
+@draft.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--keep-layers", type=click.IntRange(min=1), help="Keep this many layers.")
+@click.option(
+    "--search/--no-search", default=None, help="Search for the layers that are missed least, or spread them evenly."
+)
+@click.option("--out", type=MODEL_PATH, help="The GGUF to write (default: MODEL-keepN.gguf in this directory).")
+@click.option("--tokens", type=click.IntRange(min=1), default=384, show_default=True, help="Own text to compare on.")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def prune(**options: Any) -> None:
+    """Make a draft model of the model itself by leaving layers out: those it agrees with itself best without."""
+    from lcspec.draft_prune import run
+
+    sys.exit(run(**options))
+
+
+@draft.command("heads")
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
+@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .heads.gguf, in this folder].")
+@click.option("--heads", type=click.IntRange(1, 8), default=4, show_default=True, help="Tokens to look ahead.")
+@click.option("--minutes", type=click.FloatRange(min=0.01), default=30.0, show_default=True, help="Time in all.")
+@click.option(
+    "--positions",
+    type=click.IntRange(min=200),
+    default=1_000_000,
+    show_default=True,
+    help="Tokens to learn from at most.",
+)
+@click.option("--answer", type=click.IntRange(min=8), default=96, show_default=True, help="Tokens an answer at most.")
+@click.option(
+    "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
+)
+@click.option("--hidden", type=click.IntRange(min=0), default=0, help="Width of the hidden layer (0: by the model's).")
+@click.option(
+    "--embed",
+    type=click.IntRange(min=0),
+    default=128,
+    show_default=True,
+    help="Width of the pending token's embedding (0: the heads do not see it, as in the paper).",
+)
+@click.option("--rank", type=click.IntRange(min=0), help="Rank of the output matrix (0: whole) [default: by its size].")
+@click.option("--store", default="f16", show_default=True, help="How weights are stored: f16 or q8_0.")
+@click.option(
+    "--slots", type=click.IntRange(1, 256), default=16, show_default=True, help="Answers written side by side."
+)
+@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True, help="Layers on the GPU.")
+@click.option("--seed", type=int, default=1, show_default=True)
+def draft_heads(**options: Any) -> None:
+    """Train Medusa heads for MODEL on its own outputs. Interrupted, the same command goes on where it stopped."""
+    from lcspec.heads.command import run
+
+    sys.exit(run(**options))
+
+
+@draft.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--all", "everything", is_flag=True, help="What was learned with every model.")
+def forget(**options: Any) -> None:
+    """Remove what earlier texts taught the drafters of MODEL (default: the bundled one)."""
+    from lcspec.draft_forget import run
+
+    run(**options)
 
 
 def main() -> NoReturn:

@@ -30,7 +30,7 @@ class ModelOptions:
         batch: tokens per prompt chunk.
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
-        embeddings: also compute the final hidden state of every output row.
+        embeddings: also keep the final hidden states of decode steps (see Context.hidden).
     """
 
     path: Path
@@ -64,6 +64,49 @@ class ModelOptions:
 
 
 DEFAULT_CTX_LIMIT = 8192
+MAX_DRAFT_MODELS = 4
+
+
+@dataclass(frozen=True)
+class DraftFiles:
+    """What the user named to draft with.
+
+    Attributes:
+        models: draft models, the first of them for the drafter `model`, the second for `model2` and so on.
+        store: a datastore of text (`lcspec draft store`).
+        heads: heads trained on the target (`lcspec draft heads`).
+    """
+
+    models: tuple[Path, ...] = ()
+    store: Path | None = None
+    heads: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Check the number of draft models.
+
+        Raises:
+            UsageError: there are too many.
+        """
+        if len(self.models) > MAX_DRAFT_MODELS:
+            raise UsageError(f"at most {MAX_DRAFT_MODELS} draft models can be used together, not {len(self.models)}")
+
+    @classmethod
+    def of(cls, draft: DraftFiles | Path | None) -> DraftFiles:
+        """A single draft model, or none, in this form."""
+        if isinstance(draft, DraftFiles):
+            return draft
+        return cls((draft,) if draft is not None else ())
+
+    @property
+    def drafters(self) -> list[str]:
+        """The drafters that these files make possible."""
+        free = ["store"] * (self.store is not None) + ["medusa"] * (self.heads is not None)
+        return free + [model_drafter(i) for i in range(len(self.models))]
+
+
+def model_drafter(index: int) -> str:
+    """The name of the drafter that runs the draft model number `index`: model, model2, model3 ..."""
+    return f"model{index + 1}" if index else "model"
 
 
 @dataclass(frozen=True)

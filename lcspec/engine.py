@@ -57,6 +57,7 @@ class Engine:
         self.certificate: Certificate | None = None  # made when --exact is first asked for
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
+        self.forgetful = False  # forget_texts was called: what drafters know now is not worth keeping
         self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
         self.running: list[Slot] = []
         self.scheduler = Scheduler(self)
@@ -103,15 +104,20 @@ class Engine:
         if item.proposal is None or item.proposal.kept is None:
             batch.add_run(slot.tokens[cache.length : item.length], cache.length, cache.main)
             return
-        tree, base = item.proposal.kept, len(slot.tokens) - 1
+        tree, base = item.proposal.evaluated, len(slot.tokens) - 1
         item.order = tree.batch_order()
         sets = cache.place(tree, item.order, base)
         for i, token in enumerate(slot.fresh[:-1]):
             # With exact every token has an output row (see ScratchPad.fill).
             batch.add(token, cache.length + i, sets[0], logits=slot.request.speculation.exact)
         item.row_of = [0] * len(tree)
+        mute = item.proposal.mute
+        if mute and any(s.request.speculation.exact for s in self.running):
+            mute = set()
         for node in item.order:
-            item.row_of[node] = batch.add(tree.tokens[node], base + tree.depths[node], sets[node], logits=True)
+            item.row_of[node] = batch.add(
+                tree.tokens[node], base + tree.depths[node], sets[node], logits=node not in mute
+            )
 
     def _settle(self, item: Staged, rows: NDArray[np.float32]) -> list[Event]:
         """Verify a slot's tree, commit the accepted path and tell everyone."""
@@ -122,6 +128,8 @@ class Engine:
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
         tree, spec, first, before = item.proposal.kept, slot.request.speculation, slot.prefilling, slot.generated
         slot.show_rows(rows, item.row_of)
+        for window, nodes in item.proposal.asked():
+            window.drafter.harvest(slot, slot.argmax(nodes))
         verdict = slot.verifier.verify(tree, slot, len(slot.tokens), slot.seed)
         slot.cache.commit(verdict.path, in_order(item.order, verdict.path) if spec.exact else None)
         self._mark_canonical(slot)
@@ -132,6 +140,9 @@ class Engine:
             slot.decode_start = time.perf_counter()
         else:
             slot.step_accepted = slot.count(tree, verdict, slot.generated - before)
+        if any(drafter.wants_hidden for drafter in slot.drafters):
+            hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
+            slot.hidden = hidden[last].copy() if len(hidden) else None
         for drafter in slot.drafters:
             if not slot.reason:
                 drafter.observe(slot, tree, verdict)
@@ -185,8 +196,9 @@ class Engine:
         """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more.
 
         For measurements, which would otherwise find the answer to a repeated prompt in an earlier one. Only while
-        nothing runs.
+        nothing runs. They keep nothing for later sessions from then on.
         """
+        self.forgetful = True
         for name, drafter in self.drafters.items():
             if not drafter.costly:
                 drafter.close()
@@ -311,9 +323,12 @@ class Engine:
 
     def _begin_drafters(self, slot: Slot) -> None:
         slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
+        slot.hidden = None  # what an earlier set of drafters left is out of date
         for spec in slot.request.speculation.drafters:
             self.drafters[spec.name].begin(slot, spec)
             slot.drafters.append(self.drafters[spec.name])
+            if self.drafters[spec.name].wants_hidden:
+                self.context.want_hidden()
 
     def _finish(self, slot: Slot) -> Event:
         self.ledger.ended(slot.reason or "cancelled", slot)
@@ -363,8 +378,18 @@ class Engine:
             return []
         slot.stats.target_seconds += target
         slot.stats.draft_seconds += drafting
+        slot.stats.probes += item.proposal.n_probes
         return [
             StepStats(
-                slot.id, n, item.proposal.kept, slot.step_accepted, tuple(slot.emitted), target, drafting, rest, plan
+                slot.id,
+                n,
+                item.proposal.kept,
+                slot.step_accepted,
+                tuple(slot.emitted),
+                target,
+                drafting,
+                rest,
+                plan,
+                item.proposal.n_probes,
             )
         ]

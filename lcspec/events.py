@@ -63,7 +63,8 @@ class StepStats(NamedTuple):
     """One decode step of one request.
 
     `width` counts all tokens of the batch without padding; seconds are those of the whole step, which all running
-    slots share. `plan` says what the planner expected.
+    slots share. `plan` says what the planner expected. `probes`: tokens of the slot that were evaluated and are no
+    drafts (see lcspec.window).
     """
 
     request: int
@@ -75,15 +76,17 @@ class StepStats(NamedTuple):
     draft_seconds: float
     overhead_seconds: float
     plan: Plan
+    probes: int = 0
 
 
 @dataclass
 class RequestStats:
-    """Totals of one request, `accepted_by_depth[d]` counting accepted nodes at depth d + 1."""
+    """Totals of one request, `accepted_by_depth[d]` counting accepted nodes at depth d + 1. Probes are no drafts."""
 
     target_steps: int = 0
     drafted: int = 0
     accepted: int = 0
+    probes: int = 0
     drafted_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
     by_drafter: dict[str, dict[str, int]] = field(default_factory=dict)
@@ -115,6 +118,7 @@ class RequestStats:
             "target_steps": self.target_steps,
             "drafted": self.drafted,
             "accepted": self.accepted,
+            "probes": self.probes,
             "accepted_by_depth": list(self.accepted_by_depth),
             "drafted_by_depth": list(self.drafted_by_depth),
             "by_drafter": {k: dict(v) for k, v in self.by_drafter.items()},

@@ -53,10 +53,10 @@ def run(**o: Any) -> int:
     grammar = read_grammar(o["grammar_file"], o["json_schema"])
     sampling = SamplingParams(**{k: o[k] for k in SAMPLING_OPTIONS}, grammar=grammar)
     prediction = read_text(o["prediction"], "the prediction") if o["prediction"] is not None else ""
-    pair = ModelPair.resolve(o["model"], o["draft"])
+    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
     speculation = parse_speculation(
         o["speculate"],
-        has_draft=pair.draft is not None,
+        pair.draft,
         has_grammar=grammar is not None,
         has_prediction=o["prediction"] is not None,
         max_draft=o["max_draft"],
@@ -68,7 +68,8 @@ def run(**o: Any) -> int:
     )
     from lcspec.slot import Request
 
-    with open_session(options, pair.draft, loading_line()) as session:
+    show_heads_note(o["heads"], pair.target)
+    with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         stop = tuple(o["stop"])
         if o["chat"]:
             messages = [{"role": "system", "content": o["system"]}] if o["system"] else []
@@ -95,6 +96,21 @@ def run(**o: Any) -> int:
         if o["stats"]:
             click.echo(stats_text(finished), err=True)
     return 130 if finished.reason == "cancelled" else 0
+
+
+def show_heads_note(heads: Path | None, target: Path) -> None:
+    """Check `--heads` before a large model is loaded, and say how they fit if that is worth a line on stderr.
+
+    Raises:
+        LcspecError: they do not fit.
+    """
+    if heads is None:
+        return
+    from lcspec.heads.file import check_heads
+
+    note = check_heads(heads, target)
+    if note:
+        click.echo(note, err=True)
 
 
 class TextPrinter:

@@ -8,8 +8,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Sequence
 
-from lcspec import cache
-from lcspec.acceptance import Acceptance
+from lcspec import cache, history
 from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions
 from lcspec.cost import CostCurve
@@ -151,11 +150,6 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int) -> str:
     )
 
 
-def pair_key(target: Path, draft: Path | None) -> str:
-    """A target/drafter pair."""
-    return cache.key_of("pair", cache.file_identity(target), cache.file_identity(draft) if draft else "")
-
-
 def load_curve(context: Context) -> CostCurve | None:
     """The stored curve of this model on this machine, if there is a sound one."""
     data = cache.load("curves", curve_key(context.options, context.n_threads, context.model.gpu_layers))
@@ -184,17 +178,22 @@ def prepare(engine: Engine) -> AutoPlanner:
         except DecodeError:
             curve = CostCurve()  # no room to measure in: nothing is known, so nothing is speculated
     planner = AutoPlanner(curve)
-    stored = cache.load("acceptance", pair_key(context.options.path, engine.env.draft_path))
-    if stored is not None:
-        with contextlib.suppress(ValueError):
-            planner.acceptance = Acceptance.from_dict(stored, list(engine.drafters))
+    if engine.env.history:
+        draft = engine.env.draft
+        stored = history.load(context.options.path, draft, history.pair_key(draft))
+        if stored is not None:
+            with contextlib.suppress(ValueError):
+                planner.restore(stored, list(engine.drafters))
     return planner
 
 
 def keep(engine: Engine) -> None:
-    """Store what the engine's planner learned."""
+    """Store what the engine's planner and drafters learned."""
+    history.keep_texts(engine)
     if engine.auto is None or not engine.auto.decode_seconds:
         return
     save_curve(engine.context, engine.auto.curve)
-    key = pair_key(engine.context.options.path, engine.env.draft_path)
-    cache.save("acceptance", key, engine.auto.acceptance.as_dict(list(engine.drafters)))
+    if engine.env.history:
+        draft = engine.env.draft
+        learned = engine.auto.as_dict(list(engine.drafters))
+        history.save(engine.context.options.path, draft, history.pair_key(draft), learned)

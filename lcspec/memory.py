@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.config import DEFAULT_CTX_LIMIT, DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, ModelLoadError
 from lcspec.gguf_header import MetadataArray, format_size, read_gguf
 from lcspec.modelfile import ModelHeader, read_header
@@ -46,12 +46,12 @@ class Need:
         return self.kv_cache <= memory.free and self.weights + self.kv_cache <= memory.total
 
 
-def check_memory(options: ModelOptions, draft: Path | None = None, memory: Memory | None = None) -> Need:
+def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, memory: Memory | None = None) -> Need:
     """Refuse what this machine has no memory for.
 
     Args:
         options: what is to be loaded.
-        draft: a draft model that will be loaded as well.
+        draft: the draft models that will be loaded as well.
         memory: what there is; None asks the machine.
 
     Raises:
@@ -59,14 +59,15 @@ def check_memory(options: ModelOptions, draft: Path | None = None, memory: Memor
         ModelLoadError: it cannot fit; the message has the numbers and what to change.
     """
     needs = [needed(read_header(options.path), options)]
-    if draft is not None:
+    drafts = DraftFiles.of(draft).models
+    for path in drafts:
         with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
-            needs.append(needed(read_header(draft), options))
+            needs.append(needed(read_header(path), options))
     need = Need(sum(n.weights for n in needs), sum(n.kv_cache for n in needs), options.slots, needs[0].ctx)
     memory = memory or machine_memory()
     if memory is None or need.fits(memory):
         return need
-    draft_too = f" and {draft.name}" if draft is not None else ""
+    draft_too = "".join(f" and {path.name}" for path in drafts)
     raise ModelLoadError(
         f"{options.path.name}{draft_too} cannot fit into memory: {format_size(need.weights)} of weights and "
         f"{format_size(need.kv_cache)} of KV cache ({need.slots} x {need.ctx} tokens), and this machine has "

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Protocol, Sequence
 
-from lcspec.drafters.base import Budget, Drafter
+from lcspec.drafters.base import Budget, Drafter, Window, branch_of
 from lcspec.tree import TokenTree
+from lcspec.window import reserved
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -32,7 +33,8 @@ NOTHING = Limits(0, 0, 1)
 class Proposal:
     """What the drafters of one slot said this step, and what was kept of it.
 
-    `free`: what the free drafters alone had said, if a costly one was asked as well.
+    `free`: what the free drafters alone had said, if a costly one was asked as well. `probe_rows`: rows granted to the
+    windows of drafters that have one; `windows`: what they put into them (see lcspec.window).
     """
 
     slot: Slot
@@ -41,6 +43,36 @@ class Proposal:
     seconds: float = 0.0
     kept: TokenTree | None = None
     free: TokenTree | None = None
+    probe_rows: int = 0
+    windows: list[Window] = field(default_factory=list)
+
+    @property
+    def n_probes(self) -> int:
+        """Probes in the step's batch."""
+        return sum(window.tree.n_drafted for window in self.windows)
+
+    @property
+    def evaluated(self) -> TokenTree:
+        """What goes into the batch: the kept drafts, and the probes behind them."""
+        assert self.kept is not None
+        return self.kept.with_probes(*(window.tree for window in self.windows)) if self.windows else self.kept
+
+    def asked(self) -> Iterator[tuple[Window, list[int]]]:
+        """Every window with the nodes of `evaluated` after which it wants the target's argmax."""
+        assert self.kept is not None
+        shift = len(self.kept) - 1
+        for window in self.windows:
+            yield window, [node + shift if node else 0 for node in window.ask] + list(window.drafted)
+            shift += window.tree.n_drafted
+
+    @property
+    def mute(self) -> set[int]:
+        """Nodes of `evaluated` whose logits nobody reads."""
+        if not self.windows:
+            return set()
+        assert self.kept is not None
+        probes = range(len(self.kept), len(self.kept) + self.n_probes)
+        return set(probes).difference(*(nodes for _, nodes in self.asked()))
 
 
 @dataclass(slots=True)
@@ -96,7 +128,7 @@ class FixedPlanner:
         tree = TokenTree.root(slot.tokens[-1])
         for drafter, spec in zip(slot.drafters, slot.request.speculation.drafters):
             own = spec.integer("nodes", drafter.default_nodes if wanted is None else wanted, 0, 255)
-            branch = 1 if limits.leaves == 1 else spec.integer("branch", 1, 1, 64)
+            branch = 1 if limits.leaves == 1 else spec.integer("branch", branch_of(drafter), 1, 64)
             ask(slot, drafter, Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter)), tree)
         return Proposal(slot, tree, limits, time.perf_counter() - start)
 
@@ -104,8 +136,11 @@ class FixedPlanner:
         """Cut every tree to what the step can take."""
         for p in proposals:
             wanted = p.slot.request.speculation.max_draft
-            nodes = p.limits.nodes if wanted is None else min(p.limits.nodes, wanted)
-            p.kept = p.tree.best(nodes).with_leaves(p.limits.leaves)
+            p.probe_rows = reserved(p)
+            nodes = p.limits.nodes - p.probe_rows
+            nodes = nodes if wanted is None else min(nodes, wanted)
+            columns = min(p.limits.leaves // 2, p.probe_rows)
+            p.kept = p.tree.best(nodes).with_leaves(p.limits.leaves - columns)
         return Plan()
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:

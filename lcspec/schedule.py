@@ -15,6 +15,7 @@ from lcspec.pace import Pace
 from lcspec.planner import NOTHING, Limits, Plan, Planner, Proposal
 from lcspec.slot import Slot
 from lcspec.tree import TokenTree
+from lcspec.window import feed
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine
@@ -64,10 +65,14 @@ class Scheduler:
             plan = planner.select([w.proposal for w in mine if w.proposal], base, context, streams)
         if len(drafting) > 1:
             self._share(drafting, base)
+        drafted = sum(w.proposal.kept.n_drafted for w in drafting if w.proposal and w.proposal.kept)
+        if drafting:
+            room = min(engine.context.batch.n_max, engine.options.max_width) - base - drafted
+            feed([w.proposal for w in drafting if w.proposal], room, engine.pool)
         if exact is not None:
-            drafted = sum(w.proposal.kept.n_drafted for w in work if w.proposal and w.proposal.kept)
+            probes = sum(w.proposal.n_probes for w in drafting if w.proposal)
             decoding = any(w.decodes for w in work)
-            plan.width = exact.pad(max(plan.width, base + drafted)) if decoding else PROMPT_BLOCK
+            plan.width = exact.pad(max(plan.width, base + drafted + probes)) if decoding else PROMPT_BLOCK
         return work, plan
 
     def follow(self, slot: Slot) -> None:

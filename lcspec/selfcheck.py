@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Sequence
 
 import click
 
@@ -25,7 +25,7 @@ PROMPT_TOKENS = 48
 
 def run(
     model: Path | None,
-    draft: Path | None,
+    draft: Sequence[Path],
     threads: int,
     gpu_layers: int | None,
     positions: int,
@@ -132,9 +132,9 @@ def texts(session: Session, n: int, prompts: int, quiet: bool) -> list[dict[str,
         "ngram": (DrafterSpec("ngram", {"nodes": "7"}),),
         "ngram tree": (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),),
     }
-    if engine.env.draft_path is not None:
-        strategies["model"] = (DrafterSpec("model"),)
-        strategies["model tree"] = (DrafterSpec("model", {"nodes": "12", "branch": "3"}),)
+    for name in engine.env.draft.drafters:
+        strategies[name] = (DrafterSpec(name),)
+        strategies[f"{name} tree"] = (DrafterSpec(name, {"nodes": "12", "branch": "3"}),)
     out = []
     for temperature in (0.0, 0.8):
         plain = {

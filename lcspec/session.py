@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
-from lcspec.errors import ModelFileError
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
+from lcspec.errors import ModelFileError, UsageError
+from lcspec.history import allowed
 
 if TYPE_CHECKING:
     import numpy as np
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 
 Progress = Callable[[str, float], bool | None]
 
+# Drafters that evaluate a window beside the drafts, whose width the planner chooses unless `w` is given.
+WINDOWED = ("lookahead", "jacobi")
 DEMO_TARGET = "demo-target-q8_0.gguf"
 DEMO_DRAFT = "demo-draft-q8_0.gguf"
 
@@ -46,14 +49,20 @@ class ModelPair:
     """Which files to load. Without a model the bundled pair serves, with its own draft unless another is named."""
 
     target: Path
-    draft: Path | None
+    draft: DraftFiles
 
     @classmethod
-    def resolve(cls, model: Path | None, draft: Path | None) -> ModelPair:
+    def resolve(
+        cls,
+        model: Path | None = None,
+        draft: Sequence[Path] = (),
+        store: Path | None = None,
+        heads: Path | None = None,
+    ) -> ModelPair:
         """Fill in the bundled files."""
         if model is None:
-            return cls(demo_path(DEMO_TARGET), draft or demo_path(DEMO_DRAFT))
-        return cls(model, draft)
+            return cls(demo_path(DEMO_TARGET), DraftFiles(tuple(draft) or (demo_path(DEMO_DRAFT),), store, heads))
+        return cls(model, DraftFiles(tuple(draft), store, heads))
 
 
 @dataclass
@@ -94,7 +103,9 @@ class Session:
                 return found
         raise AssertionError("the last piece is the answer")
 
-    def embed_in_pieces(self, texts: Sequence[str]) -> Iterator[tuple[NDArray[np.float32], list[int]] | None]:
+    def embed_in_pieces(
+        self, texts: Sequence[str]
+    ) -> Generator[tuple[NDArray[np.float32], list[int]] | None, None, None]:
         """`embed` for a thread that has other things to do: yields None between two decodes, then the answer."""
         ids = [self.model.vocab.tokenize(text) for text in texts]
         for vectors in self.embed_ids(ids):
@@ -126,9 +137,14 @@ class Session:
 
 @contextlib.contextmanager
 def open_session(
-    options: ModelOptions, draft: Path | None = None, progress: Progress | None = None
+    options: ModelOptions,
+    draft: DraftFiles | Path | None = None,
+    progress: Progress | None = None,
+    history: bool = True,
 ) -> Iterator[Session]:
-    """Load the target and make an engine; the draft model is loaded when a request first needs it.
+    """Load the target and make an engine; draft models are loaded when a request first needs them.
+
+    `history` False neither uses nor keeps anything that texts taught (see lcspec.history).
 
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
@@ -149,10 +165,11 @@ def open_session(
             target=model,
             slots=options.slots,
             ctx=engine.context.n_ctx,
-            draft_path=draft,
+            draft=DraftFiles.of(draft),
             threads=options.threads,
             gpu_layers=options.gpu_layers,
-            progress=report(draft.name) if draft is not None else None,
+            progress=progress,
+            history=allowed(history),
         )
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         session = Session(model, engine)
@@ -165,8 +182,8 @@ def open_session(
 
 def parse_speculation(
     text: str,
+    draft: DraftFiles | Path | None = None,
     *,
-    has_draft: bool,
     has_grammar: bool = False,
     has_prediction: bool = False,
     max_draft: int | None = None,
@@ -176,15 +193,25 @@ def parse_speculation(
     """Read `--speculate`: off, or drafters separated by commas, each `name[:option=value...]`.
 
     `auto` asks every drafter that this session can have.
+
+    Raises:
+        UsageError: a drafter is malformed, or some windows have a width and others have none.
     """
     if text == "auto":
-        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"] + ["model"] * has_draft
-        specs = tuple(DrafterSpec(name) for name in names)
+        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"]
+        names += DraftFiles.of(draft).drafters
+        # The others read the answer already, so its window is all that lookahead adds.
+        specs = (*map(DrafterSpec, names), DrafterSpec("lookahead", {"pool_from_answer": "0"}))
     elif text in ("off", "none", ""):
         specs = ()
     else:
         specs = tuple(DrafterSpec.parse(part) for part in text.split(",") if part.strip())
-    return SpeculationParams(specs, auto=text == "auto", max_draft=max_draft, verifier=verifier, exact=exact)
+    # A window without a width of its own is the planner's to size, and so is the step it rides in.
+    sized = [spec for spec in specs if spec.name in WINDOWED and spec.options.get("w", "auto") == "auto"]
+    auto = text == "auto" or bool(sized)
+    if auto and any(spec.name in WINDOWED and spec not in sized for spec in specs):
+        raise UsageError(f"give every one of {' and '.join(WINDOWED)} a width (:w=8), or none of them")
+    return SpeculationParams(specs, auto=auto, max_draft=max_draft, verifier=verifier, exact=exact)
 
 
 def loading_line() -> Progress | None:

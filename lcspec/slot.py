@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from typing import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,6 +64,7 @@ class Slot:
         self.params = request.sampling
         self.draws = 0
         self.prediction = request.prediction
+        self.hidden: NDArray[np.float32] | None = None
         self.verifier = make_verifier(request.speculation.verifier)
         self.drafters: list[Drafter] = []
         self.bits: dict[str, int] = {}  # drafter name -> its bit in TokenTree.sources
@@ -121,6 +123,10 @@ class Slot:
     def distribution(self, node: int) -> Distribution:
         """The target's sampling distribution after `node`."""
         return self.sampler.distribution(self._rows[self._row_of[node]])
+
+    def argmax(self, nodes: Sequence[int]) -> NDArray[np.int32]:
+        """The most probable token after each of `nodes`, int32 [len(nodes)], by the model's raw logits."""
+        return np.array([self._rows[self._row_of[node]].argmax() for node in nodes], dtype=np.int32)
 
     def accept(self, token: int) -> bool:
         """Advance the sampler past an emitted token; True when it ends the text."""

@@ -23,6 +23,11 @@ class StreamDecoder:
         """Text that is complete after `data`; may be empty."""
         return self._decoder.decode(data)
 
+    @property
+    def holds(self) -> bool:
+        """Whether the bytes so far end within a character."""
+        return bool(self._decoder.getstate()[0])
+
     def finish(self) -> str:
         """What an unfinished character at the end becomes (U+FFFD), or nothing."""
         return self._decoder.decode(b"", final=True)

@@ -61,6 +61,7 @@ class TokenTree:
         sources: bit mask of the drafters that proposed the node (bit i = i-th drafter of the engine).
         features: a small number the drafter attaches for calibration (match length, rank among siblings).
         trials: for parents with *sampled* children, every draw in order (see `Trial`).
+        probes: how many of the last nodes are probes (see `with_probes`).
     """
 
     tokens: list[int]
@@ -70,6 +71,7 @@ class TokenTree:
     sources: list[int] = field(default_factory=lambda: [0])
     features: list[int] = field(default_factory=lambda: [0])
     trials: dict[int, list[Trial]] = field(default_factory=dict)
+    probes: int = 0
     _children: list[dict[int, int]] = field(default_factory=lambda: [{}], repr=False)
 
     @classmethod
@@ -94,8 +96,8 @@ class TokenTree:
 
     @property
     def n_drafted(self) -> int:
-        """Nodes other than the pending token."""
-        return len(self.tokens) - 1
+        """Nodes other than the pending token; probes are no drafts."""
+        return len(self.tokens) - 1 - self.probes
 
     def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0, feature: int = 0) -> int:
         """Add `token` below `parent` and return its node; an existing equal child is merged instead.
@@ -117,6 +119,8 @@ class TokenTree:
                 self.probs[known], self.features[known] = float(prob), feature
             self.sources[known] |= source
             return known
+        if self.probes:
+            raise ValueError("a tree with probes takes no more drafts: probes come last")
         node = len(self.tokens)
         self.tokens.append(token)
         self.parents.append(parent)
@@ -153,7 +157,10 @@ class TokenTree:
         return [Trial(c, None) for c in self.children(node)] if recorded is None else list(recorded)
 
     def leaves(self) -> list[int]:
-        """Nodes without children; `[0]` for a bare root."""
+        """Nodes without children, probes among them; `[0]` for a bare root."""
+        if self.probes:
+            inner = set(self.parents)
+            return [i for i in range(len(self)) if i not in inner]
         return [i for i, kids in enumerate(self._children) if not kids]
 
     def path_to(self, node: int) -> list[int]:
@@ -191,10 +198,10 @@ class TokenTree:
         drew: a drawn child that was also proposed deterministically is tried once as either.
 
         Raises:
-            ValueError: the pending tokens differ.
+            ValueError: the pending tokens differ, or there are probes.
         """
-        if other.tokens[0] != self.tokens[0]:
-            raise ValueError("only trees below the same pending token can be merged")
+        if other.tokens[0] != self.tokens[0] or other.probes:
+            raise ValueError("only trees of drafts below the same pending token can be merged")
         known = len(self)
         place = {0: 0}
         for i in range(1, len(other)):
@@ -208,6 +215,43 @@ class TokenTree:
                 theirs = [Trial(place[t.child], t.draft) for t in other.trials_of(parent)]
                 self.trials[here] = mine + [t for t in theirs if t.draft is not None or t.child not in certain]
 
+    def with_probes(self, *windows: TokenTree) -> TokenTree:
+        """This tree with the nodes of `windows` as *probes* behind its own.
+
+        A probe is evaluated in the same batch and never accepted: it is nobody's child, so no verifier can reach it,
+        and only another probe or node 0 can be its parent, so it never sees a drafted token. The nodes of this tree
+        keep their numbers; those of each window follow in their order.
+
+        Raises:
+            ValueError: a window has another pending token.
+        """
+        if not any(window.n_drafted for window in windows):
+            return self
+        out = TokenTree(
+            list(self.tokens),
+            list(self.parents),
+            list(self.depths),
+            list(self.probs),
+            list(self.sources),
+            list(self.features),
+            self.trials,
+            self.probes,
+            list(self._children),
+        )
+        for window in windows:
+            if window.tokens[0] != self.tokens[0]:
+                raise ValueError("only a window below the same pending token can be evaluated with this tree")
+            shift = len(out) - 1
+            out.tokens += window.tokens[1:]
+            out.parents += [parent + shift if parent else 0 for parent in window.parents[1:]]
+            out.depths += window.depths[1:]
+            out.probs += [0.0] * window.n_drafted
+            out.sources += [0] * window.n_drafted
+            out.features += [0] * window.n_drafted
+            out._children += [{} for _ in range(window.n_drafted)]
+            out.probes += window.n_drafted
+        return out
+
     def pruned(self, keep: Sequence[int]) -> TokenTree:
         """The tree made of the nodes in `keep` (node 0 implied; every kept node's parent must be kept).
 
@@ -216,12 +260,14 @@ class TokenTree:
         `with_leaves` choose in a way that lets draws stay draws.
 
         Raises:
-            ValueError: a kept node's parent is missing.
+            ValueError: a kept node's parent is missing, or the tree has probes (which are added last).
         """
         return self._pruned(keep)[0]
 
     def _pruned(self, keep: Sequence[int]) -> tuple[TokenTree, dict[int, int]]:
         """`pruned`, and where each kept node went."""
+        if self.probes:
+            raise ValueError("a tree with probes cannot be cut: probes come last")
         out = TokenTree.root(self.tokens[0])
         out.sources[0] = self.sources[0]
         place = {0: 0}

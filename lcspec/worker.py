@@ -11,24 +11,20 @@ may be used from any thread once `ready` is done: `session.model.vocab`, `sessio
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import queue
 import threading
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence, TypeVar
+from typing import TYPE_CHECKING, Callable, Sequence, TypeVar
 
-from lcspec.config import ModelOptions, SpeculationParams
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished
 from lcspec.session import Progress, Session, open_session
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from lcspec.engine import Engine
     from lcspec.slot import Request
 
@@ -55,15 +51,20 @@ class Ticket:
 class EngineThread:
     """Loads a model on its own thread and runs requests until closed."""
 
-    def __init__(self, options: ModelOptions, draft: Path | None = None, progress: Progress | None = None) -> None:
+    def __init__(
+        self,
+        options: ModelOptions,
+        draft: DraftFiles | Path | None = None,
+        progress: Progress | None = None,
+        history: bool = True,
+    ) -> None:
         """Start loading at once. `progress` is called on the engine thread; returning False from it gives up."""
         self.ready: Future[Session] = Future()
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
-        self._jobs: collections.deque[tuple[Iterator[Any], Future[Any]]] = collections.deque()
         self._state = "open"  # open | draining | closed
         self._thread = threading.Thread(
-            target=self._main, args=(options, draft, progress), name="lcspec-engine", daemon=True
+            target=self._main, args=(options, draft, progress, history), name="lcspec-engine", daemon=True
         )
         self._thread.start()
 
@@ -91,16 +92,6 @@ class EngineThread:
         self._promise(lambda _: result.set_result(function(self.ready.result())), result)
         return result
 
-    def embed(self, texts: Sequence[str]) -> Future[tuple[NDArray[np.float32], list[int]]]:
-        """`Session.embed`, a piece between every two steps, so that nobody's stream waits for a long text."""
-        result: Future[tuple[NDArray[np.float32], list[int]]] = Future()
-
-        def enter(_: Engine) -> None:
-            self._jobs.append((self.ready.result().embed_in_pieces(texts), result))
-
-        self._promise(enter, result)
-        return result
-
     def order(self, function: Callable[[Engine], None]) -> None:
         """`call` without an answer; errors are dropped."""
         self._orders.put(function)
@@ -118,10 +109,12 @@ class EngineThread:
 
     # ------------------------------------------------------------ on the engine thread
 
-    def _main(self, options: ModelOptions, draft: Path | None, progress: Progress | None) -> None:
+    def _main(
+        self, options: ModelOptions, draft: DraftFiles | Path | None, progress: Progress | None, history: bool
+    ) -> None:
         error: BaseException = LcspecError("the engine has been closed")
         try:
-            with open_session(options, draft, progress) as session:
+            with open_session(options, draft, progress, history) as session:
                 self.ready.set_result(session)
                 self._serve(session.engine)
         except BaseException as problem:
@@ -133,13 +126,11 @@ class EngineThread:
             shown = error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")
             for number in list(self._sinks):
                 self._deliver(number, [Failed(number, shown)])
-            self._refuse_jobs()
             self._refuse_orders()
 
     def _serve(self, engine: Engine) -> None:
-        while self._state == "open" or engine.busy or self._jobs:
+        while self._state == "open" or engine.busy:
             self._obey(engine)
-            self._work()
             found: dict[int, list[Event]] = {}
             for event in engine.step():
                 found.setdefault(event.request, []).append(event)
@@ -151,25 +142,11 @@ class EngineThread:
         """Carry out what was ordered; wait for an order when there is nothing to do."""
         while True:
             try:
-                order = self._orders.get(block=self._state == "open" and not (engine.busy or self._jobs))
+                order = self._orders.get(block=self._state == "open" and not engine.busy)
             except queue.Empty:
                 return
             with contextlib.suppress(Exception):  # whoever wants to know asks through a future
                 order(engine)
-
-    def _work(self) -> None:
-        """Do a piece of the first job; its last one is the answer."""
-        if not self._jobs:
-            return
-        job, result = self._jobs[0]
-        try:
-            piece = next(job)
-            if piece is None:
-                return
-            result.set_result(piece)
-        except Exception as problem:
-            result.set_exception(problem)
-        self._jobs.popleft()
 
     def _deliver(self, number: int, events: list[Event]) -> bool:
         """Hand events to the request's sink; False if that failed."""
@@ -189,7 +166,6 @@ class EngineThread:
         self._state = "draining"
         if not drain:
             engine.cancel_all()
-            self._refuse_jobs()
 
     def _promise(self, function: Callable[[Engine], None], result: Future[T]) -> None:
         """Order `function`; what it raises goes into `result`."""
@@ -217,7 +193,3 @@ class EngineThread:
             result = getattr(order, "refuse", None)
             if result is not None and not result.done():
                 result.set_exception(LcspecError("the engine has been closed"))
-
-    def _refuse_jobs(self) -> None:
-        while self._jobs:
-            self._jobs.popleft()[1].set_exception(LcspecError("the engine has been closed"))

@@ -18,7 +18,7 @@ from typing import Any
 import click
 from scale_model import quantize
 
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.events import TokenInfo, Tokens
 from lcspec.sampling import SamplingParams
@@ -53,10 +53,10 @@ class Tally:
     near_ties: list[tuple[str, int, str, float]] = field(default_factory=list)  # prompt, place, tokens, gap
 
 
-def speculation(text: str, exact: bool, has_draft: bool) -> SpeculationParams:
+def speculation(text: str, exact: bool, draft: DraftFiles) -> SpeculationParams:
     """A strategy as parameters; `auto` plans over everything there is."""
     if text == "auto":
-        names = ["ngram", "suffix", *(["model"] if has_draft else [])]
+        names = ["ngram", "suffix", *draft.drafters]
         return SpeculationParams(tuple(DrafterSpec(n) for n in names), auto=True, exact=exact)
     return SpeculationParams(tuple(DrafterSpec.parse(t) for t in text.split(",")) if text else (), exact=exact)
 
@@ -78,26 +78,25 @@ def request(prompt: tuple[int, ...], params: SpeculationParams, n: int, seed: in
     return Request(prompt, sampling, params, max_tokens=n, logprobs=2, ignore_end=True)
 
 
-def switched(
-    session: Session, prompt: tuple[int, ...], exact: bool, has_draft: bool, n: int, seed: int, temp: float
-) -> list[TokenInfo]:
+def switched(session: Session, prompt: tuple[int, ...], exact: bool, n: int, seed: int, temp: float) -> list[TokenInfo]:
     """One text during which the drafters change again and again."""
     engine, out, turn = session.engine, list[TokenInfo](), 0
-    number = engine.submit(request(prompt, speculation("ngram", exact, False), n, seed, temp))
+    number = engine.submit(request(prompt, speculation("ngram", exact, session.engine.env.draft), n, seed, temp))
     while engine.busy:
         out += [info for event in engine.step() if isinstance(event, Tokens) for info in event.tokens]
         if engine.running and len(out) // SWITCH_EVERY > turn:
             turn = len(out) // SWITCH_EVERY
             name = SWITCH_TO[turn % len(SWITCH_TO)]
-            engine.switch(number, speculation(name if has_draft or name != "model" else "suffix", exact, has_draft))
+            draft = engine.env.draft
+            engine.switch(number, speculation(name if draft.models or name != "model" else "suffix", exact, draft))
     return out
 
 
 def shared(session: Session, prompt: tuple[int, ...], exact: bool, n: int, seed: int, temp: float) -> list[TokenInfo]:
     """One text whose prompt begins with what another request has left in the cache."""
     other = prompt[: len(prompt) // 2] + session.prompt_ids(OTHER_ENDING)
-    generate(session, other, speculation("", exact, False), 8, seed, temp)
-    return generate(session, prompt, speculation("ngram", exact, False), n, seed, temp)
+    generate(session, other, speculation("", exact, session.engine.env.draft), 8, seed, temp)
+    return generate(session, prompt, speculation("ngram", exact, session.engine.env.draft), n, seed, temp)
 
 
 def compare(plain: list[TokenInfo], other: list[TokenInfo], name: str, tally: Tally, session: Session) -> None:
@@ -147,7 +146,7 @@ def main(
     json_path: Path | None,
 ) -> None:
     """Compare texts and print a table; exit code 1 if --exact failed anywhere."""
-    pair = ModelPair.resolve(model, draft)
+    pair = ModelPair.resolve(model, [draft] if draft is not None else [])
     rows = load_prompts(prompts, limit)
     result: list[dict[str, Any]] = []
     failed = False
@@ -161,17 +160,16 @@ def main(
                     tallies = {name: Tally() for name in (*STRATEGIES, SWITCHED, SHARED, CHUNKED)}
                     for seed, (name, text) in enumerate(rows):
                         ids = session.prompt_ids(text)[:prompt_tokens]
-                        plain = generate(session, ids, speculation("", exact, False), n_tokens, seed, temp)
+                        plain = generate(session, ids, speculation("", exact, pair.draft), n_tokens, seed, temp)
                         for strategy, spec in STRATEGIES.items():
-                            params = speculation(spec, exact, pair.draft is not None)
+                            params = speculation(spec, exact, pair.draft)
                             other = generate(session, ids, params, n_tokens, seed, temp)
                             compare(plain, other, name, tallies[strategy], session)
-                        has_draft = pair.draft is not None
-                        other = switched(session, ids, exact, has_draft, n_tokens, seed, temp)
+                        other = switched(session, ids, exact, n_tokens, seed, temp)
                         compare(plain, other, name, tallies[SWITCHED], session)
                         other = shared(session, ids, exact, n_tokens, seed, temp)
                         compare(plain, other, name, tallies[SHARED], session)
-                        ngram = speculation("ngram", exact, False)
+                        ngram = speculation("ngram", exact, session.engine.env.draft)
                         other = generate(chunked, ids, ngram, n_tokens, seed, temp)
                         compare(plain, other, name, tallies[CHUNKED], session)
                     for strategy, tally in tallies.items():

@@ -31,7 +31,7 @@ def main(out: Path, prompt: str, n_tokens: int) -> None:
     finished = None
     with open_session(ModelOptions(demo_path(DEMO_TARGET), ctx=512), demo_path(DEMO_DRAFT)) as session:
         ids, stop = session.chat_ids([{"role": "user", "content": prompt}])
-        speculation = parse_speculation("ngram,model", has_draft=True)
+        speculation = parse_speculation("ngram,model")
         request = Request(ids, SamplingParams(temperature=0.0), speculation, n_tokens, stop, ignore_end=True)
         for event in session.engine.run(request):
             if isinstance(event, Tokens):

@@ -28,6 +28,7 @@ import numpy as np
 
 from lcspec.errors import LcspecError, ModelFileError, UsageError
 from lcspec.gguf_header import FILE_TYPES, TENSOR_TYPES, GGUFContents, TensorInfo, format_size, read_gguf
+from lcspec.heads.target import SCALED_FROM, fingerprint
 
 WIDTH_STEP = 256  # the largest block of any quantization: new units then fill blocks of their own
 _SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
@@ -251,6 +252,8 @@ def _start_file(src: Path, small: GGUFContents, dst: Path, width: int, n_params:
             "For measuring speed only."
         ),
         f"{architecture}.feed_forward_length": width,
+        # The final hidden states are those of the small model, so that heads made for it serve the copy as well.
+        SCALED_FROM: fingerprint(src),
     }
     writer = gguf.GGUFWriter(dst, architecture)
     reader = gguf.GGUFReader(small.path)

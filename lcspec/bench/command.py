@@ -19,8 +19,9 @@ from lcspec.bench.report import report_html
 from lcspec.bench.runner import PLAIN, Bench, BenchOptions, Interrupted, default_strategies
 from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
-from lcspec.config import ModelOptions, SpeculationParams
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import UsageError
+from lcspec.generate import show_heads_note
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
 
@@ -44,20 +45,20 @@ def run(**o: Any) -> int:
 
     log_to_stderr(o["verbose"])
     prompts = spread(read_prompts(o["prompts"]) if o["prompts"] is not None else builtin_prompts(), o["limit"])
-    pair = ModelPair.resolve(o["model"], o["draft"])
+    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
     sampling = SamplingParams(temperature=o["temperature"], seed=o["seed"])
     named = strategy_names(o["strategies"])
     for name in named:  # an unknown option should not wait for a large model to load
-        parse_speculation(name, has_draft=pair.draft is not None)
+        parse_speculation(name, pair.draft)
+    show_heads_note(o["heads"], pair.target)
     if o["out"] is not None:
         check_writable(o["out"])
     options = ModelOptions(
         pair.target, ctx=o["ctx"], threads=o["threads"], gpu_layers=o["gpu_layers"], kv_type=o["kv_type"]
     )
-    with open_session(options, pair.draft, loading_line()) as session:
+    with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         strategies: dict[str, SpeculationParams] = {
-            name: parse_speculation(name, has_draft=pair.draft is not None, exact=o["exact"])
-            for name in named or default_strategies(session)
+            name: parse_speculation(name, pair.draft, exact=o["exact"]) for name in named or default_strategies(session)
         }
         bench = Bench(session, BenchOptions(strategies, sampling, o["n"], o["repeat"], o["chat"]))
         recorder = Recorder(bench, o["out"], exact=o["exact"], draft=pair.draft)
@@ -80,7 +81,7 @@ def strategy_names(values: Sequence[str]) -> list[str]:
 class Recorder:
     """Runs the prompts, keeps the results and shows them."""
 
-    def __init__(self, bench: Bench, out: Path | None, *, exact: bool, draft: Path | None) -> None:
+    def __init__(self, bench: Bench, out: Path | None, *, exact: bool, draft: DraftFiles) -> None:
         self.bench = bench
         self.out = out
         self.exact = exact
@@ -184,7 +185,8 @@ class Recorder:
             },
             "machine": self._machine,
             "model": describe_target(bench.session.model),
-            "draft": describe_file(self.draft) if self.draft is not None else None,
+            "draft": [describe_file(p) for p in self.draft.models] or None,
+            "store": str(self.draft.store) if self.draft.store is not None else None,
             "curve": {
                 **bench.curve.as_dict(),
                 "measured_earlier": bench.curve_stored,

@@ -100,11 +100,11 @@ def legend(names: Sequence[str], colours: Sequence[int] | None = None) -> str:
 
 
 def _about(results: dict[str, Any], machine: dict[str, Any]) -> str:
-    s, draft = results["settings"], results["draft"]
+    s, draft = results["settings"], results["draft"] or []
     facts = [
         f"{machine['cpu']}, threads: {machine['threads']}, {machine['gpu_layers'] or 'no'} layers on a GPU",
         f"llama-cpp-python {machine['llama_cpp']}, lcspec {machine['lcspec']}, {machine['time']}",
-        f"draft model: {draft['file']} ({draft['quantization']})" if draft else "no draft model",
+        "draft model: " + ", ".join(f"{d['file']} ({d['quantization']})" for d in draft) if draft else "no draft model",
         f"{counted(len(results['prompts']))} of {s['prompts']}, {s['n']} tokens each, {s['repeat']} repeats, "
         f"temperature {s['temperature']:g}, seed {s['seed']}"
         + (", chat template" if s["chat"] else "")

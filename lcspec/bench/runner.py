@@ -46,6 +46,7 @@ class WitnessPlanner(AutoPlanner):
     def __init__(self, planner: AutoPlanner) -> None:
         """Take over another planner's knowledge."""
         super().__init__(planner.curve, planner.acceptance)
+        self.records = planner.records
         self.proposed: list[TokenTree] = []
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
@@ -77,7 +78,7 @@ def default_strategies(session: Session) -> list[str]:
     """Every drafter worth comparing that this session can have, and the planner."""
     if session.engine.context.branching is Branching.NONE:
         return [PLAIN, AUTO]
-    return [PLAIN, "ngram", *(["model"] if session.engine.env.draft_path is not None else []), AUTO]
+    return [PLAIN, "ngram", *session.engine.env.draft.drafters, AUTO]
 
 
 @dataclass

@@ -1,5 +1,29 @@
 """Importing this module registers every drafter. A new drafter is a file beside this one and a name in this line."""
 
-from lcspec.drafters import forced, model, ngram, prediction, suffix
+from lcspec.drafters import (
+    blockwise,
+    cascade,
+    forced,
+    jacobi,
+    lookahead,
+    medusa,
+    model,
+    ngram,
+    prediction,
+    store,
+    suffix,
+)
 
-__all__ = ["forced", "model", "ngram", "prediction", "suffix"]
+__all__ = [
+    "blockwise",
+    "cascade",
+    "forced",
+    "jacobi",
+    "lookahead",
+    "medusa",
+    "model",
+    "ngram",
+    "prediction",
+    "store",
+    "suffix",
+]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence
+from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence, cast
 
-from lcspec.config import DrafterSpec
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import DrafterSpec, DraftFiles
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
 from lcspec.tree import TokenTree
@@ -49,6 +51,14 @@ class SlotView(Protocol):
     def prediction(self) -> Sequence[int]:
         """The answer the caller expects, as token ids; empty if unknown."""
 
+    @property
+    def hidden(self) -> NDArray[np.float32] | None:
+        """The target's final normed hidden state from which it chose the pending token, float32 [n_embd].
+
+        None unless a drafter of the slot has `wants_hidden`, and after a step that had none to give: one that
+        contained a prompt chunk (see Context.hidden), so also at the first step of a request.
+        """
+
     def forced_text(self, limit: int) -> str:
         """What the request's grammar allows no alternative to, `limit` characters at most; often empty."""
 
@@ -78,9 +88,12 @@ class Drafter(Protocol):
 
     Attributes:
         name: its registry name, shown to users.
-        default_nodes: nodes a step when nobody says otherwise.
+        default_nodes: nodes a step when nobody says otherwise. A drafter whose trees should branch by themselves
+            may have a `default_branch` as well (children a node; 1 without it).
         costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
-        wants_hidden: it needs the target's hidden states (see `observe`).
+        wants_hidden: it needs the target's hidden states (see `SlotView.hidden`).
+
+    One that wants the target's argmax at nodes of its own is a ProbingDrafter, declared by `wants_rows`.
     """
 
     name: str
@@ -105,16 +118,92 @@ class Drafter(Protocol):
 
 
 @dataclass(frozen=True)
+class Window:
+    """What a drafter wants evaluated in the target's next batch besides the drafts.
+
+    Attributes:
+        drafter: whose it is.
+        tree: probe nodes below the pending token (see TokenTree.with_probes); a bare root for none.
+        ask: the nodes of `tree`, ascending, after which the target's argmax is wanted.
+        drafted: kept nodes of the drafts, ascending, after which it is wanted as well.
+    """
+
+    drafter: ProbingDrafter
+    tree: TokenTree
+    ask: tuple[int, ...] = ()
+    drafted: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Feeding:
+    """What a drafter's probes came to in its latest step.
+
+    Attributes:
+        columns: columns of the window that were evaluated.
+        gained: accepted tokens that nobody but this drafter had proposed, and that it owes to recent probes.
+    """
+
+    columns: int = 0
+    gained: float = 0.0
+
+
+class ProbingDrafter(Drafter, Protocol):
+    """A drafter that learns from rows of the target's batch that belong to no draft: it has `wants_rows = True`.
+
+    A step calls `draft`, `window`, then (after the decode) `harvest` and `observe`, then `feeding`. A step that grants
+    it nothing calls neither `window` nor `harvest`.
+    """
+
+    wants_rows: bool
+
+    def column_rows(self, slot: SlotView) -> int:
+        """Rows a column of its window takes when the planner chooses the width; 0 if that is not for it to choose."""
+
+    def reserved_rows(self, slot: SlotView) -> int:
+        """Rows its window takes when the user chose the width; 0 otherwise."""
+
+    def window(self, slot: SlotView, kept: TokenTree, rows: int, leaves: int) -> Window:
+        """What to evaluate: at most `rows` probes with at most `leaves` leaves, beside the drafts in `kept`."""
+
+    def harvest(self, slot: SlotView, best: NDArray[np.int32]) -> None:
+        """The target's argmax, int32 [len(ask) + len(drafted)], after the nodes of the window that were asked for."""
+
+    def feeding(self, slot: SlotView) -> Feeding:
+        """What came of the latest step; told once."""
+
+
+def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:
+    """Those of `drafters` that want rows of their own."""
+    return [cast(ProbingDrafter, d) for d in drafters if getattr(d, "wants_rows", False)]
+
+
+def branch_of(drafter: Drafter, default: int = 1) -> int:
+    """Children a node that `drafter` may propose when nobody says otherwise."""
+    return max(default, getattr(drafter, "default_branch", 1))
+
+
+@dataclass(frozen=True)
 class DrafterEnv:
-    """What drafters are made from: the loaded target and what the user named for drafting."""
+    """What drafters are made from: the loaded target and what the user named for drafting.
+
+    Attributes:
+        target: the loaded target.
+        slots: requests side by side.
+        ctx: positions a slot may use.
+        draft: the files to draft with.
+        threads, gpu_layers: as for the target.
+        progress: told a file's name and how far it has loaded.
+        history: drafters and planner may use and keep what earlier sessions taught (see lcspec.history).
+    """
 
     target: Model
     slots: int
     ctx: int = 0
-    draft_path: Path | None = None
+    draft: DraftFiles = DraftFiles()
     threads: int = 0
     gpu_layers: int | None = None
-    progress: Callable[[float], bool | None] | None = None
+    progress: Callable[[str, float], bool | None] | None = None
+    history: bool = False
 
 
 Factory = Callable[[DrafterEnv], Drafter]

@@ -10,14 +10,16 @@ distribution close to the target's leads to the same choice more often than two 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import functools
+from dataclasses import dataclass, field, replace
+from typing import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.config import MAX_BRANCH, DrafterSpec, ModelOptions
-from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
-from lcspec.errors import UnsupportedModel, UsageError
+from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SlotView, register
+from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
 from lcspec.sampling import SamplingParams, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
 from lcspec.tree import Distribution, TokenTree
@@ -29,51 +31,49 @@ P_MIN = 0.3
 MAX_LEVEL = 16
 
 
+# Given a slot and what has been drafted for it so far, what may follow (see ModelDrafter.begin).
+Guess = Callable[[SlotView, Sequence[int]], Sequence[int]]
+
+
 @dataclass
 class _State:
     """One slot's share of the draft model."""
 
     cache: SlotCache
     p_min: float
+    guess: Guess | None = None
     tree: TokenTree | None = None
     placed: dict[int, int] = field(default_factory=dict)  # tree node -> index among the decoded nodes
 
 
-@register("model")
 class ModelDrafter:
     """Drafts with a second, smaller model (`--draft`)."""
 
-    name = "model"
     default_nodes = 5
     costly = True
     wants_hidden = False
 
-    def __init__(self, env: DrafterEnv) -> None:
-        """Load the draft model.
+    def __init__(
+        self, env: DrafterEnv, index: int = 0, model: Model | None = None, options: ModelOptions | None = None
+    ) -> None:
+        """Draft with `model`, whose vocabulary the caller has looked at, or load the draft model number `index`.
 
         Raises:
-            UsageError: no draft model was named.
+            UsageError: it was not named.
             VocabularyMismatch: its vocabulary is another.
             UnsupportedModel: its memory cannot be rolled back.
         """
-        if env.draft_path is None:
-            raise UsageError("the model drafter needs a draft model: add --draft DRAFT.gguf")
-        options = ModelOptions(
-            env.draft_path,
-            ctx=env.ctx,
-            slots=env.slots,
-            threads=env.threads,
-            gpu_layers=env.gpu_layers,
-            max_width=MAX_LEVEL,
-        )
-        self.model = Model.load(options, env.progress)
+        self.name = model_drafter(index)
+        self.index = index
+        self.model = load_draft(env, index) if model is None else model
         try:
-            check_same_vocabulary(env.target.vocab, self.model.vocab)
-            self.context = Context(self.model)
+            if model is None:
+                check_same_vocabulary(env.target.vocab, self.model.vocab)
+            self.context = Context(self.model, options)
             if self.context.branching is Branching.NONE:
                 self.context.close()
                 raise UnsupportedModel(
-                    f"{env.draft_path.name} cannot draft: its recurrent state cannot be taken back; "
+                    f"{self.model.options.path.name} cannot draft: its recurrent state cannot be taken back; "
                     "use a draft model with plain attention"
                 )
         except BaseException:
@@ -84,11 +84,15 @@ class ModelDrafter:
         self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
         self._slots: dict[int, _State] = {}
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
-        """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted)."""
+    def begin(self, slot: SlotView, spec: DrafterSpec, guess: Guess | None = None) -> None:
+        """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted).
+
+        With `guess` a chain is drafted with fewer decodes: what it returns is decoded along with each drafted token,
+        and stays as far as the draft model would have chosen it itself. The chain is the same with and without it.
+        """
         spec.check_keys({"branch", "nodes", "p_min"})
         p_min = spec.number("p_min", P_MIN)
-        self._slots[slot.id] = _State(self.shelf.take(slot.tokens), p_min)
+        self._slots[slot.id] = _State(self.shelf.take(slot.tokens), p_min, guess)
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
         """Grow a tree below the pending token, a level per draft decode."""
@@ -103,6 +107,9 @@ class ModelDrafter:
             return tree
         self._catch_up(state, slot, base)
         state.tree, state.placed = tree, {0: 0}
+        if state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
+            self._grow_guessing(state, state.guess, slot, tree, base, replace(budget, depth=depth))
+            return tree
         level = [0]
         while True:
             fresh = self._expand(state, slot, tree, level, base, budget, branch)
@@ -138,6 +145,10 @@ class ModelDrafter:
         if state is not None:
             self.shelf.put(state.cache, list(slot.tokens))
 
+    def rewind(self, number: int, length: int) -> None:
+        """The text of slot `number` has another continuation after `length` tokens."""
+        self._slots[number].cache.truncate(length)
+
     def step_seconds(self, repeat: int = 9) -> float:
         """Median seconds of one draft step (width 1, short context)."""
         seq = self.pool.take()
@@ -155,13 +166,56 @@ class ModelDrafter:
         self.context.close()
         self.model.close()
 
+    def _grow_guessing(
+        self, state: _State, guess: Guess, slot: SlotView, tree: TokenTree, base: int, budget: Budget
+    ) -> None:
+        """Grow a chain; every decode takes the newest token and what is guessed to follow it."""
+        cache, batch = state.cache, self.context.batch
+        node, guesses, going = 0, list[int](), True
+        while True:
+            right = 0
+            # Row i is that of the newest token (0) or of guess i - 1, and tells whether guess i is right.
+            for i in range(len(guesses) + 1):
+                rows = self.context.logits()[i : i + 1]
+                fresh = self._expand(state, slot, tree, [node], base, budget, 1, rows)
+                going = bool(fresh) and tree.n_drafted < budget.nodes and tree.depths[fresh[0]] < budget.depth
+                going = going and (budget.keep_going is None or budget.keep_going(tree, fresh))
+                if not going:
+                    break
+                node = fresh[0]
+                if i == len(guesses) or tree.tokens[node] != guesses[i]:
+                    break
+                state.placed[node] = len(state.placed)
+                right += 1
+            cache.retract(len(guesses) - right)
+            if not going:
+                return
+            room = min(budget.nodes - tree.n_drafted, budget.depth - tree.depths[node], MAX_LEVEL) - 1
+            path = [tree.tokens[v] for v in tree.path_to(node)[1:]]
+            guesses = list(guess(slot, path))[: max(0, room)]
+            state.placed[node] = len(state.placed)
+            batch.clear()
+            for i, token in enumerate([tree.tokens[node], *guesses]):
+                depth, parent = tree.depths[node] + i, state.placed[node] + i - 1
+                seq = cache.extend(parent, depth, False, ())
+                batch.add(token, base + depth, (seq,), logits=True)
+            self.context.decode()
+
     def _expand(
-        self, state: _State, slot: SlotView, tree: TokenTree, level: list[int], base: int, budget: Budget, branch: int
+        self,
+        state: _State,
+        slot: SlotView,
+        tree: TokenTree,
+        level: list[int],
+        base: int,
+        budget: Budget,
+        branch: int,
+        rows: NDArray[np.float32] | None = None,
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
         planned = budget.keep_going is not None
-        for node, row in zip(level, self.context.logits()):
+        for node, row in zip(level, self.context.logits() if rows is None else rows):
             position = base + tree.depths[node] + 1
             room = min(slot.draws, branch) or branch
             found = self._children(slot, row[: self.n_vocab], position, room, node)
@@ -242,13 +296,56 @@ class ModelDrafter:
         if slot.draws:
             # Draws below different nodes at one position must be independent.
             counters = [node * MAX_BRANCH + i for i in range(n)]
-            noise = uniform_noise(slot.seed, position, counters, DRAFT_STREAM)
+            # ... and so must those of several draft models.
+            noise = uniform_noise(slot.seed, position, counters, DRAFT_STREAM + self.index)
             return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
         order = coupled_top(dist, slot.seed, position, n)
         score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
         weights = np.exp(score - score.max())
         weights /= weights.sum()
         return [(int(dist.ids[i]), float(weights[i]), None) for i in order]
+
+
+def draft_with(env: DrafterEnv, index: int) -> Drafter:
+    """The drafter for the draft model number `index`: through text where its vocabulary is not the target's.
+
+    Raises:
+        LcspecError: see ModelDrafter.
+    """
+    from lcspec.drafters.translated import TranslatedDrafter
+
+    model = load_draft(env, index)
+    try:
+        check_same_vocabulary(env.target.vocab, model.vocab)
+    except VocabularyMismatch as problem:
+        return TranslatedDrafter(env, index, model, problem)
+    return ModelDrafter(env, index, model)
+
+
+for _index in range(MAX_DRAFT_MODELS):
+    register(model_drafter(_index))(functools.partial(draft_with, index=_index))
+
+
+def load_draft(env: DrafterEnv, index: int) -> Model:
+    """Load the draft model number `index`.
+
+    Raises:
+        UsageError: it was not named.
+        ModelFileError, ModelLoadError: it cannot be loaded.
+    """
+    if index >= len(env.draft.models):
+        which = "a draft model" if index == 0 else f"{index + 1} draft models, and {len(env.draft.models)} are named"
+        raise UsageError(f"the drafter {model_drafter(index)} needs {which}: add --draft DRAFT.gguf")
+    path, progress = env.draft.models[index], env.progress
+    options = ModelOptions(
+        path,
+        ctx=env.ctx,
+        slots=env.slots,
+        threads=env.threads,
+        gpu_layers=env.gpu_layers,
+        max_width=MAX_LEVEL,
+    )
+    return Model.load(options, None if progress is None else lambda fraction: progress(path.name, fraction))
 
 
 def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:

@@ -7,6 +7,7 @@ with `branch` > 1 different continuations of it (and of shorter matches) are mer
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Sequence
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
@@ -79,6 +80,25 @@ class NgramDrafter:
             if budget.branch == 1 or tree.n_drafted >= budget.nodes:
                 break
         return tree
+
+    def continuation(self, slot: SlotView, more: Sequence[int], limit: int) -> tuple[list[int], int]:
+        """`limit` tokens that the text with `more` behind it may go on with, and the length of the match they are from
+        (0, and no tokens: there is none). What followed the latest longest match is copied; where the copy catches
+        up with the end it copies itself, so that a short period goes on.
+        """
+        index = self._slots[slot.id]
+        known = len(index.tokens)
+        end = known + len(more)
+        tail = [*index.tokens[-index.max_n :], *more][-index.max_n :]
+        for n in range(min(index.max_n, len(tail)), index.min_n - 1, -1):
+            found = index.after.get(n, {}).get(tuple(tail[-n:]), [])
+            at = next((p for p in reversed(found[-2:]) if p < end), None)
+            if at is not None:
+                out: list[int] = []
+                for i in range(at, at + limit):
+                    out.append(index.tokens[i] if i < known else more[i - known] if i < end else out[i - end])
+                return out, n
+        return [], 0
 
     def _add(self, tree: TokenTree, tokens: list[int], places: list[int], budget: Budget, n: int) -> None:
         """Walk all occurrences together, always down the most frequent (then newest) continuation first."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 import itertools
 from dataclasses import dataclass, field
-from typing import Sequence
+from typing import Any, Sequence
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
@@ -19,6 +19,8 @@ from lcspec.verify import Verdict
 
 # Tokens of earlier texts that are remembered; beyond that the older half is dropped.
 MAX_REMEMBERED = 50_000
+# Tokens of them that are kept between sessions; reading them in takes a few microseconds each.
+MAX_KEPT = 16_000
 MIN_MATCH = 2
 # Matches are told apart in calibration up to this length.
 MAX_FEATURE = 15
@@ -114,6 +116,8 @@ class SuffixDrafter:
     wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
+        self._n_vocab = env.target.n_vocab
+        self._fresh = False  # there are texts of this session
         self._earlier = SuffixAutomaton()
         self._texts: list[list[int]] = []
         self._slots: dict[int, _Slot] = {}
@@ -177,6 +181,7 @@ class SuffixDrafter:
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Add an earlier text; the oldest ones go when there are too many."""
+        self._fresh = True
         self._texts.append(list(tokens)[-MAX_REMEMBERED:])
         if sum(map(len, self._texts)) > MAX_REMEMBERED:
             while sum(map(len, self._texts)) > MAX_REMEMBERED // 2 and len(self._texts) > 1:
@@ -188,6 +193,36 @@ class SuffixDrafter:
                 mine.state, mine.matched = 0, 0
         else:
             self._add(self._texts[-1])
+
+    def dump(self) -> Any:
+        """The latest texts, at most MAX_KEPT tokens of them, for later sessions (see lcspec.history)."""
+        if not self._fresh:
+            return None
+        room, kept = MAX_KEPT, list[list[int]]()
+        for text in reversed(self._texts):
+            kept.append(text[-room:])
+            room -= len(kept[-1])
+            if room <= 0:
+                break
+        return {"n_vocab": self._n_vocab, "texts": kept[::-1]}
+
+    def restore(self, data: Any) -> None:
+        """Remember the texts of an earlier session.
+
+        Raises:
+            ValueError: the data is not `dump`'s.
+        """
+        try:
+            texts = [[int(t) for t in text] for text in data["texts"]]
+            n_vocab = int(data["n_vocab"])
+        except (KeyError, TypeError, OverflowError) as error:
+            raise ValueError(f"not the texts of a suffix drafter: {error}") from error
+        tokens = [t for text in texts for t in text]
+        if n_vocab != self._n_vocab or len(tokens) > MAX_KEPT or not all(0 <= t < n_vocab for t in tokens):
+            raise ValueError("not the texts of a suffix drafter of this vocabulary")
+        for text in texts:
+            self.remember(text)
+        self._fresh = False
 
     def _add(self, text: Sequence[int]) -> None:
         self._earlier.restart()

@@ -3,7 +3,7 @@
 from lcspec.llama.batch import Batch
 from lcspec.llama.context import Context
 from lcspec.llama.lib import init, log_to_stderr, supports_gpu_offload, version
-from lcspec.llama.model import Branching, Model, Traits
+from lcspec.llama.model import Branching, Model, Traits, load_vocab
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.sequences import SequencePool, SlotCache
 from lcspec.llama.shelf import CacheShelf, common_prefix
@@ -23,6 +23,7 @@ __all__ = [
     "check_same_vocabulary",
     "common_prefix",
     "init",
+    "load_vocab",
     "log_to_stderr",
     "supports_gpu_offload",
     "version",

@@ -35,8 +35,14 @@ class Context:
         decode_seconds: time spent in `decode` so far.
     """
 
-    def __init__(self, model: Model, options: ModelOptions | None = None) -> None:
+    def __init__(self, model: Model, options: ModelOptions | None = None, *, separate: bool = False) -> None:
         """Create the context.
+
+        Args:
+            model: the loaded model.
+            options: see ModelOptions.
+            separate: a cache of its own for every slot and no leaf ids: for many texts that share nothing. Attention
+                then runs over a slot's own cells instead of everybody's.
 
         Raises:
             ModelLoadError: the library could not allocate it; the message names the usual ways out.
@@ -49,9 +55,12 @@ class Context:
         attention_only = model.traits.attention_only
         # Recurrent states are allocated per sequence id, so those models get one id a slot and one to pad with.
         self.n_seq = min(256, options.slots + 1 + (LEAF_SEQUENCES if attention_only else 0))
+        if separate:
+            self.n_seq = options.slots
         cells = options.slots * self.n_ctx + options.max_width + 1
+        block = CELL_BLOCK * options.slots if separate else CELL_BLOCK
         params = C.llama_context_default_params()
-        params.n_ctx = -(-cells // CELL_BLOCK) * CELL_BLOCK
+        params.n_ctx = -(-cells // block) * block
         params.n_batch = max(options.batch, options.max_width) + options.slots
         params.n_ubatch = params.n_batch
         params.n_seq_max = self.n_seq
@@ -62,11 +71,10 @@ class Context:
         params.type_k = params.type_v = GGML_TYPES[options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.flash_attn]
         params.embeddings = options.embeddings
-        if options.embeddings:
-            params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
+        params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
         params.no_perf = True
         params.swa_full = True
-        params.kv_unified = True
+        params.kv_unified = not separate
         with error_reason("the library gave no reason") as reason:
             self.handle = C.llama_init_from_model(model.handle, params)
         if not self.handle:
@@ -83,6 +91,8 @@ class Context:
             self.branching = Branching.CHAIN if self.max_rollback > 0 else Branching.NONE
         self.batch = Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0
+        self._wants_hidden = options.embeddings
+        self._has_hidden = options.embeddings
         self._n_outputs = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._logits_at = 0
@@ -96,6 +106,8 @@ class Context:
         """
         batch = batch or self.batch
         batch.struct.n_tokens = batch.n
+        if self._wants_hidden:
+            self._switch_hidden(batch.n == batch.n_outputs)
         start = time.perf_counter()
         code = C.llama_decode(self.handle, batch.struct)
         C.llama_synchronize(self.handle)
@@ -119,10 +131,25 @@ class Context:
             self._logits_at = address
         return self._logits[: self._n_outputs]
 
+    def want_hidden(self) -> None:
+        """Keep final hidden states from now on (see `hidden`). They cost one copy of a row per token."""
+        self._wants_hidden = True
+
     def hidden(self) -> NDArray[np.float32]:
-        """Final normed hidden states of the last decode, float32 [n_outputs, n_embd]; a view. Needs `embeddings`."""
+        """Final normed hidden states of the last decode, float32 [n_outputs, n_embd]; a view, as `logits`.
+
+        Empty unless they were asked for (`want_hidden`, or `ModelOptions.embeddings`) and every token of the decode
+        had an output row: with hidden states on, the library makes rows for *all* tokens, which a prompt chunk has no
+        room for. So a decode that contains a prompt chunk has none.
+        """
         address = ctypes.cast(C.llama_get_embeddings(self.handle), ctypes.c_void_p).value or 0
-        return _rows(address, self._n_outputs, self.model.traits.n_embd)
+        return _rows(address if self._has_hidden else 0, self._n_outputs, self.model.traits.n_embd_out)
+
+    def _switch_hidden(self, on: bool) -> None:
+        """The library reads this flag anew at every decode; only its graph is built again."""
+        if on != self._has_hidden:
+            C.llama_set_embeddings(self.handle, on)
+            self._has_hidden = on
 
     # Sequence bookkeeping. Positions are half open, [start, stop); stop < 0 means "to the end".
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Iterator, Sequence
+from typing import Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,7 +74,7 @@ class Embedder:
                     f"text {i} has {len(tokens)} tokens and an embedding takes at most {self.limit}: split it"
                 )
 
-    def embed(self, tokens: Sequence[int]) -> Iterator[NDArray[np.float32] | None]:
+    def embed(self, tokens: Sequence[int]) -> Generator[NDArray[np.float32] | None, None, None]:
         """Evaluate one text: yields None after every decode but the last, then its vector of unit length.
 
         The vector is float32 [n_embd]. Only one text at a time.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 
@@ -34,6 +35,7 @@ class Traits:
     n_swa: int
     n_ctx_train: int
     n_embd: int
+    n_embd_out: int
     n_layer: int
     n_params: int
     size_bytes: int
@@ -69,6 +71,7 @@ class Model:
             n_swa=int(C.llama_model_n_swa(handle)),
             n_ctx_train=int(C.llama_model_n_ctx_train(handle)),
             n_embd=int(C.llama_model_n_embd(handle)),
+            n_embd_out=int(C.llama_model_n_embd_out(handle)),
             n_layer=int(C.llama_model_n_layer(handle)),
             n_params=int(C.llama_model_n_params(handle)),
             size_bytes=int(C.llama_model_size(handle)),
@@ -137,12 +140,35 @@ def _auto_layers(header: ModelHeader, offload: bool) -> list[int]:
     return [-1, n * 3 // 4, n // 2, n // 4, 0]
 
 
+@contextlib.contextmanager
+def load_vocab(options: ModelOptions, progress: Progress | None = None) -> Iterator[Vocab]:
+    """A model's vocabulary alone, without its weights.
+
+    Raises:
+        ModelFileError: the file cannot be a model.
+        ModelLoadError: the library refused it.
+    """
+    init()
+    read_header(options.path)
+    coverage = byte_coverage(options.path)
+    handle, reason = _load_once(options, 0, progress, vocab_only=True)
+    if not handle:
+        raise ModelLoadError(f"the vocabulary of {options.path.name} could not be loaded: {reason}")
+    try:
+        yield Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
+    finally:
+        C.llama_model_free(handle)
+
+
 # Progress reports on which huge pages are asked for.
 HUGE_PAGE_REPORTS = 4
 
 
-def _load_once(options: ModelOptions, layers: int, progress: Progress | None) -> tuple[ctypes.c_void_p | None, str]:
+def _load_once(
+    options: ModelOptions, layers: int, progress: Progress | None, vocab_only: bool = False
+) -> tuple[ctypes.c_void_p | None, str]:
     params = C.llama_model_default_params()
+    params.vocab_only = vocab_only
     params.n_gpu_layers = layers
     params.use_extra_bufts = options.repack
     stopped, reports = False, 0

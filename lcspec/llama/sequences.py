@@ -82,9 +82,8 @@ class SlotCache:
         spare = iter(self._leaf_ids(sum(1 for _ in tree.leaves()) - 1))
         first_leaf = order[0]
         for node in order[1:]:
-            if parents[node] != first_leaf:
-                break
-            first_leaf = node
+            if parents[node] == first_leaf:
+                first_leaf = node
         for leaf in tree.leaves():
             seq = self.main if leaf == first_leaf else next(spare)
             node = leaf
@@ -123,6 +122,13 @@ class SlotCache:
         self._sets.append([seq])
         self._reach[seq] = self._base + depth + 1
         return seq
+
+    def retract(self, n: int) -> None:
+        """Take back the `n` nodes placed last, all of them on the branch of the main id."""
+        if n:
+            del self._sets[-n:]
+            end = self._reach[self.main] = self._reach[self.main] - n
+            self.context.seq_remove(self.main, end)
 
     def commit(self, path: Sequence[int], keep: int | None = None) -> None:
         """Keep the accepted path, drop everything else, and leave other slots alone.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import hashlib
 from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
@@ -117,6 +118,11 @@ class Vocab:
     def fingerprint(self) -> list[bytes]:
         """Every token's text as stored in the file, in order; two models may pair up when these agree."""
         return [C.llama_vocab_get_text(self.handle, t) or b"" for t in range(self.n_tokens)]
+
+    @cached_property
+    def digest(self) -> str:
+        """SHA-256 of the fingerprint: what is stored as token ids is only good for a vocabulary with the same one."""
+        return hashlib.sha256(b"\0".join(self.fingerprint())).hexdigest()
 
 
 # Padding the output matrix to a round size is common, so trailing entries may be missing on one side.

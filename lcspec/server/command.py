@@ -27,12 +27,12 @@ def run(**o: Any) -> int:
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(o["verbose"])
-    pair = ModelPair.resolve(o["model"], o["draft"])
+    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
     settings = read_settings(o, pair.target)
     # Malformed strategies are said before the model is loaded.
     parse_speculation(
         settings.speculate,
-        has_draft=pair.draft is not None,
+        pair.draft,
         max_draft=settings.max_draft,
         verifier=settings.verifier,
         exact=settings.exact,
@@ -49,7 +49,7 @@ def run(**o: Any) -> int:
     set_up_log(o["log_level"])
     sock = listen(o["host"], o["port"])
     try:
-        worker = EngineThread(options, pair.draft, loading_line())
+        worker = EngineThread(options, pair.draft, loading_line(), history=not o["no_history"])
         try:
             app = create_app(worker, settings)
             app.state.service.warm_up()
@@ -98,7 +98,7 @@ def say_ready(n_ctx: int, options: ModelOptions, pair: ModelPair, settings: Serv
     """One line on stderr: what is served, and where."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    draft = f" with {pair.draft.name}" if pair.draft is not None else ""
+    draft = "".join(f" with {path.name}" for path in pair.draft.models)
     click.echo(
         f"lcspec: serving {settings.models[0]}{draft}, {options.slots} slots of {n_ctx} tokens, "
         f"speculation {settings.speculate}, at http://{shown}:{port}/v1",

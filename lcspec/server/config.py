@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Collection
+from typing import Any, Mapping
 
 from lcspec.config import load_toml
 from lcspec.errors import UsageError
 
 
-def load_serve_config(path: Path, known: Collection[str | None]) -> dict[str, Any]:
+def load_serve_config(path: Path, known: Mapping[str, bool]) -> dict[str, Any]:
     """Options of `lcspec serve` from a TOML file: at its top level, or in a table [serve].
+
+    `known` has the names of the options, and whether each may be given several times: one value stands for a list.
 
     Raises:
         UsageError: it cannot be read, or names an option that does not exist.
@@ -24,6 +26,6 @@ def load_serve_config(path: Path, known: Collection[str | None]) -> dict[str, An
     options = {key.replace("-", "_"): value for key, value in table.items()}
     for key in options:
         if key not in known:
-            names = ", ".join(sorted(str(name).replace("_", "-") for name in known))
+            names = ", ".join(sorted(name.replace("_", "-") for name in known))
             raise UsageError(f"{path}: there is no option {key.replace('_', '-')!r}; there are {names}")
-    return options
+    return {k: [v] if known[k] and not isinstance(v, list) else v for k, v in options.items()}

@@ -49,7 +49,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "n_vocab": service.vocab.n_tokens,
         "n_embd": traits.n_embd,
         "size": service.session.model.options.path.stat().st_size,
-        "draft": service.has_draft,
+        "drafters": service.draft.drafters,
         "slots": service.slots,
     }
     return {"id": name, "object": "model", "created": service.created, "owned_by": "lcspec", "meta": meta}

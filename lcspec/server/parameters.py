@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Mapping
 
-from lcspec.config import DrafterSpec, SpeculationParams
+from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
 from lcspec.server.errors import ApiError, invalid
@@ -15,7 +15,7 @@ from lcspec.session import parse_speculation
 
 # Below this a temperature scales logits out of the range of a float; llama.cpp calls it greedy as well.
 COLDEST = 1e-3
-NUMBER = re.compile(r"[+-]?\d+(\.\d+)?$")
+NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
 
 
 def check_model(name: str | None, settings: ServerSettings) -> str:
@@ -86,7 +86,7 @@ def _bias(bias: Mapping[str, float], n_vocab: int) -> tuple[tuple[int, float], .
 
 
 def speculation_params(
-    wanted: Speculation | None, settings: ServerSettings, *, has_draft: bool, has_grammar: bool, has_prediction: bool
+    wanted: Speculation | None, settings: ServerSettings, draft: DraftFiles, *, has_grammar: bool, has_prediction: bool
 ) -> SpeculationParams:
     """How a request speculates: what it says, else what the server was started with.
 
@@ -106,7 +106,7 @@ def speculation_params(
             _harmless(text)
         params = parse_speculation(
             text,
-            has_draft=has_draft,
+            draft,
             has_grammar=has_grammar,
             has_prediction=has_prediction,
             max_draft=own.max_draft if own.max_draft is not None else settings.max_draft,

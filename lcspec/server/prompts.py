@@ -44,7 +44,7 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     speculation: SpeculationParams = speculation_params(
         wanted.speculation,
         service.settings,
-        has_draft=service.has_draft,
+        service.draft,
         has_grammar=wanted.grammar is not None,
         has_prediction=bool(expected),
     )

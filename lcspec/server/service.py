@@ -49,7 +49,7 @@ class Service:
         self.template_text: str = self.session.model.header.chat_template or ""
         self.n_ctx: int = self.session.engine.context.n_ctx
         self.slots: int = self.session.engine.options.slots
-        self.has_draft: bool = self.session.engine.env.draft_path is not None
+        self.draft = self.session.engine.env.draft
         self.capacity = Capacity(self.slots, settings.queue)
         self.metrics = Metrics(self.capacity)
         self.fingerprint = f"lcspec-{__version__}"
@@ -94,9 +94,7 @@ class Service:
         from lcspec.admission import make_ready
         from lcspec.server.parameters import speculation_params
 
-        params = speculation_params(
-            None, self.settings, has_draft=self.has_draft, has_grammar=True, has_prediction=True
-        )
+        params = speculation_params(None, self.settings, self.draft, has_grammar=True, has_prediction=True)
         _ = self.longest_piece
         if self.session.engine.context.memory is not None:  # else it only embeds
             self.worker.call(lambda session: make_ready(session.engine, params)).result()

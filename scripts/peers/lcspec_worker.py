@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from lcspec.config import ModelOptions
+from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters import DrafterEnv
 from lcspec.engine import Engine
 from lcspec.errors import LcspecError
@@ -86,7 +86,7 @@ class Worker:
             request = Request(
                 ids,
                 SamplingParams(temperature=0.0, logit_bias=bias),
-                parse_speculation(strategy, has_draft=self.draft is not None, max_draft=max_draft),
+                parse_speculation(strategy, self.draft, max_draft=max_draft),
                 max_tokens=n + 1,  # the first comes from the prompt's last row
                 ignore_end=True,
             )
@@ -110,7 +110,7 @@ class Worker:
     def _complete(self, request: Request) -> tuple[Finished, list[int], str]:
         options = ModelOptions(self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers)
         env = DrafterEnv(
-            self.model, 1, self.ctx, draft_path=self.draft, threads=self.threads, gpu_layers=self.gpu_layers
+            self.model, 1, self.ctx, draft=DraftFiles.of(self.draft), threads=self.threads, gpu_layers=self.gpu_layers
         )
         tokens: list[int] = []
         text = ""

@@ -22,6 +22,7 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
     """Nothing of the user's is read or written: neither what lcspec learned here before, nor a configuration."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         yield
 

@@ -82,7 +82,7 @@ def options(path: Path, **changes: Any) -> ModelOptions:
 
 def speculation(text: str = "off", **changes: Any) -> SpeculationParams:
     """`--speculate` as the command line reads it, in a session that has a draft model (if nothing else is said)."""
-    return parse_speculation(text, **{"has_draft": True, **changes})
+    return parse_speculation(text, **{"draft": Path("draft.gguf"), **changes})
 
 
 def request(

@@ -56,7 +56,7 @@ def session() -> Iterator[Session]:
 
 
 def prepared(session: Session, *strategies: str, **changes: Any) -> Bench:
-    chosen = {s: parse_speculation(s, has_draft=True) for s in strategies}
+    chosen = {s: parse_speculation(s, Path("draft.gguf")) for s in strategies}
     made = Bench(session, BenchOptions(chosen, SamplingParams(temperature=0.0, seed=1), **{"n": N, **changes}))
     made.prepare()
     return made

@@ -187,10 +187,10 @@ def test_an_earlier_text_that_is_only_partly_shared(kind: Path, strategy: str, c
 def test_the_same_prompt_again_and_a_conversation(kind: Path) -> None:
     with open_session(options(kind)) as session:
         prompt = session.prompt_ids(TEXTS[0])
-        first = answer(session.engine, request(prompt, "auto", 3, has_draft=False))
+        first = answer(session.engine, request(prompt, "auto", 3, draft=None))
         assert answer(session.engine, request(prompt, "off", 3)).ids == first.ids
         turn = [*prompt, *first.ids, 70, 71, 72]
-        second = answer(session.engine, request(turn, "auto", 20, has_draft=False))
+        second = answer(session.engine, request(turn, "auto", 20, draft=None))
         assert second.started.reused > 0
         rows = in_a_new_context(session, [*turn, *second.ids])
         assert second.ids == rows[len(turn) - 1 : -1].argmax(axis=1).tolist()
@@ -215,7 +215,7 @@ def test_a_stop_string_within_a_chain(hybrid: Path, strategy: str) -> None:
 def test_two_slots_on_every_kind(kind: Path) -> None:
     with open_session(options(kind, slots=2)) as session:
         strategies = ("off", "off") if kind.stem == "recurrent" else ("ngram:min_n=1:nodes=8", "auto")
-        requests = [request(session.prompt_ids(t), s, 30, has_draft=False) for t, s in zip(TEXTS, strategies)]
+        requests = [request(session.prompt_ids(t), s, 30, draft=None) for t, s in zip(TEXTS, strategies)]
         together = side_by_side(session.engine, requests)
     for wanted, found in zip(requests, together):
         with open_session(options(kind)) as session:

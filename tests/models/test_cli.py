@@ -316,7 +316,8 @@ def test_a_draft_with_another_vocabulary(llama: Path, other_vocabulary: Path, fo
     for draft in (other_vocabulary, smaller):
         for strategy in ("auto", "model"):
             said = fails(
-                1, "generate", llama, "-p", "x", "-n", 2, "--threads", 1, "--draft", draft, "--speculate", strategy
+                *(1, "generate", llama, "-p", "x", "-n", 2, "--threads", 1, "--draft", draft, "--speculate", strategy),
+                *("--verifier", "rejection"),  # coupled drafts through text
             )
             assert "cannot draft for llama.gguf" in said and "same family" in said
 

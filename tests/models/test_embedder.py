@@ -12,11 +12,8 @@ import pytest
 from lcspec.errors import ContextOverflow, UnsupportedModel, UsageError
 from lcspec.llama.embedder import CHUNK
 from lcspec.session import Session, open_session
-from lcspec.worker import EngineThread
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, options, request
-from tests.models.test_worker import WAIT, Sink, tokens
-from tests.models.test_worker import request as short_request
 
 TEXTS = ["the cat", "a dog and a bird walk along the road", "x", "once upon a time there was a house. " * 8]
 
@@ -98,22 +95,22 @@ def test_models_that_cannot(folder: Path, recurrent: Path) -> None:
         session.embed(["a"])
 
 
-def test_a_long_text_is_embedded_between_the_steps_of_a_stream(llama: Path) -> None:
-    worker = EngineThread(options(llama, slots=2))
-    worker.ready.result(WAIT)
-    sink = Sink()
-    worker.submit(short_request(200), sink).result(WAIT)
-    sink.first.result(WAIT)
-    before, at = len(tokens(sink)), []
-    embedding = worker.embed(TEXTS)
-    embedding.add_done_callback(lambda _: at.append(len(tokens(sink))))  # on the engine thread
-    vectors, counts = embedding.result(WAIT)
-    pieces = sum(-(-n // CHUNK) for n in counts)
-    assert before + pieces - 1 <= at[0] < 200  # a token between any two pieces
-    assert vectors.shape[0] == len(counts) == len(TEXTS)
-    with pytest.raises(ContextOverflow):
-        worker.embed(["too long " * 300]).result(WAIT)
-    sink.last()
-    assert len(tokens(sink)) == 200
-    assert np.array_equal(worker.embed(TEXTS).result(WAIT)[0], vectors)
-    assert worker.close(timeout=WAIT)
+def test_texts_are_embedded_between_the_steps_of_a_stream(tiny_session: Session) -> None:
+    engine = tiny_session.engine
+    prompt = tiny_session.prompt_ids("the cat and the ")
+    plain = answer(engine, request(prompt, "off", 30)).ids
+    events = engine.run(request(prompt, "off", 30))
+    ids, pieces = [], []
+    for piece in tiny_session.embed_in_pieces(TEXTS):
+        ids += [t.id for e in (next(events), next(events)) for t in getattr(e, "tokens", ())]
+        pieces.append(piece)
+    assert pieces[:-1] == [None] * (len(pieces) - 1) and pieces[-1] is not None
+    vectors, counts = pieces[-1]
+    assert len(pieces) == sum(-(-n // CHUNK) for n in counts)  # one decode each
+    assert 0 < len(ids) < 30
+    assert ids + [t.id for e in events for t in getattr(e, "tokens", ())] == plain
+    assert np.array_equal(tiny_session.embed(TEXTS)[0], vectors)
+    half = tiny_session.embed_in_pieces(TEXTS[3:])  # somebody goes away in the middle of a long text
+    next(half)
+    half.close()
+    assert np.array_equal(tiny_session.embed(TEXTS)[0], vectors)

@@ -361,7 +361,7 @@ def test_totals_are_the_sums_of_the_requests(four: Session, engine: Engine) -> N
 def test_totals_know_the_curve_once_there_is_one(llama: Path) -> None:
     with open_session(options(llama)) as session:
         assert session.engine.totals().plain_seconds is None
-        answer(session.engine, request(session.prompt_ids(STORY), "auto", 60, has_draft=False))
+        answer(session.engine, request(session.prompt_ids(STORY), "auto", 60, draft=None))
         totals = session.engine.totals()
         assert totals.plain_seconds is not None and totals.plain_seconds > 0
         assert totals.speedup is not None and totals.rate == pytest.approx(totals.speedup / totals.plain_seconds)

@@ -69,8 +69,8 @@ def test_break_even_within_a_class() -> None:
 
 def info(**more: Any) -> dict[str, Any]:
     return {
-        "model": "m.gguf", "quantization": "Q4_0", "threads": 2, "draft_step_seconds": None, "contexts": [32, 512],
-        "break_even_acceptance": {"free_drafts": 0.21, "draft_model": None}, "seconds_by_threads": {}, **more,
+        "model": "m.gguf", "quantization": "Q4_0", "threads": 2, "draft_step_seconds": {}, "contexts": [32, 512],
+        "break_even_acceptance": {"free_drafts": 0.21, "draft_models": {}}, "seconds_by_threads": {}, **more,
     }  # fmt: skip
 
 
@@ -87,11 +87,14 @@ def test_cheap_widths_are_those_with_dearer_neighbours() -> None:
 
 def test_what_speculation_needs_is_said_for_every_case() -> None:
     assert "acceptance of 21% a token with n-gram drafts." in conclusions(info(), Q4_0, False)[1]
-    both = info(break_even_acceptance={"free_drafts": 0.21, "draft_model": 0.4}, draft_step_seconds=0.001)
+    both = info(
+        break_even_acceptance={"free_drafts": 0.21, "draft_models": {"d.gguf": 0.4}},
+        draft_step_seconds={"d.gguf": 0.001},
+    )
     assert "21% a token with n-gram drafts, 40% with this draft model." in conclusions(both, Q4_0, False)[1]
-    slow = info(draft_step_seconds=1.0)
+    slow = info(break_even_acceptance={"free_drafts": 0.21, "draft_models": {"d.gguf": None}})
     assert "too slow to pay at any acceptance" in conclusions(slow, Q4_0, False)[1]
-    never = info(break_even_acceptance={"free_drafts": None, "draft_model": None})
+    never = info(break_even_acceptance={"free_drafts": None, "draft_models": {}})
     assert "will decode plainly" in conclusions(never, Q4_0, False)[1]
 
 
@@ -111,7 +114,7 @@ def test_a_better_number_of_threads_is_named() -> None:
 
 
 def test_one_width_only_is_no_reason_to_crash() -> None:
-    never = info(break_even_acceptance={"free_drafts": None, "draft_model": None})
+    never = info(break_even_acceptance={"free_drafts": None, "draft_models": {}})
     sentences = conclusions(never, {1: 1.0}, False)
     assert any("decode plainly" in s for s in sentences)
     assert not any("Cheap widths here: ." in s for s in sentences)
@@ -119,9 +122,9 @@ def test_one_width_only_is_no_reason_to_crash() -> None:
 
 def test_the_table_has_a_line_for_every_width_and_a_dash_where_nothing_was_measured() -> None:
     some = CostCurve({1: {32: 0.01, 512: 0.011}, 2: {32: 0.0136}, 4: {32: 0.0133, 512: 0.014}})
-    text = table(some, info(relative={"1": 1.0, "2": 1.36, "4": 1.33}, draft_step_seconds=0.0012))
+    text = table(some, info(relative={"1": 1.0, "2": 1.36, "4": 1.33}, draft_step_seconds={"d.gguf": 0.0012}))
     lines = text.splitlines()
     assert [line.split()[0] for line in lines[2:5]] == ["1", "2", "4"]
     assert "-" in lines[3].split() and "13.60 ms" in lines[3] and "0.33" in lines[4]
     assert lines[3].count("#") >= lines[4].count("#") > lines[2].count("#") > 0
-    assert lines[5] == "draft model: 1.20 ms a step"
+    assert lines[5] == "draft model d.gguf: 1.20 ms a step"

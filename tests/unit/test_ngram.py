@@ -184,3 +184,26 @@ def test_the_registry_knows_it() -> None:
     assert drafter.name == "ngram" and not drafter.wants_hidden
     with pytest.raises(UsageError, match="ngram"):
         create("nonsense", ENV)
+
+
+# --- continuations of a text that is only drafted so far --------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "more", "expected"),
+    [
+        ([1, 2, 3, 4, 5, 1, 2], [], ([3, 4, 5, 1], 2)),
+        ([1, 2, 3, 4, 5, 1], [2, 3], ([4, 5, 1, 2], 3)),
+        ([1, 2, 3, 4, 5, 9], [1, 2], ([3, 4, 5, 9], 2)),
+        ([7, 8, 7, 8], [], ([7, 8, 7, 8], 2)),
+        ([7, 8, 7], [8, 7], ([8, 7, 8, 7], 3)),
+        ([1, 2, 3], [9, 9], ([], 0)),
+        ([1], [], ([], 0)),
+    ],
+)
+def test_a_continuation_of_what_is_only_drafted(
+    text: list[int], more: list[int], expected: tuple[list[int], int]
+) -> None:
+    drafter, view = started(text)
+    assert drafter.continuation(view, more, 4) == expected
+    assert drafter.continuation(view, more, 0)[0] == []

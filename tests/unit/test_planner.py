@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.acceptance import Acceptance, Offsets
-from lcspec.auto import AutoPlanner, DrafterRecord
+from lcspec.auto import FIRST_EVERY, AutoPlanner
 from lcspec.cost import CostCurve
 from lcspec.planner import FixedPlanner, Limits, Proposal
+from lcspec.record import DrafterRecord
 from lcspec.tree import Distribution, TokenTree
 from tests.simulate import (
     CURVES,
@@ -236,6 +237,14 @@ def test_sampled_trees_of_several_slots_share_the_room() -> None:
     assert sum(cast(TokenTree, p.kept).n_drafted for p in proposals) <= 4
 
 
+def test_a_rest_from_asking_ends(clock: Clock) -> None:
+    """Where nothing pays and asking takes long, drafters are asked less often, but they are asked."""
+    drafter = FakeDrafter("f", steady(0.0, 0.0), clock, extra=0.5 * UNIT)
+    planner, slot = AutoPlanner(curve_of(STEEP)), slot_of([drafter])
+    out = run(planner, [slot], STEEP, 400, clock)
+    assert out.steps / 30 < drafter.asked < out.steps / 4
+
+
 def test_max_draft_is_kept_to(clock: Clock) -> None:
     drafters = [FakeDrafter("f", steady(0.99, 0.99), clock), FakeDrafter("m", steady(0.99, 0.99), clock, 0.01 * UNIT)]
     planner = AutoPlanner(curve_of(GPU))
@@ -435,3 +444,67 @@ def test_a_busy_machine_is_noticed(clock: Clock) -> None:
     odd = [1.0, *[3.0 + 0.3 * i for i in range(31)]]
     run(planner, [slot], odd, 300, clock)
     assert run(planner, [slot], odd, 600, clock, seed=random.Random(1).randrange(99)).rate >= 0.97
+
+
+# --- several costly drafters ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
+def test_of_several_draft_models_the_better_one_is_asked_wherever_it_stands(name: str, clock: Clock) -> None:
+    relative = CURVES[name]
+
+    def pair() -> list[FakeDrafter]:
+        weak = FakeDrafter("model", confident(0.45), clock, 0.06 * UNIT)
+        return [weak, FakeDrafter("model2", confident(0.88), clock, 0.06 * UNIT)]
+
+    alone = simulate(relative, [pair()[1]], clock, 3000)
+    weak, good = pair()
+    assert simulate(relative, [weak, good], clock, 3000) >= 0.95 * alone
+    assert weak.asked * 2 < good.asked
+    weak, good = pair()
+    assert simulate(relative, [good, weak], clock, 3000) >= 0.95 * alone
+    assert weak.asked * 2 < good.asked
+
+
+def test_two_draft_models_that_say_the_same_are_not_both_asked(clock: Clock) -> None:
+    def twin(name: str) -> FakeDrafter:
+        # The same seed and skill by name: what one knows the other knows.
+        out = FakeDrafter(name, confident(0.8), clock, 0.1 * UNIT)
+        out.known = known
+        return out
+
+    known: dict[int, tuple[bool, float, bool]] = {}
+    alone = simulate(Q4_0, [twin("model")], clock, 2500)
+    first, second = twin("model"), twin("model2")
+    assert simulate(Q4_0, [first, second], clock, 2500) >= 0.95 * alone
+    assert min(first.asked, second.asked) * 3 < max(first.asked, second.asked)
+
+
+def test_draft_models_that_are_good_at_different_texts_take_turns(clock: Clock) -> None:
+    def pair() -> list[FakeDrafter]:
+        prose = FakeDrafter("model", switching(confident(0.9), confident(0.1), 600), clock, 0.06 * UNIT)
+        code = FakeDrafter("model2", switching(confident(0.1), confident(0.9), 600), clock, 0.06 * UNIT)
+        return [prose, code]
+
+    one, other = (simulate(Q4_0, [d], clock, 4800) for d in pair())
+    assert simulate(Q4_0, pair(), clock, 4800) >= 1.15 * max(one, other)
+
+
+def test_together_they_may_be_worth_more_than_each_alone(clock: Clock) -> None:
+    """Where verifying is nearly free and each is often right where the other is wrong, both are asked."""
+    pair = [FakeDrafter(n, confident(0.55), clock, 0.02 * UNIT) for n in ("model", "model2")]
+    best = max(simulate(GPU, [FakeDrafter(d.name, d.skill, clock, 0.02 * UNIT)], clock, 2500) for d in pair)
+    assert simulate(GPU, pair, clock, 2500) >= 1.05 * best
+    assert min(d.asked for d in pair) * 2 > max(d.asked for d in pair)
+
+
+def test_who_never_was_first_gets_its_turn(clock: Clock) -> None:
+    one, other = (FakeDrafter(n, steady(0.8, 0.8), clock, 0.05 * UNIT) for n in ("model", "model2"))
+    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([one, other])
+    run(planner, [slot], Q4_0, 300, clock)
+    firsts = []
+    for _ in range(2 * FIRST_EVERY + 2):
+        tree = TokenTree.root(slot.tokens[-1])
+        planner._costs = planner.curve.effective(0)
+        firsts.append(planner._by_turn(slot, tree, 0)[0].name)
+    assert set(firsts) == {"model", "model2"}

@@ -102,7 +102,7 @@ class View:
 
 
 def drafter() -> SuffixDrafter:
-    return SuffixDrafter(cast(DrafterEnv, SimpleNamespace()))
+    return SuffixDrafter(cast(DrafterEnv, SimpleNamespace(target=SimpleNamespace(n_vocab=50))))
 
 
 def begun(text: list[int], number: int = 1, of: SuffixDrafter | None = None) -> tuple[SuffixDrafter, Any]:

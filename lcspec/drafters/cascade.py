@@ -1,0 +1,90 @@
+"""Cascades: n-grams draft for the draft model, and go on where it stops.
+
+Chen et al. 2023 ("Cascade Speculative Drafting", arXiv:2312.11462). *Vertical*: the draft model does not decode its
+chain token by token, it verifies what n-grams guess, several tokens a decode; the chain is the same, for fewer of its
+decodes. *Horizontal*: the first positions, which are accepted most often, are the draft model's; those behind them,
+which seldom matter, are left to the n-grams, which cost nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
+from lcspec.drafters.model import ModelDrafter
+from lcspec.drafters.ngram import NgramDrafter
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+GUESSES = 3
+TAIL = 3
+# Calibration tells the n-grams' nodes from the draft model's, whose features are small ranks.
+TAIL_FEATURE = 32
+
+
+@register("cascade")
+class CascadeDrafter:
+    """A draft model (the first `--draft`) with n-grams below and behind it."""
+
+    name = "cascade"
+    default_nodes = 8
+    costly = True
+    wants_hidden = False
+
+    def __init__(self, env: DrafterEnv) -> None:
+        """Load the draft model.
+
+        Raises:
+            LcspecError: as ModelDrafter does.
+        """
+        self.strong = ModelDrafter(env)
+        self.cheap = NgramDrafter(env)
+        self._shape: dict[int, tuple[int, int]] = {}  # slot -> guesses a decode, nodes of the tail
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Options: `guesses` (tokens the draft model verifies along with each of its own; 0: none), `tail` (n-gram
+        nodes behind its chain; 0: none), `p_min` as for `model`, `max_n` and `min_n` as for `ngram`.
+        """
+        spec.check_keys({"guesses", "max_n", "min_n", "nodes", "p_min", "tail"})
+        guesses, tail = spec.integer("guesses", GUESSES, 0, 15), spec.integer("tail", TAIL, 0, 64)
+        self._shape[slot.id] = guesses, tail
+        self.cheap.begin(slot, _part(spec, "ngram", ("max_n", "min_n")))
+        self.strong.begin(slot, _part(spec, "model", ("p_min",)), self._guess if guesses else None)
+
+    def _guess(self, slot: SlotView, drafted: Sequence[int]) -> Sequence[int]:
+        return self.cheap.continuation(slot, drafted, self._shape[slot.id][0])[0]
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """The draft model's chain, and an n-gram continuation below its end."""
+        tail = min(self._shape[slot.id][1], budget.nodes - 1)
+        chain = Budget(budget.nodes - tail, budget.depth, 1, budget.source, budget.keep_going)
+        tree = TokenTree.root(slot.tokens[-1])
+        tree.merge(self.strong.draft(slot, chain))
+        node = len(tree) - 1
+        drafted = [tree.tokens[v] for v in tree.path_to(node)[1:]]
+        room = min(tail, budget.depth - tree.depths[node])
+        tokens, matched = self.cheap.continuation(slot, drafted, room)
+        for token in tokens:
+            node = tree.add(node, token, matched / (matched + 1), budget.source, TAIL_FEATURE + matched)
+        return tree
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """Both follow the text."""
+        self.strong.observe(slot, tree, verdict)
+        self.cheap.observe(slot, tree, verdict)
+
+    def end(self, slot: SlotView) -> None:
+        """The request is over."""
+        self._shape.pop(slot.id, None)
+        self.strong.end(slot)
+        self.cheap.end(slot)
+
+    def close(self) -> None:
+        """Free the draft model."""
+        self.strong.close()
+        self.cheap.close()
+
+
+def _part(spec: DrafterSpec, name: str, keys: Sequence[str]) -> DrafterSpec:
+    return DrafterSpec(name, {k: v for k, v in spec.options.items() if k in keys})

@@ -1,0 +1,120 @@
+"""Jacobi decoding: a block of guesses for the next positions is the draft, and the target's own answers to it are the
+next block (Santilli et al. 2023, arXiv:2305.10427).
+
+The degenerate case of lookahead decoding, n = 2: nothing but the trunk is left. As no n-grams are collected, the trunk
+itself is verified. A guess that an iteration does not change has reached a *fixed point*. As far as all guesses from
+the first on have, they are what greedy decoding gives, and a greedy verifier accepts exactly these. Behind a wrong
+guess a fixed point is only likelier to be right, which is said to the planner.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, Feeding, SlotView, Window, register
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+DEFAULT_W = 8
+MAX_W = 60
+# What a guess is believed to be worth before anything is known: one that changed last time, and a fixed point.
+MOVING, FIXED = 0.2, 0.6
+
+
+@dataclass
+class _State:
+    """One slot's block: `guesses[i]` is for the i-th position after the pending token's, `fixed[i]` whether the latest
+    iteration left it as it was."""
+
+    width: int
+    rng: random.Random
+    prompt: list[int]
+    guesses: list[int] = field(default_factory=list)
+    fixed: list[bool] = field(default_factory=list)
+    chain: list[int] = field(default_factory=list)  # nodes of the kept tree that carry guesses, node 0 first
+    answers: list[int] = field(default_factory=list)  # the target's argmax after each of them
+
+    def fill(self) -> None:
+        """Begin new positions with tokens of the prompt."""
+        while len(self.guesses) < self.width:
+            self.guesses.append(self.rng.choice(self.prompt))
+            self.fixed.append(False)
+
+
+@register("jacobi")
+class JacobiDrafter:
+    """Drafts what the target answered to the previous draft."""
+
+    name = "jacobi"
+    default_nodes = MAX_W
+    costly = False
+    wants_hidden = False
+    wants_rows = True
+
+    def __init__(self, env: DrafterEnv) -> None:
+        self._slots: dict[int, _State] = {}
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Option `w`: guesses in a block (`auto`, the default: the planner verifies as many as pay)."""
+        spec.check_keys({"w", "nodes"})
+        auto = spec.options.get("w", "auto") == "auto"
+        prompt = list(slot.tokens)
+        width = DEFAULT_W if auto else spec.integer("w", DEFAULT_W, 1, MAX_W)
+        self._slots[slot.id] = _State(width, random.Random(len(prompt)), prompt)
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """The block as a chain."""
+        state = self._slots[slot.id]
+        state.fill()
+        tree = TokenTree.root(slot.tokens[-1])
+        node = 0
+        for guess, fixed in list(zip(state.guesses, state.fixed))[: min(budget.nodes, budget.depth)]:
+            node = tree.add(node, guess, FIXED if fixed else MOVING, budget.source, feature=int(fixed))
+        return tree
+
+    def column_rows(self, slot: SlotView) -> int:
+        """It has no probes."""
+        return 0
+
+    def reserved_rows(self, slot: SlotView) -> int:
+        """It has no probes."""
+        return 0
+
+    def window(self, slot: SlotView, kept: TokenTree, rows: int, leaves: int) -> Window:
+        """Answers are wanted after every guess that was kept."""
+        state = self._slots[slot.id]
+        state.chain = [0]
+        for guess in state.guesses:
+            node = kept.child(state.chain[-1], guess)
+            if node is None:
+                break
+            state.chain.append(node)
+        return Window(self, TokenTree.root(kept.tokens[0]), drafted=tuple(state.chain))
+
+    def harvest(self, slot: SlotView, best: NDArray[np.int32]) -> None:
+        """The target's answers: the next iterate."""
+        self._slots[slot.id].answers = best.tolist()
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """The answers become the guesses of the positions that are still open."""
+        state = self._slots[slot.id]
+        answers = state.answers + state.guesses[len(state.answers) :]
+        fixed = [a == g for a, g in zip(state.answers, state.guesses)] + [False] * len(answers)
+        state.guesses, state.fixed = answers[len(verdict.tokens) :], fixed[len(verdict.tokens) : len(answers)]
+        state.answers = []
+
+    def feeding(self, slot: SlotView) -> Feeding:
+        """It has no probes."""
+        return Feeding()
+
+    def end(self, slot: SlotView) -> None:
+        """Drop the block."""
+        self._slots.pop(slot.id, None)
+
+    def close(self) -> None:
+        """Nothing to free."""

@@ -1,0 +1,168 @@
+"""The window of lookahead decoding: guesses for the next positions, refined by Jacobi iterations; and its n-grams.
+
+Fu et al. 2024 (arXiv:2402.02057). Pure Python: what the target says comes in as token ids. docs/lookahead.md has the
+picture.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Callable, Sequence
+
+from lcspec.tree import TokenTree
+
+Gram = tuple[int, ...]
+Guess = Callable[[int], int]  # a token to begin with at a position of the text
+
+# Keys a pool remembers; the least recently used go.
+MAX_KEYS = 20_000
+
+
+@dataclass
+class Entry:
+    """What is known of an n-gram: where in the text it came up first, how often it did, how often it was right."""
+
+    born: int
+    seen: int = 1
+    hits: int = 0
+
+
+class NgramPool:
+    """N-grams by their first token, at most `per_key` of them; the least recently used give way."""
+
+    def __init__(self, per_key: int, max_keys: int = MAX_KEYS) -> None:
+        self.per_key = per_key
+        self.max_keys = max_keys
+        self._grams: OrderedDict[int, OrderedDict[Gram, Entry]] = OrderedDict()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._grams.values()))
+
+    def add(self, key: int, gram: Gram, now: int = 0) -> bool:
+        """Remember that `gram` may follow `key`; True if that is news."""
+        grams = self._grams.setdefault(key, OrderedDict())
+        self._grams.move_to_end(key)
+        known = grams.get(gram)
+        if known is not None:
+            known.seen += 1
+            known.born = min(known.born, now)
+            grams.move_to_end(gram)
+            return False
+        grams[gram] = Entry(now)
+        if len(grams) > self.per_key:
+            grams.popitem(last=False)
+        if len(self._grams) > self.max_keys:
+            self._grams.popitem(last=False)
+        return True
+
+    def add_text(self, tokens: Sequence[int], n: int, now: int = 0) -> None:
+        """Remember every run of `n` tokens of a text."""
+        for i in range(len(tokens) - n + 1):
+            self.add(tokens[i], tuple(tokens[i + 1 : i + n]), now)
+
+    def after(self, key: int) -> list[tuple[Gram, Entry]]:
+        """What may follow `key`, the most recently used first."""
+        return list(reversed(self._grams.get(key, OrderedDict()).items()))
+
+    def used(self, key: int, tokens: Sequence[int]) -> None:
+        """`tokens` followed `key`: n-grams that begin so were right at least in part."""
+        grams = self._grams.get(key)
+        if not grams or not tokens:
+            return
+        self._grams.move_to_end(key)
+        for gram in [g for g in grams if g[0] == tokens[0]]:
+            if gram == tuple(tokens[: len(gram)]):
+                grams[gram].hits += 1
+                grams.move_to_end(gram)
+
+
+class JacobiWindow:
+    """Columns of guesses: column i begins at the i-th position after the pending token's and is `height` tokens high.
+
+    The first token of every column is its *level 0*; these together are the trunk, whose first token is the pending
+    one. Evaluating a column gives one more token for its top, chosen by the target from the text, the trunk up to the
+    column's beginning and the column itself. While columns are lower than n - 1 tokens they grow (warm-up, n - 2
+    steps); afterwards each new top completes an n-gram, and the bottom, one position of the text, is dropped.
+    """
+
+    def __init__(self, n: int, guess: Guess) -> None:
+        """N-grams of `n` >= 3 tokens; `guess` gives tokens to begin with."""
+        self.n = n
+        self.guess = guess
+        self.at = 0  # position of the pending token
+        self.height = 1
+        self.columns: list[list[int]] = []
+        self._known: dict[int, int] = {}  # the latest guess for a position
+
+    @property
+    def warm(self) -> bool:
+        """Whether an evaluated column completes an n-gram."""
+        return self.height == self.n - 1
+
+    def columns_for(self, rows: int, width: int) -> int:
+        """How many columns to evaluate with `rows` probes, if `width` are wanted once the window is warm.
+
+        While it warms up a column falls off with every step, so there are as many more of them, one row each.
+        """
+        return max(0, min(width + self.n - 1 - self.height, (rows + 1) // self.height))
+
+    def widen(self, width: int, at: int, pending: int) -> None:
+        """Have at least `width` columns, the pending token being at position `at`.
+
+        A new column takes the latest guesses for its positions from the columns around it, else from `guess`.
+        """
+        self.at = at
+        while len(self.columns) < width:
+            start = at + len(self.columns)
+            self.columns.append([self._guessed(position) for position in range(start, start + self.height)])
+        self.columns[0][0] = pending
+
+    def _guessed(self, position: int) -> int:
+        if position not in self._known:
+            self._known[position] = self.guess(position)
+        return self._known[position]
+
+    def tree(self, width: int) -> tuple[TokenTree, list[int]]:
+        """Probes for the first `width` columns, and the top node of each.
+
+        Columns that agree from the trunk on share their nodes: equal tokens after an equal past are one row.
+        """
+        tree = TokenTree.root(self.columns[0][0])
+        trunk = [0]
+        for column in self.columns[1:width]:
+            trunk.append(tree.add(trunk[-1], column[0]))
+        tops = []
+        for node, column in zip(trunk, self.columns[:width]):
+            for token in column[1:]:
+                node = tree.add(node, token)
+            tops.append(node)
+        return tree, tops
+
+    def advance(self, tops: Sequence[int], emitted: Sequence[int]) -> list[tuple[int, Gram]]:
+        """The text went on by `emitted`; `tops` are the new tops of the first columns, none if none was evaluated.
+
+        Returns:
+            The n-grams completed by this step: (first token, the others).
+        """
+        grams: list[tuple[int, Gram]] = []
+        grown = min(self.height + bool(len(tops)), self.n - 1)
+        by_start: dict[int, list[int]] = {}
+        for i, column in enumerate(self.columns):
+            start = self.at + i
+            if i < len(tops):
+                column = [*column, tops[i]]
+                if len(column) == self.n:
+                    grams.append((column[0], tuple(column[1:])))
+                    column, start = column[1:], start + 1
+            self._known.update(enumerate(column, start))
+            if len(column) == grown:
+                by_start.setdefault(start, column)
+        self.at += len(emitted)
+        self.height, self.columns = grown, []
+        while self.at + len(self.columns) in by_start:
+            self.columns.append(by_start[self.at + len(self.columns)])
+        if self.columns:
+            self.columns[0][0] = emitted[-1]
+        self._known = {p: t for p, t in self._known.items() if p > self.at}
+        return grams

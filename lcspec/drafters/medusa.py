@@ -1,0 +1,115 @@
+"""Medusa: heads on the target's own hidden state propose a sparse tree (`--heads`, made by `lcspec draft heads`).
+
+Cai et al. 2024 (arXiv:2401.10774). Every head says what comes a fixed number of tokens ahead, whatever comes in
+between; which combinations of their guesses are worth verifying was measured when the heads were made and is in the
+file. A node's probability is its head's own softmax, calibrated there as well.
+
+At temperature > 0 the guesses are ranked with the very noise the target will use, as a draft model's are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
+from lcspec.drafters.model import draft_distribution
+from lcspec.heads.infer import load_heads
+from lcspec.sampling import coupled_top, gumbel_noise
+from lcspec.shape import Shape
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+Guesses = list[tuple[int, float]]
+
+
+class HeadsDrafter:
+    """What `medusa` and `blockwise` share: a shape filled with the heads' guesses.
+
+    Attributes:
+        shape: which ranks below which; the best nodes first.
+    """
+
+    name = "heads"
+    default_nodes = 0
+    default_branch = 1
+    costly = True
+    wants_hidden = True
+
+    def __init__(self, env: DrafterEnv) -> None:
+        """Load the heads.
+
+        Raises:
+            LcspecError: there are none, or they are for another model.
+        """
+        self.heads = load_heads(env, self.name)
+        self.shape = self.choose_shape()
+
+    def choose_shape(self) -> Shape:
+        """The shape to fill."""
+        raise NotImplementedError
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """The shape's nodes, the `budget.nodes` most probable of them; nothing without a hidden state."""
+        tree = TokenTree.root(slot.tokens[-1])
+        depth = min(budget.depth, self.heads.n_heads)
+        if slot.hidden is None or depth <= 0 or budget.nodes <= 0:
+            return tree
+        ranks = 1 + max(self.shape.ranks)
+        rows = self.heads.logits(slot.hidden, slot.tokens[-1], depth)
+        guesses = [self._guesses(slot, row, len(slot.tokens) + k, ranks) for k, row in enumerate(rows)]
+        place = {0: 0}
+        for v in range(1, len(self.shape)):
+            parent, rank = place.get(self.shape.parents[v]), self.shape.ranks[v]
+            if parent is None or tree.depths[parent] >= depth or rank >= budget.branch:
+                continue
+            level = guesses[tree.depths[parent]]
+            if rank < len(level):
+                token, prob = level[rank]
+                place[v] = tree.add(parent, token, prob, budget.source, feature=rank)
+        return tree.best(budget.nodes)
+
+    def _guesses(self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int) -> Guesses:
+        """A head's `n` best (token, probability that the target agrees), best first."""
+        tokens = self.heads.tokens
+        if slot.params.greedy:
+            n = min(n, logits.size)
+            top = np.argpartition(-logits, n - 1)[:n]
+            top = top[np.argsort(-logits[top], kind="stable")]
+            weights = np.exp(logits - logits[top[0]])
+            share = weights[top] / weights.sum()
+            return list(zip(tokens[top].tolist(), share.tolist()))
+        dist = draft_distribution(logits, slot.params)
+        dist = dist._replace(ids=tokens[dist.ids])
+        order = coupled_top(dist, slot.seed, position, n)
+        score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
+        weights = np.exp(score - score.max())
+        share = (weights / weights.sum())[order]
+        return list(zip(dist.ids[order].tolist(), share.tolist()))
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """Nothing to learn: the next draft starts from the slot's hidden state alone."""
+
+    def end(self, slot: SlotView) -> None:
+        """Nothing to drop."""
+
+    def close(self) -> None:
+        """Nothing to free."""
+
+
+@register("medusa")
+class MedusaDrafter(HeadsDrafter):
+    """The sparse tree that was measured when the heads were made."""
+
+    name = "medusa"
+    default_nodes = 15
+    default_branch = 10
+
+    def choose_shape(self) -> Shape:
+        """The file's."""
+        return self.heads.file.shape
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Options: `nodes`, `branch` (children a node; 1 is a chain)."""
+        spec.check_keys({"branch", "nodes"})

@@ -1,0 +1,189 @@
+"""A draft model with another vocabulary: it drafts text, which is tokenized again for the target.
+
+Universal assisted decoding (Timor et al. 2025, arXiv:2502.05202, whose string-level exact match this is). What the
+target verifies are proposals without a draft distribution, so the coupled and greedy verifiers lose nothing; the
+sampling verifiers would need the draft's probabilities of the target's tokens, which nobody knows, and are refused.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field, replace
+from typing import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, SlotView
+from lcspec.drafters.model import ModelDrafter
+from lcspec.errors import TokenizeError, VocabularyMismatch
+from lcspec.llama import Model
+from lcspec.retokenize import GrowingText, carried_over, puts_space
+from lcspec.sampling import SamplingParams
+from lcspec.text import StreamDecoder
+from lcspec.tree import TokenTree
+from lcspec.verify import Verdict
+
+log = logging.getLogger(__name__)
+
+# Tokens the draft model writes beyond those asked for: the target's may be longer.
+EXTRA = 3
+# Confidence in a target token that ends within a draft token.
+WITHIN = 0.9
+# Calibration tells the last token, which may run on into what follows, from the others.
+LAST, INNER = 1, 0
+
+
+@dataclass
+class _View:
+    """What the draft model sees: the text in its own vocabulary. Its most probable text is wanted, not a sample."""
+
+    id: int
+    tokens: Sequence[int]
+    n_prompt: int
+    params: SamplingParams
+    seed: int
+    draws: int = 0
+    prediction: Sequence[int] = ()
+    hidden: NDArray[np.float32] | None = None
+
+    def forced_text(self, limit: int) -> str:
+        return ""
+
+
+@dataclass
+class _State:
+    text: GrowingText
+    view: _View
+    read: int = 0  # the target's tokens that `text` holds
+    mute: bool = False  # the draft model's vocabulary cannot express the text
+    drafted: TokenTree | None = field(default=None, repr=False)
+
+
+class TranslatedDrafter:
+    """Drafts with a model whose vocabulary is not the target's. Made in place of ModelDrafter, under its name."""
+
+    default_nodes = 5
+    costly = True
+    wants_hidden = False
+
+    def __init__(self, env: DrafterEnv, index: int, model: Model, problem: VocabularyMismatch) -> None:
+        """Draft with `model`; `problem` says how its vocabulary differs."""
+        # Its tokens may be shorter than the target's, so that it needs more of them.
+        options = replace(model.options, ctx=2 * env.ctx)
+        self.inner = ModelDrafter(env, index, model, options)
+        self.inner.n_vocab = model.n_vocab
+        self.name = self.inner.name
+        self._problem = problem
+        self._told = False
+        self._target, self._draft = env.target.vocab, model.vocab
+        self._spaced = puts_space(self._target)
+        self._slots: dict[int, _State] = {}
+
+    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+        """Options: `nodes` and `p_min` as for `model`.
+
+        Raises:
+            VocabularyMismatch: the verifier needs drafts that were drawn.
+        """
+        spec.check_keys({"nodes", "p_min", "branch"})
+        if slot.draws:
+            raise VocabularyMismatch(f"{self._problem}; the coupled verifier takes drafts through text")
+        if not self._told:
+            log.warning("%s drafts through text: its vocabulary is not the target's", self._draft.path.name)
+            self._told = True
+        text = GrowingText(self._draft)
+        view = _View(slot.id, text.tokens, 0, SamplingParams(temperature=0.0), slot.seed)
+        state = self._slots[slot.id] = _State(text, view)
+        self._read(state, slot)
+        view.tokens = text.tokens
+        options = {k: v for k, v in spec.options.items() if k == "p_min"}
+        self.inner.begin(view, DrafterSpec(self.name, options))
+
+    def _read(self, state: _State, slot: SlotView) -> int:
+        """Take in the target's new tokens; returns how many of the draft's tokens stayed as they were."""
+        start, state.read = state.read, len(slot.tokens)
+        new = slot.tokens[start:]
+        if start == 0 and self._target.add_bos and new and new[0] == self._target.bos:
+            new = new[1:]  # the draft model begins a text in its own way
+        if state.mute:
+            return len(state.text.tokens)
+        try:
+            return state.text.add(b"".join(self._target.piece(t, special=True) for t in new))
+        except TokenizeError:
+            state.mute = True
+            return 0
+
+    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+        """The draft model's continuation as a chain of the target's tokens."""
+        state = self._slots[slot.id]
+        if state.mute or state.text.held or not state.text.tokens:
+            return TokenTree.root(slot.tokens[-1])
+        translated = TokenTree.root(slot.tokens[-1])
+
+        def keep_going(tree: TokenTree, frontier: Iterable[int]) -> bool:
+            nonlocal translated
+            assert budget.keep_going is not None
+            translated = self._translate(slot, tree, budget)
+            enough = translated.n_drafted > budget.nodes or max(translated.depths) > budget.depth
+            return not enough and budget.keep_going(translated, [len(translated) - 1])
+
+        ask = Budget(budget.nodes + EXTRA, budget.depth + EXTRA, 1, budget.source, None)
+        if budget.keep_going is not None:
+            ask = replace(ask, keep_going=keep_going)
+        state.drafted = self.inner.draft(state.view, ask)
+        return self._translate(slot, state.drafted, budget).best(budget.nodes)
+
+    def _translate(self, slot: SlotView, chain: TokenTree, budget: Budget) -> TokenTree:
+        """The draft's chain in the target's tokens."""
+        tree = TokenTree.root(slot.tokens[-1])
+        data, ends = bytearray(), list[tuple[int, float]]()
+        for token, prob in zip(chain.tokens[1:], chain.probs[1:]):
+            if not self._draft.piece(token):
+                break  # an end or another control token
+            data += self._draft.piece(token)
+            ends.append((len(data), prob))
+        text = StreamDecoder().feed(bytes(data))
+        if not text:
+            return tree
+        try:
+            tokens = carried_over(self._target, slot.tokens, text, self._spaced)
+        except TokenizeError:
+            return tree
+        node, at = 0, 0
+        for i, token in enumerate(tokens[: budget.depth]):
+            end = at + len(self._target.piece(token))
+            within = [p for e, p in ends if at < e <= end]
+            prob = WITHIN
+            for p in within:
+                prob = min(prob, p) if len(within) == 1 else prob * p
+            node = tree.add(node, token, prob, budget.source, LAST if i == len(tokens) - 1 else INNER)
+            at = end
+        return tree
+
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+        """Follow the text, and roll the draft's cache back to what is left of its own."""
+        state = self._slots[slot.id]
+        before, kept = len(state.text.tokens), self._read(state, slot)
+        tokens = state.text.tokens
+        if state.drafted is not None:
+            fresh = tokens[before:] if kept >= before else []
+            self.inner.observe(state.view, state.drafted, Verdict([], fresh, bonus=False))
+            state.drafted = None
+        self.inner.rewind(slot.id, min(len(tokens) - 1, kept if kept < before else len(tokens)))
+        state.view.tokens = tokens
+
+    def end(self, slot: SlotView) -> None:
+        """Keep the cache for a later request with the same beginning."""
+        state = self._slots.pop(slot.id, None)
+        if state is not None:
+            self.inner.end(state.view)
+
+    def step_seconds(self, repeat: int = 9) -> float:
+        """Median seconds of one draft step (width 1, short context)."""
+        return self.inner.step_seconds(repeat)
+
+    def close(self) -> None:
+        """Free the draft model."""
+        self.inner.close()

@@ -1,0 +1,50 @@
+"""Where lcspec keeps what belongs to the user, and writing small files so that they are whole or not there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from pathlib import Path
+
+import platformdirs
+
+
+def data_dir() -> Path:
+    """The user's data directory: chats, the state file (LCSPEC_DATA_DIR moves it)."""
+    return Path(os.environ.get("LCSPEC_DATA_DIR") or platformdirs.user_data_dir("lcspec")).expanduser()
+
+
+def config_dir() -> Path:
+    """The user's configuration directory."""
+    return Path(platformdirs.user_config_dir("lcspec"))
+
+
+def printable(text: str | Path, *, keep_lines: bool = False) -> str:
+    """Text (or a path) without half characters and, unless `keep_lines`, without line ends and other control
+    characters: file names and headers hold whatever somebody wrote there."""
+    text = str(text).encode("utf-8", "replace").decode("utf-8")
+    return text if keep_lines else "".join(c if c.isprintable() else "?" for c in text)
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replace `path` by `text` (UTF-8) in one step, through links and with the old file's mode.
+
+    Raises:
+        OSError: the file cannot be written; the old one is as it was.
+    """
+    target = Path(os.path.realpath(path))  # dotfiles are often links into a repository: replace what they point to
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name[:100]}.", suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        with contextlib.suppress(OSError):
+            os.chmod(temporary, target.stat().st_mode & 0o777)
+        os.replace(temporary, target)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
