@@ -57,7 +57,7 @@ def resident() -> int:
 @click.option("--seed", type=int, default=1, show_default=True)
 def main(model: Path | None, draft: Path | None, requests: int, slots: int, threads: int, seed: int) -> None:
     """Soak the server."""
-    pair = ModelPair.resolve(model, draft)
+    pair = ModelPair.resolve(model, (draft,) if draft else ())
     worker = EngineThread(ModelOptions(pair.target, ctx=256, slots=slots, threads=threads), pair.draft)
     app = create_app(worker, ServerSettings(queue=32))
     app.state.service.warm_up()
