@@ -12,6 +12,7 @@ demo: setup
 test: setup-test lint
 	$(BIN)/python -m pytest tests/unit
 	$(BIN)/python -m pytest tests/models
+	$(BIN)/python -m pytest tests/server
 	$(BIN)/python -m pytest tests/tui
 
 lint: setup-test

@@ -23,7 +23,8 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
     """Refuse what cannot run in a context of `n_ctx` tokens and a vocabulary of `n_vocab`.
 
     Raises:
-        UsageError: the prompt is empty, the token limit negative, or a token id outside the vocabulary.
+        UsageError: the prompt is empty, the token limit negative, a token id outside the vocabulary, or the verifier
+            one that cannot keep to a grammar.
         ContextOverflow: the prompt does not fit.
     """
     if not request.prompt:
@@ -39,6 +40,12 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
         if not 0 <= token < n_vocab:
             raise UsageError(f"the prompt holds token {token}, and the vocabulary ends at {n_vocab - 1}")
     request.sampling.check_vocabulary(n_vocab)
+    if request.sampling.grammar is not None and not make_verifier(request.speculation.verifier).lossless:
+        # It judges by the model's own distribution, and the library ends the process on a token the grammar forbids.
+        raise UsageError(
+            f"the verifier {request.speculation.verifier} may accept what a grammar or JSON schema forbids: "
+            "use coupled with it"
+        )
 
 
 def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:

@@ -245,6 +245,51 @@ def chat(ctx: click.Context, /, **options: Any) -> None:
     sys.exit(run(given))
 
 
+def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
+    """Defaults of `serve` from a file of its own; options on the command line win."""
+    if path is not None:
+        from lcspec.server.config import load_serve_config
+
+        known = {str(p.name): bool(getattr(p, "multiple", False)) for p in ctx.command.params if p.name != "config"}
+        ctx.default_map = {**(ctx.default_map or {}), **load_serve_config(path, known)}
+    return path
+
+
+@cli.command()
+@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests side by side.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
+@click.option("--api-key", envvar="LCSPEC_API_KEY", help="Key that requests must carry (or LCSPEC_API_KEY).")
+@click.option("--api-key-file", type=MODEL_PATH, help="File with keys, one a line.")
+@click.option("--alias", multiple=True, help="Name of the model for clients, besides its file's (repeatable).")
+@click.option("--queue", type=click.IntRange(min=0), default=32, show_default=True, help="Requests that may wait.")
+@click.option("--batch", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens a prompt chunk.")
+@click.option("--max-body", type=click.FloatRange(min=0.001), default=4.0, show_default=True, help="MiB of a body.")
+@click.option("--cors", multiple=True, metavar="ORIGIN", help="Web origin that may call this server (repeatable).")
+@click.option("--ignore-unknown", is_flag=True, help="Ignore unknown parameters instead of refusing them.")
+@click.option("--log-prompts", is_flag=True, help="Write prompts and answers to the log.")
+@click.option(
+    "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True
+)
+@click.option(
+    "--config",
+    type=MODEL_PATH,
+    is_eager=True,
+    expose_value=False,
+    callback=_serve_config,
+    help="TOML file with defaults for these options.",
+)
+@engine_options
+@speculation_options
+@click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
+def serve(**options: Any) -> None:
+    """Serve a model over HTTP, as the OpenAI API does. Without MODEL the bundled demonstration pair serves."""
+    from lcspec.server.command import run
+
+    sys.exit(run(**options))
+
+
 @cli.group()
 def draft() -> None:
     """Make drafters from what you have: the model itself, your own texts."""

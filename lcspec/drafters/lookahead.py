@@ -125,7 +125,7 @@ class LookaheadDrafter:
         """The probes of as many columns as there is room for."""
         state = self._slots[slot.id]
         window = state.window
-        if state.open and rows:
+        if state.open and rows > 0:  # less than nothing when the other slots took what there was
             window.n = next(n for least, n in LENGTHS if rows >= least)
             state.open = False
         width = state.width or (rows + 1) // (window.n - 1)

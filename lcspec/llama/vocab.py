@@ -6,6 +6,7 @@ import ctypes
 import hashlib
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +14,14 @@ from numpy.typing import NDArray
 from lcspec.errors import TokenizeError, VocabularyMismatch
 from lcspec.llama.lib import C
 from lcspec.modelfile import ByteCoverage, byte_coverage
+
+
+class FillInMiddle(NamedTuple):
+    """Tokens around the parts of a text with a gap: prefix, suffix, and what comes before the missing middle."""
+
+    prefix: int
+    suffix: int
+    middle: int
 
 
 class Vocab:
@@ -95,6 +104,16 @@ class Vocab:
             if len(piece) == 1 and piece[0] < 128:
                 found.setdefault(chr(piece[0]), token)
         return found
+
+    @property
+    def fill_in_middle(self) -> FillInMiddle | None:
+        """The tokens for filling in the middle; None if the model was not trained for that."""
+        found = FillInMiddle(
+            int(C.llama_vocab_fim_pre(self.handle)),
+            int(C.llama_vocab_fim_suf(self.handle)),
+            int(C.llama_vocab_fim_mid(self.handle)),
+        )
+        return found if min(found) >= 0 else None
 
     def fingerprint(self) -> list[bytes]:
         """Every token's text as stored in the file, in order; two models may pair up when these agree."""

@@ -1,0 +1,131 @@
+"""What came of a request: text, log-probabilities, usage, timings, in the shapes the API uses."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Iterable, Sequence
+
+from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
+from lcspec.llama.vocab import Vocab
+
+# JSON has no infinity.
+LEAST_LOGPROB = -9999.0
+REASONS = {"stop": "stop", "length": "length", "context": "length", "cancelled": "stop"}
+
+
+@dataclass
+class Text:
+    """One text, gathered from its events."""
+
+    parts: list[str] = field(default_factory=list)
+    infos: list[TokenInfo] = field(default_factory=list)
+    started: Started | None = None
+    finished: Finished | None = None
+
+    def add(self, event: Event) -> None:
+        """The next event."""
+        if isinstance(event, Tokens):
+            self.parts.append(event.text)
+            self.infos += event.tokens
+        elif isinstance(event, Started):
+            self.started = event
+        elif isinstance(event, Finished):
+            self.finished = event
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "".join(self.parts)
+
+    @property
+    def reason(self) -> str:
+        """The API's finish reason."""
+        return REASONS[self.finished.reason] if self.finished is not None else "stop"
+
+
+def now() -> int:
+    """Seconds since 1970."""
+    return int(time.time())
+
+
+def usage(texts: Sequence[Text], per_prompt: int = 1) -> dict[str, Any]:
+    """Token counts over all texts; `per_prompt` texts share a prompt, which counts once."""
+    ends = [t.finished for t in texts if t.finished is not None]
+    prompt = sum(e.prompt_tokens for e in ends[::per_prompt])
+    completion = sum(e.completion_tokens for e in ends)
+    cached = sum(t.started.reused for t in texts[::per_prompt] if t.started is not None)
+    tallies = [e.stats.by_drafter.get("prediction", {"drafted": 0, "accepted": 0}) for e in ends]
+    accepted = sum(t["accepted"] for t in tallies)
+    return {
+        "prompt_tokens": prompt,
+        "completion_tokens": completion,
+        "total_tokens": prompt + completion,
+        "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
+        "completion_tokens_details": {
+            "reasoning_tokens": 0,
+            "audio_tokens": 0,
+            "accepted_prediction_tokens": accepted,
+            "rejected_prediction_tokens": sum(t["drafted"] for t in tallies) - accepted,
+        },
+    }
+
+
+def timings(text: Text) -> dict[str, Any]:
+    """How the time went, named as llama-server names it, with what speculation did."""
+    end = text.finished
+    stats = end.stats if end is not None else RequestStats()
+    reused = text.started.reused if text.started is not None else 0
+    n_prompt = (end.prompt_tokens if end is not None else 0) - reused
+    n = end.completion_tokens if end is not None else 0
+    prompt, predicted = stats.prefill_seconds, stats.decode_seconds
+    return {
+        "cache_n": reused,
+        "prompt_n": n_prompt,
+        "prompt_ms": prompt * 1e3,
+        "prompt_per_token_ms": _ratio(prompt * 1e3, n_prompt),
+        "prompt_per_second": _ratio(n_prompt, prompt),
+        "predicted_n": n,
+        "predicted_ms": predicted * 1e3,
+        "predicted_per_token_ms": _ratio(predicted * 1e3, stats.step_tokens),
+        "predicted_per_second": stats.tokens_per_second,
+        "draft_n": stats.drafted,
+        "draft_n_accepted": stats.accepted,
+        "by_drafter": {name: dict(tally) for name, tally in stats.by_drafter.items()},
+        "target_steps": stats.target_steps,
+        "mean_acceptance_length": stats.mean_acceptance_length,
+        "seed": end.seed if end is not None else 0,
+        "lossless": end.lossless if end is not None else True,
+    }
+
+
+def _ratio(a: float, b: float) -> float:
+    return a / b if b else 0.0
+
+
+def _shown(vocab: Vocab, token: int, logprob: float | None) -> dict[str, Any]:
+    piece = vocab.piece(token, special=True)
+    value = LEAST_LOGPROB if logprob is None else max(LEAST_LOGPROB, logprob)
+    return {"token": piece.decode("utf-8", "replace"), "logprob": value, "bytes": list(piece)}
+
+
+def chat_logprobs(vocab: Vocab, infos: Iterable[TokenInfo]) -> dict[str, Any]:
+    """As in chat completions: every token with the most probable ones in its place."""
+    content = [
+        _shown(vocab, info.id, info.logprob) | {"top_logprobs": [_shown(vocab, t, p) for t, p in info.top]}
+        for info in infos
+    ]
+    return {"content": content, "refusal": None}
+
+
+def text_logprobs(vocab: Vocab, infos: Iterable[TokenInfo], offset: int) -> tuple[dict[str, Any], int]:
+    """As in completions, and the offset after them."""
+    tokens, values, top, offsets = [], [], [], []
+    for info in infos:
+        shown = _shown(vocab, info.id, info.logprob)
+        tokens.append(shown["token"])
+        values.append(shown["logprob"])
+        top.append({_shown(vocab, t, p)["token"]: max(LEAST_LOGPROB, p) for t, p in info.top})
+        offsets.append(offset)
+        offset += len(vocab.piece(info.id).decode("utf-8", "replace"))
+    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}, offset

@@ -1,0 +1,233 @@
+"""POST /v1/chat/completions."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any, AsyncGenerator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from lcspec.events import Finished, Tokens
+from lcspec.server import answer
+from lcspec.server.answer import Text
+from lcspec.server.errors import invalid
+from lcspec.server.job import Job, begin, unless_gone
+from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.parameters import check_model, refuse_unknown
+from lcspec.server.prompts import (
+    Wanted,
+    chat_ids,
+    chat_prompt,
+    engine_requests,
+    grammar_of,
+    template_messages,
+    tool_use,
+)
+from lcspec.server.schemas_chat import ChatBody
+from lcspec.server.service import Service
+from lcspec.server.streaming import DONE, EventStream, event
+from lcspec.server.toolparser import CallArguments, CallStart, Content, Delta, ToolParser
+from lcspec.server.tools import ToolUse
+from lcspec.slot import Request as EngineRequest
+
+router = APIRouter()
+
+
+@dataclass
+class Chat:
+    """A chat completion on its way."""
+
+    service: Service
+    body: ChatBody
+    model: str
+    use: ToolUse
+    requests: list[EngineRequest]
+
+    def __post_init__(self) -> None:
+        self.id = f"chatcmpl-{secrets.token_hex(12)}"
+        self.created = answer.now()
+
+    def head(self, kind: str) -> dict[str, Any]:
+        """What every object of the answer begins with."""
+        return {
+            "id": self.id,
+            "object": kind,
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.service.fingerprint,
+        }
+
+    def parser(self) -> ToolParser | None:
+        """For one text, if calls may be in it."""
+        return ToolParser(self.use.names) if self.use.active else None
+
+
+@router.post("/v1/chat/completions", summary="Answer a conversation")
+async def chat_completions(body: ChatBody, http: Request) -> Response:
+    """The next message of a conversation, at once or as server-sent events."""
+    service: Service = http.app.state.service
+    model = check_model(body.model, service.settings)
+    refuse_unknown(body, service.settings)
+    check(body)
+    service.check_open()
+    chat = await service.in_thread(prepare, service, body, model)
+    job = Job(service, chat.requests)
+    if not body.stream:
+        return await unless_gone(http, whole(chat, job))
+    await begin(http, job)
+    return EventStream(streamed(chat, job), job.cancel, service.settings.keep_alive_seconds)
+
+
+def check(body: ChatBody) -> None:
+    """Refuse combinations that make no sense.
+
+    Raises:
+        ApiError: 400.
+    """
+    if body.top_logprobs is not None and not body.logprobs:
+        raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if body.max_tokens is not None and body.max_completion_tokens is not None:
+        raise invalid("give max_tokens or max_completion_tokens, not both", "max_tokens")
+
+
+def prepare(service: Service, body: ChatBody, model: str) -> Chat:
+    """Render, tokenize and compile; runs beside the event loop.
+
+    Raises:
+        ApiError, LcspecError: something in the body cannot be used.
+    """
+    use = tool_use(body.tools, body.tool_choice)
+    grammar = grammar_of(body.grammar, body.response_format, use)
+    text = chat_prompt(service, template_messages(body.messages), use, body.chat_template_kwargs)
+    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    wanted = Wanted(
+        body,
+        body.speculation,
+        body.prediction,
+        body.logit_bias,
+        grammar,
+        limit,
+        body.stops + service.template.stop,
+        (body.top_logprobs or 0) if body.logprobs else None,
+        body.n or 1,
+        bool(body.ignore_eos),
+    )
+    requests = engine_requests(service, [chat_ids(service, text)], wanted)
+    note_prompt(service, text)
+    return Chat(service, body, model, use, requests)
+
+
+async def whole(chat: Chat, job: Job) -> Response:
+    """The answer in one piece."""
+    texts = [Text() for _ in chat.requests]
+    try:
+        await job.start()
+        async for index, item in job.events():
+            texts[index].add(item)
+    finally:
+        job.cancel()
+    choices = [_choice(chat, i, text) for i, text in enumerate(texts)]
+    for text in texts:
+        note_answer(chat.service, text.text)
+    return JSONResponse(
+        chat.head("chat.completion")
+        | {
+            "choices": choices,
+            "usage": answer.usage(texts, len(texts)),
+            "service_tier": "default",
+            "timings": answer.timings(texts[0]),
+        }
+    )
+
+
+def _choice(chat: Chat, index: int, text: Text) -> dict[str, Any]:
+    content, calls = split_calls(chat.parser(), text.text)
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    reason = text.reason
+    if calls:
+        message["tool_calls"] = calls
+        message["content"] = content or None
+        reason = "tool_calls" if reason == "stop" else reason
+    logprobs = answer.chat_logprobs(chat.service.vocab, text.infos) if chat.body.logprobs else None
+    choice = {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
+    if len(chat.requests) > 1:
+        choice["timings"] = answer.timings(text)
+    return choice
+
+
+def split_calls(parser: ToolParser | None, text: str) -> tuple[str, list[dict[str, Any]]]:
+    """Content and calls of a whole answer."""
+    if parser is None:
+        return text, []
+    content, calls = "", list[dict[str, Any]]()
+    for delta in [*parser.feed(text), *parser.finish()]:
+        if isinstance(delta, Content):
+            content += delta.text
+        elif isinstance(delta, CallStart):
+            calls.append({"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}})
+        else:
+            calls[delta.index]["function"]["arguments"] += delta.text
+    return content, calls
+
+
+async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
+    """The answer as chunks."""
+    body, vocab = chat.body, chat.service.vocab
+    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+    head = json.dumps(chat.head("chat.completion.chunk"), ensure_ascii=False)[:-1]
+    texts, parsers = [Text() for _ in chat.requests], [chat.parser() for _ in chat.requests]
+
+    def chunk(
+        index: int, delta: dict[str, Any], logprobs: Any = None, reason: str | None = None, rest: str = ""
+    ) -> str:
+        choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        extra = ', "usage": null' if with_usage else ""
+        return f'data: {head}, "choices": [{json.dumps(choice, ensure_ascii=False)}]{extra}{rest}}}\n\n'
+
+    for i in range(len(texts)):
+        yield chunk(i, {"role": "assistant", "content": "", "refusal": None})
+    async for index, item in job.events():
+        text, parser = texts[index], parsers[index]
+        if isinstance(item, Tokens):
+            if chat.service.settings.log_prompts:
+                text.add(item)
+            logprobs = answer.chat_logprobs(vocab, item.tokens) if body.logprobs else None
+            new = item.text
+            deltas = _deltas(parser.feed(new)) if parser else [{"content": new}] if new else []
+            if not deltas and logprobs:
+                deltas = [{"content": ""}]
+            for i, delta in enumerate(deltas):
+                yield chunk(index, delta, logprobs if i == 0 else None)
+            continue
+        text.add(item)
+        if isinstance(item, Finished):
+            for delta in _deltas(parser.finish()) if parser else []:
+                yield chunk(index, delta)
+            called = parser is not None and parser.calls and text.reason == "stop"
+            spent = f', "timings": {json.dumps(answer.timings(text))}'
+            yield chunk(index, {}, None, "tool_calls" if called else text.reason, spent)
+            note_answer(chat.service, text.text)
+    if with_usage:
+        last = chat.head("chat.completion.chunk") | {"choices": [], "usage": answer.usage(texts, len(texts))}
+        yield event(last)
+    yield DONE
+
+
+def _deltas(found: list[Delta]) -> list[dict[str, Any]]:
+    out: list[dict[str, Any]] = []
+    for delta in found:
+        if isinstance(delta, Content):
+            out.append({"content": delta.text})
+        elif isinstance(delta, CallStart):
+            function = {"name": delta.name, "arguments": ""}
+            out.append(
+                {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": function}]}
+            )
+        elif isinstance(delta, CallArguments):
+            out.append({"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]})
+    return out

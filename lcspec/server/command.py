@@ -1,0 +1,109 @@
+"""`lcspec serve`: from the command line to a running server."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from lcspec.config import ModelOptions
+from lcspec.server.app import create_app
+from lcspec.server.auth import read_keys
+from lcspec.server.lifecycle import is_loopback, listen, serve
+from lcspec.server.settings import MIB, ServerSettings
+from lcspec.session import ModelPair, loading_line, parse_speculation
+from lcspec.worker import EngineThread
+
+
+def run(**o: Any) -> int:
+    """Run the command with the options of `cli.serve`; returns the exit code.
+
+    Raises:
+        LcspecError: with a message for the user.
+    """
+    from lcspec.llama import log_to_stderr
+
+    log_to_stderr(o["verbose"])
+    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
+    settings = read_settings(o, pair.target)
+    # Malformed strategies are said before the model is loaded.
+    parse_speculation(
+        settings.speculate,
+        pair.draft,
+        max_draft=settings.max_draft,
+        verifier=settings.verifier,
+        exact=settings.exact,
+    )
+    options = ModelOptions(
+        pair.target,
+        ctx=o["ctx"],
+        slots=o["slots"],
+        threads=o["threads"],
+        gpu_layers=o["gpu_layers"],
+        kv_type=o["kv_type"],
+        batch=o["batch"],
+    )
+    set_up_log(o["log_level"])
+    sock = listen(o["host"], o["port"])
+    try:
+        worker = EngineThread(options, pair.draft, loading_line(), history=not o["no_history"])
+        try:
+            app = create_app(worker, settings)
+            app.state.service.warm_up()
+            say_ready(app.state.service.n_ctx, options, pair, settings, sock)
+            return serve(app, sock)
+        finally:
+            worker.close(timeout=10.0)
+    finally:
+        sock.close()
+
+
+def read_settings(o: dict[str, Any], target: Path) -> ServerSettings:
+    """The settings that the options mean.
+
+    Raises:
+        UsageError: a value is out of its range, or a key cannot be read.
+    """
+    names = tuple(o["alias"]) + (target.stem, target.name)
+    return ServerSettings(
+        models=tuple(dict.fromkeys(names)),
+        api_keys=read_keys(o["api_key"], o["api_key_file"]),
+        queue=o["queue"],
+        max_body=int(o["max_body"] * MIB),
+        cors=tuple(o["cors"]),
+        log_prompts=o["log_prompts"],
+        ignore_unknown=o["ignore_unknown"],
+        speculate=o["speculate"],
+        max_draft=o["max_draft"],
+        verifier=o["verifier"],
+        exact=o["exact"],
+    )
+
+
+def set_up_log(level: str) -> None:
+    """Log to stderr."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    for name in ("lcspec.server", "uvicorn.error"):
+        logger = logging.getLogger(name)
+        logger.handlers[:] = [handler]
+        logger.propagate = False
+        logger.setLevel(level.upper() if name == "lcspec.server" else logging.WARNING)
+
+
+def say_ready(n_ctx: int, options: ModelOptions, pair: ModelPair, settings: ServerSettings, sock: Any) -> None:
+    """One line on stderr: what is served, and where."""
+    host, port = sock.getsockname()[:2]
+    shown = f"[{host}]" if ":" in host else host
+    draft = "".join(f" with {path.name}" for path in pair.draft.models)
+    click.echo(
+        f"lcspec: serving {settings.models[0]}{draft}, {options.slots} slots of {n_ctx} tokens, "
+        f"speculation {settings.speculate}, at http://{shown}:{port}/v1",
+        err=True,
+    )
+    if not is_loopback(sock) and not settings.api_keys:
+        click.echo("lcspec: warning: everyone who can reach this address can use the model; set --api-key", err=True)
+    sys.stderr.flush()

@@ -1,0 +1,215 @@
+"""POST /v1/completions: raw text to continue, or to fill in."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import Any, AsyncGenerator
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from lcspec.errors import UnsupportedModel
+from lcspec.events import Finished, Tokens
+from lcspec.server import answer
+from lcspec.server.answer import Text
+from lcspec.server.errors import invalid
+from lcspec.server.job import Job, begin, unless_gone
+from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.parameters import check_model, refuse_unknown
+from lcspec.server.prompts import Wanted, engine_requests, grammar_of
+from lcspec.server.schemas import CompletionBody
+from lcspec.server.service import Service
+from lcspec.server.streaming import DONE, EventStream, event
+from lcspec.server.tools import ToolUse
+from lcspec.slot import Request as EngineRequest
+
+router = APIRouter()
+# As in the OpenAI API.
+DEFAULT_TOKENS = 16
+
+
+@dataclass
+class Completion:
+    """A completion on its way; `prefixes` is what `echo` puts before each text."""
+
+    service: Service
+    body: CompletionBody
+    model: str
+    requests: list[EngineRequest]
+    prefixes: list[str]
+
+    def __post_init__(self) -> None:
+        self.id = f"cmpl-{secrets.token_hex(12)}"
+        self.created = answer.now()
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """What every object of the answer begins with."""
+        return {
+            "id": self.id,
+            "object": "text_completion",
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": self.service.fingerprint,
+        }
+
+
+@router.post("/v1/completions", summary="Continue a text")
+async def completions(body: CompletionBody, http: Request) -> Response:
+    """The continuation of one or more prompts, at once or as server-sent events."""
+    service: Service = http.app.state.service
+    model = check_model(body.model, service.settings)
+    refuse_unknown(body, service.settings)
+    check(body)
+    service.check_open()
+    made = await service.in_thread(prepare, service, body, model)
+    job = Job(service, made.requests)
+    if not body.stream:
+        return await unless_gone(http, whole(made, job))
+    await begin(http, job)
+    return EventStream(streamed(made, job), job.cancel, service.settings.keep_alive_seconds)
+
+
+def check(body: CompletionBody) -> None:
+    """Refuse combinations that make no sense.
+
+    Raises:
+        ApiError: 400.
+    """
+    if body.best_of is not None and body.best_of != (body.n or 1):
+        raise invalid("best_of must equal n: texts are not ranked here", "best_of")
+    if body.stream_options is not None and not body.stream:
+        raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    if body.echo and body.logprobs is not None:
+        raise invalid("log-probabilities of the prompt are not to be had: leave out echo or logprobs", "logprobs")
+    if body.echo and body.suffix is not None:
+        raise invalid("echo cannot go with suffix", "echo")
+
+
+def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
+    """Tokenize and compile; runs beside the event loop.
+
+    Raises:
+        ApiError, LcspecError: something in the body cannot be used.
+    """
+    prompts = [_ids(service, prompt, body.suffix) for prompt in split_prompts(body.prompt)]
+    wanted = Wanted(
+        body,
+        body.speculation,
+        body.prediction,
+        body.logit_bias,
+        grammar_of(body.grammar, None, ToolUse(choice="none")),
+        DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        body.stops,
+        body.logprobs,
+        body.n or 1,
+        bool(body.ignore_eos),
+    )
+    requests = engine_requests(service, prompts, wanted)
+    prefixes = [service.vocab.text(list(r.prompt)) if body.echo else "" for r in requests]
+    for prompt in prompts:
+        if service.settings.log_prompts:
+            note_prompt(service, service.vocab.text(list(prompt)))
+    return Completion(service, body, model, requests, prefixes)
+
+
+def split_prompts(prompt: str | list[Any]) -> list[str | list[int]]:
+    """The prompts in any of the forms the API takes: a text, ids, texts, lists of ids.
+
+    Raises:
+        ApiError: the list is empty.
+    """
+    if isinstance(prompt, str) or (prompt and isinstance(prompt[0], int)):
+        return [prompt]
+    if not prompt:
+        raise invalid("the prompt is an empty list", "prompt")
+    return list(prompt)
+
+
+def _ids(service: Service, prompt: str | list[int], suffix: str | None) -> tuple[int, ...]:
+    if not isinstance(prompt, str):
+        if not prompt:
+            raise invalid("a prompt of token ids is empty", "prompt")
+        if suffix is not None:
+            raise invalid("suffix needs a prompt that is text", "suffix")
+        return service.check_ids(prompt)
+    if suffix is None:
+        return service.tokenize(prompt)
+    marks = service.vocab.fill_in_middle
+    if marks is None:
+        raise UnsupportedModel(
+            f"{service.vocab.path.name} has no fill-in-the-middle tokens, so it cannot fill in before a suffix: "
+            "leave suffix out"
+        )
+    service.check_length(prompt + suffix)
+
+    def plain(text: str) -> list[int]:
+        return service.vocab.tokenize(text, special=False)
+
+    begin = [service.vocab.bos] if service.vocab.add_bos else []
+    return (*begin, marks.prefix, *plain(prompt), marks.suffix, *plain(suffix), marks.middle)
+
+
+async def whole(made: Completion, job: Job) -> Response:
+    """The answer in one piece."""
+    texts = [Text() for _ in made.requests]
+    try:
+        await job.start()
+        async for index, item in job.events():
+            texts[index].add(item)
+    finally:
+        job.cancel()
+    choices = []
+    for i, text in enumerate(texts):
+        logprobs = None
+        if made.body.logprobs is not None:
+            logprobs, _ = answer.text_logprobs(made.service.vocab, text.infos, 0)
+        choice = {
+            "index": i,
+            "text": made.prefixes[i] + text.text,
+            "logprobs": logprobs,
+            "finish_reason": text.reason,
+        }
+        if len(texts) > 1:
+            choice["timings"] = answer.timings(text)
+        choices.append(choice)
+        note_answer(made.service, text.text)
+    spent = {"usage": answer.usage(texts, made.body.n or 1), "timings": answer.timings(texts[0])}
+    return JSONResponse(made.head | {"choices": choices} | spent)
+
+
+async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
+    """The answer as chunks."""
+    body, vocab = made.body, made.service.vocab
+    with_usage = bool(body.stream_options and body.stream_options.include_usage)
+    head = json.dumps(made.head, ensure_ascii=False)[:-1]
+    texts, offsets = [Text() for _ in made.requests], [0] * len(made.requests)
+
+    def chunk(index: int, new: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> str:
+        choice = {"index": index, "text": new, "logprobs": logprobs, "finish_reason": reason}
+        extra = ', "usage": null' if with_usage else ""
+        return f'data: {head}, "choices": [{json.dumps(choice, ensure_ascii=False)}]{extra}{rest}}}\n\n'
+
+    for i, prefix in enumerate(made.prefixes):
+        if prefix:
+            yield chunk(i, prefix)
+    async for index, item in job.events():
+        text = texts[index]
+        if isinstance(item, Tokens):
+            if made.service.settings.log_prompts:
+                text.add(item)
+            logprobs, new = None, item.text
+            if body.logprobs is not None:
+                logprobs, offsets[index] = answer.text_logprobs(vocab, item.tokens, offsets[index])
+            if new or logprobs:
+                yield chunk(index, new, logprobs)
+            continue
+        text.add(item)
+        if isinstance(item, Finished):
+            yield chunk(index, "", None, text.reason, f', "timings": {json.dumps(answer.timings(text))}')
+            note_answer(made.service, text.text)
+    if with_usage:
+        yield event(made.head | {"choices": [], "usage": answer.usage(texts, body.n or 1)})
+    yield DONE

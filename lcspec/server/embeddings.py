@@ -1,0 +1,96 @@
+"""POST /v1/embeddings."""
+
+from __future__ import annotations
+
+import base64
+from functools import partial
+from typing import Any, Generator, Sequence
+
+import numpy as np
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from numpy.typing import NDArray
+
+from lcspec.server.completions import split_prompts
+from lcspec.server.errors import invalid
+from lcspec.server.job import unless_gone
+from lcspec.server.parameters import check_model, refuse_unknown
+from lcspec.server.schemas import EmbeddingBody
+from lcspec.server.service import Service
+from lcspec.session import Session
+
+router = APIRouter()
+
+
+@router.post("/v1/embeddings", summary="Embed texts")
+async def embeddings(body: EmbeddingBody, http: Request) -> Response:
+    """A vector of unit length for every text."""
+    service: Service = http.app.state.service
+    model = check_model(body.model, service.settings)
+    refuse_unknown(body, service.settings)
+    service.check_open()
+    service.capacity.take(1)
+    try:
+        return await unless_gone(http, _embed(service, body, model))
+    finally:
+        service.capacity.give_back()
+
+
+async def _embed(service: Service, body: EmbeddingBody, model: str) -> Response:
+    texts = await service.in_thread(_ids, service, body)
+    async with service.embedding:  # its context holds one text at a time
+        rows = await _vectors(service, texts)
+    data = [
+        {"object": "embedding", "index": i, "embedding": _encoded(_shortened(row, body.dimensions), body)}
+        for i, row in enumerate(rows)
+    ]
+    n = sum(map(len, texts))
+    return JSONResponse(
+        {"object": "list", "data": data, "model": model, "usage": {"prompt_tokens": n, "total_tokens": n}}
+    )
+
+
+async def _vectors(service: Service, texts: list[Sequence[int]]) -> NDArray[np.float32]:
+    """Vectors float32 [n, n_embd], a decode at a time: running streams get their steps in between."""
+    pieces = await service.on_engine(lambda session: session.embed_ids(texts))
+    try:
+        while (found := await service.on_engine(partial(_next, pieces))) is None:
+            pass
+        return found
+    finally:
+        # Wherever it stands, its cells go now; the engine thread alone may touch them.
+        service.worker.call(lambda _: pieces.close())
+
+
+def _next(pieces: Generator[NDArray[np.float32] | None, None, None], _: Session) -> NDArray[np.float32] | None:
+    return next(pieces)
+
+
+def _ids(service: Service, body: EmbeddingBody) -> list[Sequence[int]]:
+    texts: list[Sequence[int]] = []
+    for text in split_prompts(body.input):
+        if isinstance(text, str):
+            service.check_length(text)
+            texts.append(service.vocab.tokenize(text))
+        else:
+            texts.append(service.check_ids(text))
+        if not texts[-1]:
+            raise invalid("an empty text cannot be embedded", "input")
+    return texts
+
+
+def _shortened(row: NDArray[np.float32], dimensions: int | None) -> NDArray[np.float32]:
+    """The first dimensions, of unit length again, as the API does it (useful for models trained for that)."""
+    if dimensions is None:
+        return row
+    if dimensions > row.size:
+        raise invalid(f"this model's embeddings have {row.size} dimensions, not {dimensions}", "dimensions")
+    part = row[:dimensions]
+    norm = float(np.linalg.norm(part))
+    return (part / norm if norm else part).astype(np.float32)
+
+
+def _encoded(row: NDArray[np.float32], body: EmbeddingBody) -> Any:
+    if body.encoding_format == "base64":
+        return base64.b64encode(row.astype("<f4").tobytes()).decode()
+    return row.tolist()

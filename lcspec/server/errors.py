@@ -1,0 +1,160 @@
+"""Failures as the OpenAI API reports them: a status, and {"error": {message, type, param, code}}."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Mapping, Sequence
+
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from starlette.exceptions import HTTPException
+
+from lcspec.errors import (
+    ContextOverflow,
+    DecodeError,
+    ExactnessError,
+    GrammarError,
+    LcspecError,
+    ModelFileError,
+    SamplingError,
+    TemplateError,
+    TokenizeError,
+    UnsupportedModel,
+    UsageError,
+    VocabularyMismatch,
+)
+
+log = logging.getLogger("lcspec.server")
+
+# What the client can do something about; everything else an engine says is ours.
+CLIENT_ERRORS = (
+    ContextOverflow,
+    ExactnessError,
+    ModelFileError,
+    TemplateError,
+    TokenizeError,
+    UnsupportedModel,
+    UsageError,
+    VocabularyMismatch,
+)
+CODES: dict[type[LcspecError], tuple[str | None, str | None]] = {  # param, code
+    ContextOverflow: (None, "context_length_exceeded"),
+    GrammarError: ("response_format", "invalid_schema"),
+    SamplingError: (None, "invalid_value"),
+}
+TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class ApiError(Exception):
+    """A failure with its HTTP status and the fields of its error body."""
+
+    def __init__(
+        self,
+        status: int,
+        message: str,
+        *,
+        param: str | None = None,
+        code: str | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.headers = dict(headers or {})
+
+    @property
+    def kind(self) -> str:
+        """The `type` of the error body."""
+        return TYPES.get(self.status, "invalid_request_error" if self.status < 500 else "server_error")
+
+    def body(self) -> dict[str, Any]:
+        """The error body."""
+        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+
+    def response(self) -> JSONResponse:
+        """The whole answer."""
+        return JSONResponse(self.body(), self.status, self.headers)
+
+
+class ClientGone(Exception):
+    """Nobody waits for the answer any more."""
+
+
+def invalid(message: str, param: str | None = None, code: str | None = "invalid_value") -> ApiError:
+    """A request that asks for something wrong: 400."""
+    return ApiError(400, message, param=param, code=code)
+
+
+def from_engine(error: LcspecError) -> ApiError:
+    """What the engine or the vocabulary refused."""
+    if isinstance(error, CLIENT_ERRORS):
+        param, code = CODES.get(type(error), (None, None))
+        return ApiError(400, str(error), param=param, code=code)
+    if isinstance(error, DecodeError):
+        return ApiError(500, str(error), code="decode_failed")
+    return ApiError(503, str(error), code="unavailable", headers={"Retry-After": "5"})
+
+
+def path_of(location: Sequence[int | str]) -> str | None:
+    """`messages[0].content` from a validation error's location; pydantic's names for union members are left out."""
+    out = ""
+    for part in location:
+        if isinstance(part, int):
+            out += f"[{part}]"
+        elif part.isidentifier() and part not in ("body", "str", "int", "bool", "float"):
+            out += f".{part}" if out else part
+    return out or None
+
+
+def from_validation(problems: Sequence[Mapping[str, Any]]) -> ApiError:
+    """The first of pydantic's complaints; never the value, which may be a prompt."""
+    problem = problems[0] if problems else {}
+    location, kind = list(problem.get("loc", ())), str(problem.get("type", ""))
+    if kind == "json_invalid":
+        return invalid("the request body is not valid JSON", None, "invalid_json")
+    param = path_of(location)
+    if kind == "missing" and param is None:
+        return invalid("the request has no JSON body: send one with content-type: application/json", None, None)
+    text = str(problem.get("msg", "is not valid"))
+    code = "missing_required_parameter" if kind == "missing" else "invalid_value"
+    return invalid(f"{param or 'the request body'}: {text[:300]}", param, code)
+
+
+def install_handlers(app: FastAPI) -> None:
+    """Give every failure of `app` an OpenAI error body."""
+
+    @app.exception_handler(ApiError)
+    async def _api(_: Request, error: ApiError) -> JSONResponse:
+        return error.response()
+
+    @app.exception_handler(LcspecError)
+    async def _engine(_: Request, error: LcspecError) -> JSONResponse:
+        return from_engine(error).response()
+
+    @app.exception_handler(ClientGone)
+    async def _gone(_: Request, error: ClientGone) -> Response:
+        return Response(status_code=499)  # for the log: nobody reads it
+
+    @app.exception_handler(RequestValidationError)
+    async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
+        return from_validation(error.errors()).response()
+
+    @app.exception_handler(HTTPException)
+    async def _http(request: Request, error: HTTPException) -> JSONResponse:
+        message = {
+            404: f"there is no {request.url.path} here",
+            405: f"{request.url.path} does not take {request.method}",
+        }.get(error.status_code, str(error.detail))
+        return ApiError(error.status_code, message, headers=error.headers).response()
+
+    @app.exception_handler(UnicodeEncodeError)
+    async def _surrogates(_: Request, error: UnicodeEncodeError) -> JSONResponse:
+        return invalid("the request contains text that is not valid Unicode (a lone surrogate)").response()
+
+    @app.exception_handler(Exception)
+    async def _bug(_: Request, error: Exception) -> JSONResponse:
+        # The exception itself is logged by the server; its text may hold a prompt and stays there.
+        return ApiError(500, "internal error: the server's log says more. Please report it.").response()

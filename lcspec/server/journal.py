@@ -1,0 +1,60 @@
+"""The log: a line for every answer; prompts and answers only when the operator asks for them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from typing import TYPE_CHECKING
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+if TYPE_CHECKING:
+    from lcspec.server.metrics import Metrics
+    from lcspec.server.service import Service
+
+log = logging.getLogger("lcspec.server")
+QUIET_PATHS = ("/health", "/metrics")
+
+
+class Journal:
+    """Middleware: logs method, path, status and seconds of every answer, and counts it. Nothing the client wrote
+    beyond the path of an endpoint that exists is logged or becomes a label."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+        self.app = app
+        self.metrics = metrics
+        self.paths = paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Note the status on its way out."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        start, status = time.perf_counter(), 0
+
+        async def noted(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noted)
+        finally:
+            path = scope["path"] if scope["path"] in self.paths else "other"
+            self.metrics.answered(path, status)
+            level = logging.DEBUG if path in QUIET_PATHS else logging.INFO
+            seconds = time.perf_counter() - start
+            log.log(level, "%s %s %s %.3f s", scope["method"], path, status or "gone", seconds)
+
+
+def note_prompt(service: Service, text: str) -> None:
+    """Log a prompt, if that was asked for."""
+    if service.settings.log_prompts:
+        log.info("prompt: %r", text)
+
+
+def note_answer(service: Service, text: str) -> None:
+    """Log an answer, if that was asked for."""
+    if service.settings.log_prompts:
+        log.info("answer: %r", text)

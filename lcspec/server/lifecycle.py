@@ -1,0 +1,124 @@
+"""Listening, serving, and coming to an end: the first signal drains, the second one exits now."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+import threading
+from types import FrameType
+
+import uvicorn
+from fastapi import FastAPI
+
+from lcspec.errors import LcspecError, UsageError
+from lcspec.server.service import Service, log
+
+# How often it is looked whether the engine still lives, seconds.
+WATCH = 1.0
+BACKLOG = 256
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A bound socket; taken before the model is loaded, so that a port in use is said at once.
+
+    Raises:
+        LcspecError: it cannot be had.
+    """
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        family, kind, proto, _, address = found[0]
+        sock = socket.socket(family, kind, proto)
+    except (socket.gaierror, UnicodeError) as error:
+        raise UsageError(f"there is no host {host!r} on this machine: use 127.0.0.1 or another of its names") from error
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind(address)
+    except OSError as error:
+        sock.close()
+        raise LcspecError(f"cannot listen on {host} port {port} ({error.strerror}): choose another --port") from error
+    return sock
+
+
+def is_loopback(sock: socket.socket) -> bool:
+    """Whether only this machine can reach it."""
+    address = str(sock.getsockname()[0])
+    return address.startswith("127.") or address == "::1"
+
+
+class Server(uvicorn.Server):
+    """uvicorn, with our way to stop: a drained stop exits 0, whichever signal asked for it."""
+
+    def __init__(self, app: FastAPI) -> None:
+        config = uvicorn.Config(
+            app,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            backlog=BACKLOG,
+            ws="none",
+            timeout_keep_alive=75,
+        )
+        super().__init__(config)
+        self.service: Service = app.state.service
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        """First: take no new work and finish what was accepted. Second: exit now."""
+        if self.should_exit:
+            os._exit(128 + sig)
+        self.service.draining = True
+        self.should_exit = True
+        n = self.service.capacity.at_hand
+        print(f"lcspec: finishing {n} requests; a second signal exits now", file=sys.stderr, flush=True)
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to listen, and to watch the engine."""
+        await super().startup(sockets)
+        self._watch = asyncio.ensure_future(self._watch_engine())
+
+    async def _watch_engine(self) -> None:
+        while self.service.worker.alive:
+            await asyncio.sleep(WATCH)
+        if not self.should_exit:
+            log.error("the engine has stopped, so the server does as well")
+            self.should_exit = True
+
+
+def serve(app: FastAPI, sock: socket.socket, draining_seconds: float | None = None) -> int:
+    """Serve until a signal or the engine's end; returns the exit code."""
+    service: Service = app.state.service
+    server = Server(app)
+    sock.listen(BACKLOG)
+    server.run(sockets=[sock])
+    failed = not service.worker.alive
+    service.worker.close(drain=True, timeout=draining_seconds)
+    return 1 if failed else 0
+
+
+class Background:
+    """The same server on a thread of this process, on a port of its own choosing; for tests and notebooks."""
+
+    def __init__(self, app: FastAPI, host: str = "127.0.0.1", port: int = 0) -> None:
+        self.socket = listen(host, port)
+        self.socket.listen(BACKLOG)
+        self.port = int(self.socket.getsockname()[1])
+        self.server = Server(app)
+        self._thread = threading.Thread(target=self._run, name="lcspec-http", daemon=True)
+        self._thread.start()
+        while not self.server.started and self._thread.is_alive():
+            self._thread.join(0.01)
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"http://127.0.0.1:{self.port}"
+
+    def _run(self) -> None:
+        asyncio.run(self.server.serve(sockets=[self.socket]))
+
+    def close(self) -> None:
+        """Finish what was accepted, then stop."""
+        self.server.service.draining = True
+        self.server.should_exit = True
+        self._thread.join()

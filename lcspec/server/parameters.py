@@ -1,0 +1,149 @@
+"""From request bodies to what the engine takes: sampling, speculation, model names, unknown parameters."""
+
+from __future__ import annotations
+
+import re
+from typing import Mapping
+
+from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
+from lcspec.errors import UsageError
+from lcspec.sampling import SamplingParams
+from lcspec.server.errors import ApiError, invalid
+from lcspec.server.schemas import Echoed, Sampling, Speculation, Strict
+from lcspec.server.settings import ServerSettings
+from lcspec.session import parse_speculation
+
+# Below this a temperature scales logits out of the range of a float; llama.cpp calls it greedy as well.
+COLDEST = 1e-3
+NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
+
+
+def check_model(name: str | None, settings: ServerSettings) -> str:
+    """The model's name for the answer.
+
+    Raises:
+        ApiError: 404, the request names another model.
+    """
+    if not name:
+        return settings.models[0]
+    if name not in settings.models:
+        known = ", ".join(settings.models)
+        raise ApiError(
+            404, f"the model {name[:200]!r} does not exist here: use {known}", param="model", code="model_not_found"
+        )
+    return name
+
+
+def refuse_unknown(body: Strict, settings: ServerSettings, where: str = "") -> None:
+    """Refuse parameters nobody reads, as the OpenAI API does; looks into nested objects as well.
+
+    Raises:
+        ApiError: 400, naming the first one.
+    """
+    if settings.ignore_unknown or isinstance(body, Echoed):
+        return
+    for name in body.model_extra or {}:
+        shown = f"{where}{name}"[:200]
+        raise ApiError(400, f"unknown parameter: {shown!r}", param=shown, code="unknown_parameter")
+    for field in type(body).model_fields:
+        value = getattr(body, field)
+        items = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for i, item in items:
+            if isinstance(item, Strict):
+                place = f"{where}{field.rstrip('_')}" + ("." if i is None else f"[{i}].")
+                refuse_unknown(item, settings, place)
+
+
+def sampling_params(
+    body: Sampling, grammar: str | None, bias: Mapping[str, float] | None, n_vocab: int, n_ctx: int, index: int = 0
+) -> SamplingParams:
+    """Sampling of the `index`-th text of a request; a given seed counts up from text to text.
+
+    Raises:
+        ApiError: a token of the bias is not in the vocabulary.
+        SamplingError: a value is out of its range.
+    """
+    given = {name: getattr(body, name) for name in Sampling.NAMES if getattr(body, name) is not None}
+    if 0 < given.get("temperature", 1.0) < COLDEST:
+        given["temperature"] = 0.0
+    for name in ("repeat_last_n", "dry_penalty_last_n"):
+        # -1 means the context; the library makes room for as many tokens as it is told, so never more than that.
+        if name in given and not 0 <= given[name] <= n_ctx:
+            given[name] = n_ctx
+    seed = None if body.seed is None else (body.seed + index) % 2**64
+    return SamplingParams(**given, logit_bias=_bias(bias or {}, n_vocab), grammar=grammar, seed=seed)
+
+
+def _bias(bias: Mapping[str, float], n_vocab: int) -> tuple[tuple[int, float], ...]:
+    out = []
+    for key, value in bias.items():
+        if not (key.isascii() and key.isdigit() and len(key) < 10 and int(key) < n_vocab):
+            raise invalid(
+                f"logit_bias: {key[:40]!r} is not a token id of this model (0 to {n_vocab - 1})", "logit_bias"
+            )
+        out.append((int(key), float(value)))
+    return tuple(sorted(out))
+
+
+def speculation_params(
+    wanted: Speculation | None, settings: ServerSettings, draft: DraftFiles, *, has_grammar: bool, has_prediction: bool
+) -> SpeculationParams:
+    """How a request speculates: what it says, else what the server was started with.
+
+    A prediction is drafted from whatever the server's default is, unless the request itself says `off`.
+
+    Raises:
+        ApiError: it is malformed.
+    """
+    own = wanted or Speculation()
+    text = own.drafters if own.drafters is not None else settings.speculate
+    if isinstance(text, list):
+        text = ",".join(text)
+    if own.off:
+        text = "off"
+    try:
+        if own.drafters is not None:
+            _harmless(text)
+        params = parse_speculation(
+            text,
+            draft,
+            has_grammar=has_grammar,
+            has_prediction=has_prediction,
+            max_draft=own.max_draft if own.max_draft is not None else settings.max_draft,
+            verifier=own.verifier or settings.verifier,
+            exact=settings.exact if own.exact is None else own.exact,
+        )
+    except UsageError as error:
+        raise invalid(f"speculation: {error}", "speculation") from error
+    asked_off = own.off or own.drafters in ("off", "none", "")
+    named = {spec.name for spec in params.drafters}
+    if has_prediction and not asked_off and "prediction" not in named:
+        drafters = (DrafterSpec("prediction"), *params.drafters)
+        params = SpeculationParams(
+            drafters,
+            # Alone it is drafted where the planner thinks that it pays.
+            auto=params.auto or not params.drafters,
+            max_draft=params.max_draft,
+            verifier=params.verifier,
+            exact=params.exact,
+        )
+    return params
+
+
+def _harmless(text: str) -> None:
+    """Refuse drafter options that are not numbers: some name files, and those are the operator's to choose.
+
+    Raises:
+        UsageError: an option's value is something else.
+    """
+    if text == "auto":
+        return
+    names = [DrafterSpec.parse(part) for part in text.split(",") if part.strip()]
+    if len(names) > 16:
+        raise UsageError("at most 16 drafters can be asked for")
+    if len({spec.name for spec in names}) != len(names):
+        raise UsageError("a drafter is named twice")
+    for spec in names:
+        for key, value in spec.options.items():
+            if not NUMBER.match(value):
+                raise UsageError(f"{spec.name}:{key} must be a number in a request")

@@ -1,0 +1,265 @@
+"""POST /v1/responses: the stateless core of OpenAI's newer endpoint. Nothing is stored on the server."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from lcspec.server import answer
+from lcspec.server.answer import Text
+from lcspec.server.chat import split_calls
+from lcspec.server.errors import ApiError, invalid
+from lcspec.server.job import Job, begin, unless_gone
+from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.parameters import check_model, refuse_unknown
+from lcspec.server.prompts import Wanted, chat_ids, chat_prompt, content_text, engine_requests, grammar_of, tool_use
+from lcspec.server.schemas_chat import JsonObjectFormat, JsonSchemaFormat, ResponseFormat, Tool, ToolChoice
+from lcspec.server.schemas_responses import FlatJsonObject, FlatJsonSchema, FlatToolChoice, Item, ResponseBody
+from lcspec.server.service import Service
+from lcspec.server.streaming import EventStream, event
+from lcspec.server.toolparser import ToolParser
+from lcspec.server.tools import ToolUse
+from lcspec.slot import Request as EngineRequest
+
+router = APIRouter()
+LOGPROBS = "message.output_text.logprobs"
+
+
+@dataclass
+class Reply:
+    """A response on its way."""
+
+    service: Service
+    body: ResponseBody
+    model: str
+    use: ToolUse
+    request: EngineRequest
+
+    def __post_init__(self) -> None:
+        self.id = f"resp_{secrets.token_hex(16)}"
+        self.created = answer.now()
+
+    def parser(self) -> ToolParser | None:
+        """Finds calls, if any may come."""
+        return ToolParser(self.use.names) if self.use.active else None
+
+    def logprobs(self, text: Text) -> list[Any]:
+        """Log-probabilities, if they were asked for."""
+        if self.request.logprobs is None:
+            return []
+        found: list[Any] = answer.chat_logprobs(self.service.vocab, text.infos)["content"]
+        return found
+
+    def envelope(self, status: str, output: list[dict[str, Any]], text: Text | None = None) -> dict[str, Any]:
+        """The response object."""
+        body, cut = self.body, text is not None and text.reason == "length"
+        form = body.text.format.model_dump(by_alias=True) if body.text and body.text.format else {"type": "text"}
+        choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, FlatToolChoice) else body.tool_choice
+        return {
+            "id": self.id,
+            "object": "response",
+            "created_at": self.created,
+            "status": "incomplete" if cut else status,
+            "background": False,
+            "error": None,
+            "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
+            "instructions": body.instructions,
+            "max_output_tokens": body.max_output_tokens,
+            "model": self.model,
+            "output": output,
+            "parallel_tool_calls": body.parallel_tool_calls is not False,
+            "previous_response_id": None,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "temperature": self.request.sampling.temperature,
+            "text": {"format": form},
+            "tool_choice": choice or "auto",
+            "tools": [tool.model_dump(exclude_none=True) for tool in body.tools or ()],
+            "top_p": self.request.sampling.top_p,
+            "truncation": "disabled",
+            "usage": _usage(text) if text is not None else None,
+            "user": body.user,
+            "metadata": body.metadata or {},
+        } | ({"timings": answer.timings(text)} if text is not None else {})
+
+
+@router.post("/v1/responses", summary="Answer a conversation (Responses API)")
+async def responses(body: ResponseBody, http: Request) -> Response:
+    """The answer to an input, at once or as server-sent events."""
+    service: Service = http.app.state.service
+    model = check_model(body.model, service.settings)
+    refuse_unknown(body, service.settings)
+    check(body)
+    service.check_open()
+    reply = await service.in_thread(prepare, service, body, model)
+    job = Job(service, [reply.request])
+    if not body.stream:
+        return await unless_gone(http, whole(reply, job))
+    from lcspec.server.responses_stream import streamed
+
+    await begin(http, job)
+    return EventStream(streamed(reply, job), job.cancel, service.settings.keep_alive_seconds, _error_event)
+
+
+def _error_event(error: ApiError) -> str:
+    return event({"type": "error"} | error.body()["error"], "error")
+
+
+def check(body: ResponseBody) -> None:
+    """Refuse what needs a memory of earlier responses, or tools that run on OpenAI's servers.
+
+    Raises:
+        ApiError: 400.
+    """
+    if body.previous_response_id is not None or body.conversation is not None:
+        name = "conversation" if body.conversation is not None else "previous_response_id"
+        raise invalid(f"{name}: nothing is stored here, so send the whole conversation as input", name)
+    if body.background:
+        raise invalid("background responses are not supported: nothing is stored here", "background")
+    for i, tool in enumerate(body.tools or ()):
+        if tool.type != "function" or tool.name is None:
+            raise invalid(f"tools[{i}]: only functions with a name can be used here", f"tools[{i}].type")
+
+
+def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
+    """Render, tokenize and compile; runs beside the event loop.
+
+    Raises:
+        ApiError, LcspecError: something in the body cannot be used.
+    """
+    tools = [
+        Tool.model_validate({"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)})
+        for tool in body.tools or ()
+    ]
+    choice = body.tool_choice
+    if isinstance(choice, FlatToolChoice):
+        use = tool_use(tools, ToolChoice.model_validate({"type": "function", "function": {"name": choice.name}}))
+    else:
+        use = tool_use(tools, choice)
+    messages = input_messages(body)
+    if not messages:
+        raise invalid("the input is empty", "input")
+    text = chat_prompt(service, messages, use)
+    wanted = Wanted(
+        body,
+        body.speculation,
+        body.prediction,
+        None,
+        grammar_of(None, _format(body), use),
+        body.max_output_tokens,
+        service.template.stop,
+        (body.top_logprobs or 0) if body.top_logprobs or LOGPROBS in (body.include or ()) else None,
+    )
+    request = engine_requests(service, [chat_ids(service, text)], wanted)[0]
+    note_prompt(service, text)
+    return Reply(service, body, model, use, request)
+
+
+def _format(body: ResponseBody) -> ResponseFormat | None:
+    form = body.text.format if body.text is not None else None
+    if isinstance(form, FlatJsonObject):
+        return JsonObjectFormat(type="json_object", schema=None)
+    if isinstance(form, FlatJsonSchema):
+        return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": form.schema_}})
+    return None
+
+
+def input_messages(body: ResponseBody) -> list[dict[str, Any]]:
+    """The input's items as messages for a chat template.
+
+    Raises:
+        ApiError: an item is of a kind that is not known here.
+    """
+    out: list[dict[str, Any]] = []
+    if body.instructions is not None:
+        out.append({"role": "system", "content": body.instructions})
+    if isinstance(body.input, str):
+        return [*out, {"role": "user", "content": body.input}]
+    for i, item in enumerate(body.input):
+        out_of(item, i, out)
+    return out
+
+
+def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
+    """Add an item to the messages: calls go to the assistant's message before them."""
+    place, kind = f"input[{i}]", item.type or "message"
+    if kind == "message":
+        if item.role is None:
+            raise invalid(f"{place}: a message needs a role", f"{place}.role")
+        out.append({"role": item.role, "content": content_text(item.content, f"{place}.content")})  # type: ignore[arg-type]
+    elif kind == "function_call":
+        if item.name is None or item.arguments is None:
+            raise invalid(f"{place}: a call needs a name and arguments", place)
+        call = {
+            "id": item.call_id or "",
+            "type": "function",
+            "function": {"name": item.name, "arguments": item.arguments},
+        }
+        if not out or out[-1]["role"] != "assistant":
+            out.append({"role": "assistant", "content": ""})
+        out[-1].setdefault("tool_calls", []).append(call)
+    elif kind == "function_call_output":
+        content = content_text(item.output, f"{place}.output")  # type: ignore[arg-type]
+        out.append({"role": "tool", "tool_call_id": item.call_id or "", "content": content})
+    elif kind != "reasoning":  # what the model thought earlier is not shown to it again
+        raise invalid(f"{place}: items of type {kind[:40]!r} are not supported here", f"{place}.type")
+
+
+def message_item(identity: str, text: str, logprobs: list[Any], status: str = "completed") -> dict[str, Any]:
+    """An output message."""
+    return {
+        "type": "message",
+        "id": identity,
+        "status": status,
+        "role": "assistant",
+        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}],
+    }
+
+
+def call_item(identity: str, call: dict[str, Any], status: str = "completed") -> dict[str, Any]:
+    """An output call."""
+    function = call["function"]
+    return {
+        "type": "function_call",
+        "id": identity,
+        "call_id": call["id"],
+        "name": function["name"],
+        "arguments": function["arguments"],
+        "status": status,
+    }
+
+
+def new_id(kind: str) -> str:
+    """`msg_...` or `fc_...`."""
+    return f"{kind}_{secrets.token_hex(16)}"
+
+
+async def whole(reply: Reply, job: Job) -> Response:
+    """The answer in one piece."""
+    text = Text()
+    try:
+        await job.start()
+        async for _, item in job.events():
+            text.add(item)
+    finally:
+        job.cancel()
+    content, calls = split_calls(reply.parser(), text.text)
+    output = [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
+    output += [call_item(new_id("fc"), call) for call in calls]
+    note_answer(reply.service, text.text)
+    return JSONResponse(reply.envelope("completed", output, text))
+
+
+def _usage(text: Text) -> dict[str, Any]:
+    spent = answer.usage([text])
+    return {
+        "input_tokens": spent["prompt_tokens"],
+        "input_tokens_details": {"cached_tokens": spent["prompt_tokens_details"]["cached_tokens"]},
+        "output_tokens": spent["completion_tokens"],
+        "output_tokens_details": spent["completion_tokens_details"],
+        "total_tokens": spent["total_tokens"],
+    }

@@ -1,0 +1,174 @@
+"""Request bodies: what every generating endpoint takes. Types are strict, as the OpenAI API's are."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, ClassVar, Literal, Union
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from lcspec.config import MAX_DRAFT
+
+INT32 = 2**31 - 1
+Tokens = Annotated[list[Annotated[int, Field(ge=0, le=INT32)]], Field(max_length=1_000_000)]
+Stop = Union[str, Annotated[list[str], Field(max_length=16)]]
+
+
+class Strict(BaseModel):
+    """A JSON object with checked types. What it does not know is kept aside (see `parameters.refuse_unknown`)."""
+
+    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
+
+
+class Echoed(Strict):
+    """A part of the conversation. Clients send back what they were sent, with whatever their library adds to it, so
+    what is not known here is ignored."""
+
+
+class Speculation(Strict):
+    """How to speculate for this request; what is left out is as the server was started."""
+
+    drafters: str | Annotated[list[str], Field(max_length=16)] | None = Field(
+        default=None,
+        description="`auto`, `off`, or drafters as for --speculate: `ngram`, `ngram,model:nodes=5`, or a list.",
+    )
+    max_draft: Annotated[int, Field(ge=0, le=MAX_DRAFT)] | None = Field(
+        default=None, description="Drafted tokens a step."
+    )
+    verifier: Annotated[str, Field(max_length=64)] | None = Field(default=None, description="coupled, rejection, ...")
+    off: bool | None = Field(default=None, description="Plain decoding.")
+    exact: bool | None = Field(
+        default=None, description="The same bits as without speculation, where that is certified."
+    )
+
+
+class TextPart(Strict):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class Prediction(Strict):
+    """The text the caller expects (OpenAI's predicted outputs)."""
+
+    type: Literal["content"] = "content"
+    content: str | Annotated[list[TextPart], Field(max_length=1024)]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return self.content if isinstance(self.content, str) else "".join(part.text for part in self.content)
+
+
+class StreamOptions(Strict):
+    """What a stream contains."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class Sampling(Strict):
+    """How the target samples; defaults are llama.cpp's."""
+
+    temperature: Annotated[float, Field(ge=0, le=100)] | None = None
+    top_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    top_k: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    min_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    typical_p: Annotated[float, Field(ge=0, le=1)] | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repeat_last_n: Annotated[int, Field(ge=-1, le=INT32)] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = None
+    dry_base: Annotated[float, Field(ge=1, le=100)] | None = None
+    dry_allowed_length: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    dry_penalty_last_n: Annotated[int, Field(ge=-1, le=INT32)] | None = None
+    xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = None
+    xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+
+    NAMES: ClassVar[tuple[str, ...]] = (
+        "temperature",
+        "top_p",
+        "top_k",
+        "min_p",
+        "typical_p",
+        "repeat_penalty",
+        "repeat_last_n",
+        "frequency_penalty",
+        "presence_penalty",
+        "dry_multiplier",
+        "dry_base",
+        "dry_allowed_length",
+        "dry_penalty_last_n",
+        "xtc_probability",
+        "xtc_threshold",
+    )
+
+
+class Generating(Sampling):
+    """What /v1/chat/completions and /v1/completions share."""
+
+    model: str | None = None
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    stop: Stop | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    user: str | None = None
+    speculation: Speculation | None = None
+    prediction: Prediction | None = None
+    grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="A GBNF grammar.")
+    ignore_eos: bool | None = None
+    # llama.cpp's name for what always happens here.
+    cache_prompt: bool | None = None
+    # Known to the OpenAI API and without a meaning here.
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+
+    @property
+    def stops(self) -> tuple[str, ...]:
+        """The stop strings."""
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class CompletionBody(Generating):
+    """POST /v1/completions."""
+
+    prompt: str | Tokens | Annotated[list[str], Field(max_length=128)] | Annotated[list[Tokens], Field(max_length=128)]
+    suffix: str | None = None
+    echo: bool | None = None
+    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+
+
+class EmbeddingBody(Strict):
+    """POST /v1/embeddings."""
+
+    model: str | None = None
+    input: str | Tokens | Annotated[list[str], Field(max_length=2048)] | Annotated[list[Tokens], Field(max_length=2048)]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: Annotated[int, Field(ge=1, le=INT32)] | None = None
+    user: str | None = None
+
+
+class TokenizeBody(Strict):
+    """POST /tokenize."""
+
+    content: str
+    add_special: bool | None = Field(default=None, description="Add what the model wants around a text (usually BOS).")
+    parse_special: bool | None = Field(default=None, description="Read <|...|> and the like as special tokens.")
+    with_pieces: bool | None = Field(default=None, description="Also give each token's text.")
+    model: str | None = None
+
+
+class DetokenizeBody(Strict):
+    """POST /detokenize."""
+
+    tokens: Tokens
+    model: str | None = None

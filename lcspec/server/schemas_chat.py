@@ -1,0 +1,135 @@
+"""The body of POST /v1/chat/completions: messages, tools, response format."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field
+
+from lcspec.server.schemas import INT32, Echoed, Generating, Strict
+
+Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+
+
+class ContentPart(Echoed):
+    """A part of a message; only text can be read here."""
+
+    type: str
+    text: str | None = None
+    refusal: str | None = None
+
+
+class FunctionCall(Echoed):
+    """A function's name and its arguments as JSON text."""
+
+    name: str
+    arguments: str
+
+
+class ToolCall(Echoed):
+    """A call the assistant made earlier."""
+
+    id: str | None = None
+    type: Literal["function"] = "function"
+    function: FunctionCall
+
+
+class Message(Echoed):
+    """A message of the conversation."""
+
+    role: Literal["developer", "system", "user", "assistant", "tool", "function"]
+    content: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
+    name: str | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_call_id: str | None = None
+    refusal: str | None = None
+    reasoning_content: str | None = None
+
+
+class Function(Strict):
+    """A function the model may call; `parameters` is a JSON schema."""
+
+    name: Name
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(Strict):
+    """A tool the model may use."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class ChosenFunction(Strict):
+    """The function that must be called."""
+
+    name: str
+
+
+class ToolChoice(Strict):
+    """This very tool."""
+
+    type: Literal["function"]
+    function: ChosenFunction
+
+
+class JsonSchema(Strict):
+    """A named JSON schema."""
+
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+    strict: bool | None = None
+
+
+class TextFormat(Strict):
+    """Plain text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Strict):
+    """Any JSON object. llama.cpp's `schema` beside it is read as well."""
+
+    type: Literal["json_object"]
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
+
+
+class JsonSchemaFormat(Strict):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+ResponseFormat = Annotated[Union[TextFormat, JsonObjectFormat, JsonSchemaFormat], Field(discriminator="type")]
+
+
+class TemplateBody(Strict):
+    """POST /apply-template."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    add_generation_prompt: bool | None = None
+    model: str | None = None
+
+
+class ChatBody(Generating):
+    """POST /v1/chat/completions."""
+
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    max_completion_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
+    # Known to the OpenAI API and without a meaning here.
+    reasoning_effort: str | None = None
+    verbosity: str | None = None
+    modalities: list[Literal["text"]] | None = None

@@ -1,0 +1,110 @@
+"""The body of POST /v1/responses."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, Union
+
+from pydantic import Field
+
+from lcspec.server.schemas import INT32, Echoed, Prediction, Sampling, Speculation, Strict
+from lcspec.server.schemas_chat import Name
+
+
+class InputPart(Echoed):
+    """A part of a message; only text can be read here."""
+
+    type: str
+    text: str | None = None
+
+
+class Item(Echoed):
+    """An item of the input: a message, a call the model made, or what a call gave back."""
+
+    type: str | None = None
+    role: Literal["developer", "system", "user", "assistant"] | None = None
+    content: str | Annotated[list[InputPart], Field(max_length=1024)] | None = None
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | Annotated[list[InputPart], Field(max_length=1024)] | None = None
+    id: str | None = None
+    status: str | None = None
+
+
+class FlatTool(Strict):
+    """A function the model may call, in this endpoint's flat form."""
+
+    type: str
+    name: Name | None = None
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class FlatToolChoice(Strict):
+    """This very tool."""
+
+    type: Literal["function"]
+    name: str
+
+
+class FlatText(Strict):
+    """Plain text."""
+
+    type: Literal["text"]
+
+
+class FlatJsonObject(Strict):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class FlatJsonSchema(Strict):
+    """JSON that follows a schema."""
+
+    type: Literal["json_schema"]
+    name: str | None = None
+    description: str | None = None
+    schema_: dict[str, Any] = Field(alias="schema")
+    strict: bool | None = None
+
+
+class TextOptions(Strict):
+    """How the text is to look."""
+
+    format: Annotated[Union[FlatText, FlatJsonObject, FlatJsonSchema], Field(discriminator="type")] | None = None
+    verbosity: str | None = None
+
+
+class ResponseBody(Sampling):
+    """POST /v1/responses, without anything stored on the server."""
+
+    model: str | None = None
+    input: str | Annotated[list[Item], Field(min_length=1, max_length=4096)]
+    instructions: str | None = None
+    max_output_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    stream: bool | None = None
+    tools: Annotated[list[FlatTool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatToolChoice | None = None
+    parallel_tool_calls: bool | None = None
+    text: TextOptions | None = None
+    include: Annotated[list[str], Field(max_length=16)] | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    speculation: Speculation | None = None
+    prediction: Prediction | None = None
+    previous_response_id: str | None = None
+    conversation: Any = None
+    background: bool | None = None
+    # Known to the OpenAI API and without a meaning here.
+    metadata: dict[str, Any] | None = None
+    store: bool | None = None
+    user: str | None = None
+    truncation: Literal["auto", "disabled"] | None = None
+    reasoning: dict[str, Any] | None = None
+    service_tier: str | None = None
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    prompt_cache_retention: str | None = None
+    stream_options: dict[str, Any] | None = None
+    max_tool_calls: int | None = None

@@ -1,0 +1,172 @@
+"""What all endpoints share: the engine thread, the vocabulary, the template, capacity, metrics."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import logging
+import time
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
+
+from lcspec import __version__
+from lcspec.errors import ContextOverflow
+from lcspec.events import Event, Prefill, StepStats
+from lcspec.server.errors import ApiError
+from lcspec.server.limits import Capacity
+from lcspec.server.metrics import Metrics
+from lcspec.server.settings import ServerSettings
+from lcspec.worker import EngineThread
+
+if TYPE_CHECKING:
+    from lcspec.llama.template import ChatTemplate
+    from lcspec.llama.vocab import Vocab
+    from lcspec.server.job import Job
+
+log = logging.getLogger("lcspec.server")
+T = TypeVar("T")
+# Threads for tokenizing and rendering; more would take time from the decodes.
+THREADS = 2
+
+
+class Service:
+    """One loaded model behind the endpoints. Its methods are for the event loop's thread."""
+
+    def __init__(self, worker: EngineThread, settings: ServerSettings) -> None:
+        """Serve a worker that has loaded its model.
+
+        Raises:
+            LcspecError: the model could not be loaded, or its chat template cannot be used.
+        """
+        from lcspec.llama.template import ChatTemplate
+
+        self.worker = worker
+        self.settings = settings
+        self.session = worker.ready.result()
+        self.vocab: Vocab = self.session.model.vocab
+        self.template: ChatTemplate = ChatTemplate(self.session.model)
+        self.template_text: str = self.session.model.header.chat_template or ""
+        self.n_ctx: int = self.session.engine.context.n_ctx
+        self.slots: int = self.session.engine.options.slots
+        self.draft = self.session.engine.env.draft
+        self.capacity = Capacity(self.slots, settings.queue)
+        self.metrics = Metrics(self.capacity)
+        self.fingerprint = f"lcspec-{__version__}"
+        self.created = int(time.time())
+        self.embedding = asyncio.Lock()
+        self.draining = False
+        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
+        self._outbox: Outbox | None = None
+
+    async def in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
+        """Run `function` beside the event loop: tokenizing, rendering, compiling schemas."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **kwargs))
+
+    async def on_engine(self, function: Callable[[Any], T]) -> T:
+        """Run `function(session)` on the engine thread between two steps."""
+        return await asyncio.wrap_future(self.worker.call(function))
+
+    def outbox(self) -> Outbox:
+        """The way from the engine thread to this event loop."""
+        loop = asyncio.get_running_loop()
+        if self._outbox is None or self._outbox.loop is not loop:
+            self._outbox = Outbox(loop)
+        return self._outbox
+
+    def check_open(self) -> None:
+        """Refuse new work while the server shuts down.
+
+        Raises:
+            ApiError: 503.
+        """
+        if self.draining or not self.worker.alive:
+            raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+
+    def warm_up(self) -> None:
+        """Make what the first request would have to wait for: drafters, the cost curve, the certificate.
+
+        To be called before the event loop runs.
+
+        Raises:
+            LcspecError: the defaults for requests ask for something that cannot be had.
+        """
+        from lcspec.admission import make_ready
+        from lcspec.server.parameters import speculation_params
+
+        params = speculation_params(None, self.settings, self.draft, has_grammar=True, has_prediction=True)
+        _ = self.longest_piece
+        if self.session.engine.context.memory is not None:  # else it only embeds
+            self.worker.call(lambda session: make_ready(session.engine, params)).result()
+
+    def close(self) -> None:
+        """Let go of the threads that this made (not of the engine's)."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    # ------------------------------------------------------------ text, from any thread
+
+    @cached_property
+    def longest_piece(self) -> int:
+        """Bytes of the longest token."""
+        return max(len(self.vocab.piece(t, special=True)) for t in range(self.vocab.n_tokens))
+
+    def check_length(self, text: str) -> None:
+        """Refuse at once what cannot fit however well it tokenizes: tokenizing megabytes takes seconds.
+
+        Raises:
+            ContextOverflow: it cannot.
+        """
+        least = len(text.encode()) // max(1, self.longest_piece)
+        if least >= self.n_ctx:
+            raise ContextOverflow(
+                f"the prompt has more than {least} tokens and the context holds {self.n_ctx}: "
+                "shorten the prompt or raise --ctx"
+            )
+
+    def tokenize(self, text: str) -> tuple[int, ...]:
+        """Ids of a raw prompt."""
+        self.check_length(text)
+        return self.session.prompt_ids(text)
+
+    def check_ids(self, ids: Sequence[int]) -> tuple[int, ...]:
+        """A prompt given as ids.
+
+        Raises:
+            ApiError: one is not in the vocabulary.
+        """
+        if ids and max(ids) >= self.vocab.n_tokens:
+            raise ApiError(
+                400,
+                f"the vocabulary has {self.vocab.n_tokens} tokens, so {max(ids)} is not one of them",
+                code="invalid_value",
+            )
+        return tuple(ids)
+
+
+class Outbox:
+    """Carries events from the engine thread to the event loop, waking it once for everything a step gave."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._items: collections.deque[tuple[Job, int, list[Event]]] = collections.deque()
+        self._awake = False
+
+    def sink(self, job: Job, index: int) -> Callable[[Sequence[Event]], None]:
+        """The sink of a job's `index`-th request; nobody out there wants steps and prompt progress."""
+
+        def put(events: Sequence[Event]) -> None:
+            wanted: list[Event] = [e for e in events if not isinstance(e, (StepStats, Prefill))]
+            if not wanted:
+                return
+            self._items.append((job, index, wanted))
+            if not self._awake:
+                self._awake = True
+                self.loop.call_soon_threadsafe(self._flush)
+
+        return put
+
+    def _flush(self) -> None:
+        self._awake = False  # before emptying: what comes now wakes the loop again
+        while self._items:
+            job, index, events = self._items.popleft()
+            job.deliver(index, events)

@@ -1,0 +1,55 @@
+"""What `lcspec serve` is told, apart from how to load the model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lcspec.config import MAX_DRAFT
+from lcspec.errors import UsageError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """How the endpoint behaves.
+
+    Attributes:
+        models: names a request may use for the model; the first one is reported.
+        api_keys: accepted keys; empty = none is asked for.
+        queue: requests that may wait beyond those in the slots.
+        max_body: bytes of a request body.
+        body_seconds: how long a client may take to send its body.
+        cors: origins whose pages may call this server from a browser; empty = none.
+        log_prompts: write prompts and answers to the log.
+        ignore_unknown: ignore unknown parameters instead of refusing them.
+        speculate, max_draft, verifier, exact: what a request gets that says nothing about speculation.
+        keep_alive_seconds: a stream that has nothing to say sends a comment this often.
+    """
+
+    models: tuple[str, ...] = ("lcspec",)
+    api_keys: tuple[str, ...] = ()
+    queue: int = 32
+    max_body: int = 4 * MIB
+    body_seconds: float = 60.0
+    cors: tuple[str, ...] = ()
+    log_prompts: bool = False
+    ignore_unknown: bool = False
+    speculate: str = "auto"
+    max_draft: int | None = None
+    verifier: str = "coupled"
+    exact: bool = False
+    keep_alive_seconds: float = 15.0
+
+    def __post_init__(self) -> None:
+        """Check ranges.
+
+        Raises:
+            UsageError: a value is out of its range.
+        """
+        if self.queue < 0:
+            raise UsageError(f"the queue must be 0 or more requests, not {self.queue}")
+        if self.max_body < 1024:
+            raise UsageError(f"the largest body must be at least 1024 bytes, not {self.max_body}")
+        if self.max_draft is not None and not 0 <= self.max_draft <= MAX_DRAFT:
+            raise UsageError(f"max-draft must be from 0 to {MAX_DRAFT}, not {self.max_draft}")

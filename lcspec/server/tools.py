@@ -1,0 +1,172 @@
+"""Tools in the prompt: through the model's template where it knows them, else described in the system message."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, Mapping, Sequence
+
+from lcspec.errors import TemplateError
+from lcspec.llama.template import ChatTemplate
+from lcspec.server.errors import invalid
+
+ROLES = {"developer": "system", "function": "tool"}
+INSTRUCTIONS = (
+    "You may call these functions. Each line is one, as JSON with the schema of its parameters:\n{tools}\n"
+    "To call a function, answer with a JSON object of its name and arguments inside tags, and nothing else:\n"
+    '<tool_call>\n{{"name": "...", "arguments": {{...}}}}\n</tool_call>'
+)
+
+
+@dataclass(frozen=True)
+class ToolUse:
+    """What a request says about tools.
+
+    Attributes:
+        tools: the functions as the OpenAI API describes them ({"type": "function", "function": {...}}).
+        choice: `none`, `auto`, `required`, or the name of the function that must be called.
+    """
+
+    tools: tuple[dict[str, Any], ...] = ()
+    choice: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Check that what must be called exists.
+
+        Raises:
+            ApiError: it does not.
+        """
+        if self.choice not in ("none", "auto", "required", *self.names):
+            raise invalid(f"tool_choice: there is no function {self.choice[:80]!r} among the tools", "tool_choice")
+        if self.choice == "required" and not self.tools:
+            raise invalid("tool_choice is `required` and there are no tools", "tool_choice")
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the functions."""
+        return tuple(str(tool["function"]["name"]) for tool in self.tools)
+
+    @property
+    def active(self) -> bool:
+        """Whether the model may call anything."""
+        return bool(self.tools) and self.choice != "none"
+
+    @property
+    def forced(self) -> bool:
+        """Whether it must."""
+        return self.active and self.choice != "auto"
+
+    def schema(self) -> dict[str, Any]:
+        """JSON schema of a forced call."""
+        defs: dict[str, Any] = {}
+        calls = []
+        for i, tool in enumerate(self.tools):
+            function = tool["function"]
+            if self.choice not in ("required", function["name"]):
+                continue
+            defs[f"tool{i}"] = _moved(function.get("parameters") or {"type": "object"}, f"#/$defs/tool{i}")
+            calls.append(
+                {
+                    "type": "object",
+                    "properties": {
+                        "name": {"const": function["name"]},
+                        "arguments": {"$ref": f"#/$defs/tool{i}"},
+                    },
+                    "required": ["name", "arguments"],
+                    "additionalProperties": False,
+                }
+            )
+        return {"$defs": defs, "anyOf": calls}
+
+
+def _moved(schema: Any, place: str) -> Any:
+    """A schema whose references to its own parts still hold when it stands at `place` of a larger one."""
+    if isinstance(schema, dict):
+        return {
+            key: place + value[1:]
+            if key == "$ref" and isinstance(value, str) and value.startswith("#")
+            else _moved(value, place)
+            for key, value in schema.items()
+        }
+    if isinstance(schema, list):
+        return [_moved(value, place) for value in schema]
+    return schema
+
+
+def render(
+    template: ChatTemplate,
+    template_text: str,
+    messages: Sequence[Mapping[str, Any]],
+    use: ToolUse,
+    extra: Mapping[str, Any],
+    add_generation_prompt: bool = True,
+) -> str:
+    """The prompt for a conversation with tools.
+
+    Raises:
+        TemplateError: the template refuses the messages.
+    """
+    knows = "tools" in template_text
+    offered = list(use.tools) if use.active else None
+    plain = [dict(m, role=ROLES.get(m["role"], m["role"])) for m in messages]
+    if not knows:
+        plain = _without_tools(plain, offered)
+        offered = None
+    given = dict(extra, add_generation_prompt=add_generation_prompt)
+    if offered is not None:
+        given["tools"] = offered
+    try:
+        text = template.render(_with_arguments(plain, parsed=True), **given)
+    except TemplateError:
+        if not any(m.get("tool_calls") for m in plain):
+            raise
+        text = template.render(_with_arguments(plain, parsed=False), **given)
+    if use.forced and (not knows or "<tool_call>" in template_text):
+        text += "<tool_call>\n"  # what the model would write itself; the grammar takes over from here
+    return text
+
+
+def _with_arguments(messages: Sequence[dict[str, Any]], parsed: bool) -> list[dict[str, Any]]:
+    """Earlier calls with their arguments as objects, which most templates want, or as text."""
+    out = []
+    for message in messages:
+        calls = message.get("tool_calls")
+        if calls and parsed:
+            message = dict(message, tool_calls=[_parsed(call) for call in calls])
+        out.append(message)
+    return out
+
+
+def _parsed(call: dict[str, Any]) -> dict[str, Any]:
+    try:
+        arguments = json.loads(call["function"]["arguments"])
+    except ValueError:
+        return call
+    return dict(call, function=dict(call["function"], arguments=arguments))
+
+
+def _without_tools(messages: list[dict[str, Any]], offered: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
+    """The same conversation in words, for a template that has never heard of tools."""
+    out: list[dict[str, Any]] = []
+    for message in messages:
+        role, content = message["role"], message.get("content") or ""
+        if message.get("tool_calls"):
+            calls = [_parsed(call)["function"] for call in message["tool_calls"]]
+            written = "\n".join(
+                f"<tool_call>\n{_json({'name': c['name'], 'arguments': c['arguments']})}\n</tool_call>" for c in calls
+            )
+            content = f"{content}\n{written}" if content else written
+        if role == "tool":
+            role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
+        out.append({"role": role, "content": content})
+    if offered:
+        text = INSTRUCTIONS.format(tools="\n".join(_json(tool["function"]) for tool in offered))
+        if out and out[0]["role"] == "system":
+            out[0]["content"] = f"{out[0]['content']}\n\n{text}"
+        else:
+            out.insert(0, {"role": "system", "content": text})
+    return out
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,1 @@
+"""Measuring servers: starting them, putting load on them, reading what they answer."""

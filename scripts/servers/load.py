@@ -1,0 +1,132 @@
+"""Load on an OpenAI-compatible server: a number of streams that work through a list of requests together.
+
+The client runs on the cores that are measured, so it does next to nothing while answers come: it notes when the first
+text arrives, keeps the bytes, and reads them when everything is over.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import statistics
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+CHUNK = 65536
+
+
+class LoadError(Exception):
+    """A server did not answer as it should; the message says what came."""
+
+
+@dataclass
+class Answer:
+    """One request's answer; seconds are counted from the sending of the request."""
+
+    first: float = 0.0
+    seconds: float = 0.0
+    tokens: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    steps: int = 0
+    text: str = ""
+
+
+@dataclass
+class Load:
+    """A whole run."""
+
+    seconds: float
+    answers: list[Answer] = field(default_factory=list)
+
+    @property
+    def rate(self) -> float:
+        """Tokens per second over all streams, prompts included."""
+        return sum(a.tokens for a in self.answers) / self.seconds
+
+    def first(self, share: float) -> float:
+        """A quantile of the time to the first text, seconds."""
+        times = sorted(a.first for a in self.answers)
+        if len(times) == 1:
+            return times[0]
+        return statistics.quantiles(times, n=100, method="inclusive")[round(share * 100) - 1]
+
+
+def run(host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeout: float) -> Load:
+    """Send every body to /v1/completions, `streams` at a time, and wait for all answers.
+
+    Raises:
+        LoadError: one failed, or it took longer than `timeout` seconds.
+    """
+    return asyncio.run(_run(host, port, bodies, streams, timeout))
+
+
+async def _run(host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeout: float) -> Load:
+    left = list(enumerate(bodies))[::-1]
+    raw: dict[int, tuple[bytes, float, float]] = {}
+
+    async def work() -> None:
+        while left:
+            index, body = left.pop()
+            raw[index] = await _ask(host, port, json.dumps(body).encode())
+
+    start = time.perf_counter()
+    try:
+        await asyncio.wait_for(asyncio.gather(*(work() for _ in range(streams))), timeout)
+    except asyncio.TimeoutError as error:
+        raise LoadError(f"it did not answer within {timeout:.0f} s") from error
+    except OSError as error:
+        raise LoadError(f"the connection failed: {error}") from error
+    seconds = time.perf_counter() - start
+    return Load(seconds, [_read(*raw[i]) for i in sorted(raw)])
+
+
+async def _ask(host: str, port: int, body: bytes) -> tuple[bytes, float, float]:
+    """The bytes of an answer, and when its first text and its end came."""
+    reader, writer = await asyncio.open_connection(host, port, limit=CHUNK)
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    start, first, data = time.perf_counter(), 0.0, bytearray()
+    try:
+        writer.write(head.encode() + body)
+        while part := await reader.read(CHUNK):
+            data += part
+            if not first and b"data: " in data:
+                first = time.perf_counter() - start
+    finally:
+        writer.close()
+    return bytes(data), first, time.perf_counter() - start
+
+
+def _read(data: bytes, first: float, seconds: float) -> Answer:
+    """What an answer says.
+
+    Raises:
+        LoadError: it is no stream of events.
+    """
+    head, _, body = data.partition(b"\r\n\r\n")
+    status = head.split(b"\r\n", 1)[0].decode("latin-1")
+    if " 200 " not in status:
+        raise LoadError(f"{status}: {body[:300].decode('utf-8', 'replace')}")
+    answer = Answer(first, seconds)
+    # With chunked encoding, sizes stand on lines of their own between the events.
+    for line in body.split(b"\n"):
+        if not line.startswith(b"data: {"):
+            continue
+        event = json.loads(line[6:])
+        if "error" in event:
+            raise LoadError(str(event["error"]))
+        for choice in event.get("choices") or []:
+            answer.text += choice.get("text") or ""
+        timings = event.get("timings")
+        if timings:
+            answer.tokens = int(timings["predicted_n"])
+            answer.drafted = int(timings.get("draft_n") or 0)
+            answer.accepted = int(timings.get("draft_n_accepted") or 0)
+            answer.steps = int(timings.get("target_steps") or 0)
+    if not answer.tokens:
+        raise LoadError("the stream ended without timings")
+    return answer

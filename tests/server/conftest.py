@@ -1,0 +1,53 @@
+"""A real server on a free port of this machine, with the bundled pair."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+
+from lcspec.server.lifecycle import Background
+from tests import tiny_gguf as tiny
+from tests.server.running import background
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nothing of the user's is read or written, and no key of the environment is used."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
+        patch.delenv("LCSPEC_API_KEY", raising=False)
+        yield
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[Background]:
+    """Four slots, the bundled pair, speculation as the planner likes it."""
+    with background(slots=4, queue=32, max_body=1 << 20) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def client(server: Background) -> Iterator[openai.OpenAI]:
+    """The official client."""
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def http(server: Background) -> Iterator[httpx.Client]:
+    """A plain client for what the official one would not send."""
+    with httpx.Client(base_url=server.url, timeout=120) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random model with a chat template."""
+    path = tmp_path_factory.mktemp("models") / "llama.gguf"
+    tiny.write_llama(path, chat_template=tiny.CHATML_TEMPLATE)
+    return path

@@ -1,0 +1,42 @@
+"""What a server holds when nothing runs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from lcspec.server.lifecycle import Background
+from lcspec.session import Session
+from tests.server.running import service_of
+
+
+@dataclass(frozen=True)
+class State:
+    """Requests at hand, sequence ids left, and sequences that still have cells, once idle caches are dropped."""
+
+    running: int
+    waiting: int
+    at_hand: int
+    free: int
+    cells: int
+
+
+def state_of(server: Background) -> State:
+    """Drop the idle caches and look."""
+    service = service_of(server)
+
+    def look(session: Session) -> State:
+        engine = session.engine
+        engine.shelf.clear()
+        used = [seq for seq in range(engine.pool.n) if engine.context.seq_end(seq) > 0]
+        return State(len(engine.running), len(engine.waiting), service.capacity.at_hand, engine.pool.free, len(used))
+
+    return service.worker.call(look).result(60)
+
+
+def wait_idle(server: Background, seconds: float = 120.0) -> None:
+    """Until no request is at hand."""
+    end = time.monotonic() + seconds
+    while service_of(server).capacity.at_hand:
+        assert time.monotonic() < end, "requests are still at hand"
+        time.sleep(0.01)

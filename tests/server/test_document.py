@@ -1,0 +1,136 @@
+"""Whatever the OpenAPI document allows, and what it does not, the server answers without failing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from schemathesis.checks import not_a_server_error
+
+from lcspec.server.lifecycle import Background
+from tests.server.running import HELLO, background, service_of
+
+
+@pytest.fixture(scope="module")
+def small(tiny_model: Path) -> Iterator[Background]:
+    """A random model with a short context, so that every answer is short."""
+    # Unknown parameters are ignored, or almost everything would be refused at the door.
+    with background(tiny_model, ctx=96, slots=2, queue=4, max_body=1 << 20, ignore_unknown=True) as server:
+        yield server
+        assert service_of(server).worker.alive
+        assert service_of(server).capacity.at_hand == 0
+
+
+@pytest.fixture
+def api(small: Background) -> object:
+    """The service's own document."""
+    return schemathesis.openapi.from_url(f"{small.url}/openapi.json")
+
+
+ANSWERED: Counter[tuple[str, int]] = Counter()
+schema = schemathesis.pytest.from_fixture("api")
+
+
+@schema.parametrize()
+@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+def test_no_request_makes_the_server_fail(case: schemathesis.Case) -> None:
+    if isinstance(case.body, dict):
+        case.body.pop("model", None)
+    response = case.call(timeout=120)
+    ANSWERED[case.path, response.status_code] += 1
+    case.validate_response(response, checks=[not_a_server_error])
+    if response.status_code >= 400:
+        error = response.json()["error"]
+        assert error["message"] and error["type"]
+        assert response.status_code in (400, 404, 405, 413, 429)
+
+
+VALUES: dict[str, tuple[Any, ...]] = {
+    "temperature": (0, 1e-320, 1e-30, 1e-4, 0.7, 2, 100),
+    "top_p": (0, 1e-300, 0.5, 1),
+    "top_k": (0, 1, 40, 2**31 - 1),
+    "min_p": (0, 1e-300, 0.5, 1),
+    "typical_p": (0, 1e-300, 0.5, 1),
+    "repeat_penalty": (1e-300, 0.01, 1, 100),
+    "repeat_last_n": (-1, 0, 64, 2**31 - 1),
+    "frequency_penalty": (-2, 0, 2),
+    "presence_penalty": (-2, 0, 2),
+    "dry_multiplier": (0, 1, 100),
+    "dry_base": (1, 1.75, 100),
+    "dry_allowed_length": (0, 2, 2**31 - 1),
+    "dry_penalty_last_n": (-1, 0, 2**31 - 1),
+    "xtc_probability": (0, 0.5, 1),
+    "xtc_threshold": (0, 1e-300, 0.3, 1),
+    "seed": (-(2**63), -1, 0, 2**63 - 1),
+    "max_tokens": (0, 1, 7, 2**31 - 1),
+    "logprobs": (0, 5, 20),
+    "logit_bias": ({}, {"5": 100}, {str(t): -100 for t in range(280)}, {"0": 0.5, "7": -3}),
+    "n": (1, 2),
+    "stop": ("", "a", ["a", "b\n", ""], "\u00e9"),
+    "stream": (True, False),
+    "echo": (False,),
+    "prompt": ("", "abc", " " * 20, "\x00", "<|im_start|>user", [1, 2, 3], ["a", "b"], "\U0001f600\u0301"),
+    "prediction": (
+        {"type": "content", "content": ""},
+        {"type": "content", "content": "abcabcabc"},
+        {"type": "content", "content": [{"type": "text", "text": "\x00\uffff"}]},
+    ),
+    "speculation": (
+        {},
+        {"off": True},
+        {"drafters": "ngram", "max_draft": 0},
+        {"drafters": ["ngram", "suffix"], "max_draft": 255},
+        {"drafters": "ngram:nodes=255", "verifier": "rejection"},
+        {"drafters": "suffix,ngram", "verifier": "typical"},
+        {"verifier": "multi_step", "drafters": "ngram:branch=4"},
+    ),
+    "grammar": ('root ::= "yes" | "no"', 'root ::= ""', "root ::= [^x]*", "root ::= root2\nroot2 ::= [a-z]{3}"),
+}
+BODIES = st.fixed_dictionaries(
+    {"prompt": st.sampled_from(VALUES.pop("prompt"))},
+    optional={name: st.sampled_from(values) for name, values in VALUES.items()},
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(BODIES)
+def test_extreme_values_are_answered(small: Background, body: dict[str, Any]) -> None:
+    answer = httpx.post(f"{small.url}/v1/completions", json=body, timeout=120)
+    if "grammar" in body and body.get("speculation", {}).get("verifier") == "typical":
+        assert answer.status_code == 400
+        return
+    assert answer.status_code == 200, answer.text
+    if body.get("stream"):
+        assert answer.text.endswith("data: [DONE]\n\n")
+    else:
+        assert len(answer.json()["choices"]) == body.get("n", 1) * (2 if body["prompt"] == ["a", "b"] else 1)
+
+
+def test_the_document_names_every_endpoint_and_no_422(small: Background) -> None:
+    document = httpx.get(f"{small.url}/openapi.json").json()
+    assert {
+        "/v1/chat/completions",
+        "/v1/completions",
+        "/v1/responses",
+        "/v1/embeddings",
+        "/v1/models",
+        "/health",
+        "/metrics",
+        "/tokenize",
+        "/detokenize",
+        "/apply-template",
+    } <= set(document["paths"])
+    assert all("422" not in op["responses"] for path in document["paths"].values() for op in path.values())
+    assert httpx.post(f"{small.url}/v1/chat/completions", json={"messages": HELLO, "max_tokens": 1}).is_success
+
+
+def test_some_of_them_were_answered() -> None:
+    for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize"):
+        assert ANSWERED[path, 200] > 0, ANSWERED

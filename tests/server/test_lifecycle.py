@@ -1,0 +1,202 @@
+"""`lcspec serve` as a process: what it says, what it refuses, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.server.running import HELLO
+
+WAIT = 120.0
+
+
+class Process:
+    """A running `lcspec serve`."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-c", "from lcspec.cli import main; main()", "serve", "--port", "0", *arguments]
+        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+        self.lines: list[str] = []
+        self.port = 0
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+            found = re.search(r"at http://127\.0\.0\.1:(\d+)/v1", line)
+            if found:
+                self.port = int(found[1])
+                break
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            self.lines.append(line)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def wait(self) -> int:
+        """The exit code."""
+        code = self.process.wait(WAIT)
+        self._reader.join(WAIT)
+        return code
+
+    def kill(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait(WAIT)
+        self._reader.join(WAIT)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+
+
+@pytest.fixture()
+def process(tiny_model: Path) -> Iterator[Process]:
+    running = Process(
+        str(tiny_model), "--ctx", "2048", "--slots", "2", "--threads", "1", "--speculate", "off", "--queue", "8"
+    )
+    try:
+        assert running.port, "".join(running.lines)
+        yield running
+    finally:
+        running.kill()
+
+
+class Stream(threading.Thread):
+    """Reads one streamed answer to its end."""
+
+    def __init__(self, url: str, tokens: int) -> None:
+        super().__init__(daemon=True)
+        self.url = url
+        self.tokens = tokens
+        self.began = threading.Event()
+        self.events: list[dict[str, object]] = []
+        self.done = False
+        self.error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        body = {"messages": HELLO, "max_tokens": self.tokens, "ignore_eos": True, "stream": True}
+        try:
+            with httpx.stream("POST", f"{self.url}/v1/chat/completions", json=body, timeout=WAIT) as answer:
+                assert answer.status_code == 200
+                self.began.set()
+                for line in answer.iter_lines():
+                    if line == "data: [DONE]":
+                        self.done = True
+                    elif line.startswith("data: "):
+                        self.events.append(json.loads(line[6:]))
+        except Exception as error:
+            self.error = error
+            self.began.set()
+
+    @property
+    def predicted(self) -> object:
+        timings = self.events[-1]["timings"]
+        assert isinstance(timings, dict)
+        return timings["predicted_n"]
+
+
+def test_a_term_signal_under_load_loses_no_accepted_stream(process: Process) -> None:
+    streams = [Stream(process.url, 1000) for _ in range(6)]  # two run, four wait
+    for stream in streams:
+        assert stream.began.wait(WAIT)
+    process.process.send_signal(signal.SIGTERM)
+    assert process.wait() == 0
+    for stream in streams:
+        stream.join(WAIT)
+        assert stream.error is None and stream.done and stream.predicted == 1000
+    (line,) = [line for line in process.lines if "finishing" in line]
+    assert int(re.findall(r"finishing (\d+) requests", line)[0]) > 2  # so the signal came in the middle of the work
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{process.url}/health")
+
+
+def test_a_second_signal_exits_now(process: Process) -> None:
+    stream = Stream(process.url, 2000)
+    assert stream.began.wait(WAIT)
+    process.process.send_signal(signal.SIGTERM)
+    while not any("finishing" in line for line in process.lines):
+        time.sleep(0.01)
+    process.process.send_signal(signal.SIGTERM)
+    assert process.wait() == 128 + signal.SIGTERM
+    stream.join(WAIT)
+    assert not stream.done
+
+
+def test_an_interrupt_of_an_idle_server_is_a_clean_end(process: Process) -> None:
+    assert httpx.get(f"{process.url}/health").json()["status"] == "ok"
+    process.process.send_signal(signal.SIGINT)
+    assert process.wait() == 0
+    assert not any("Traceback" in line for line in process.lines)
+
+
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`lcspec serve` that is expected to refuse."""
+    return subprocess.run(
+        [sys.executable, "-c", "from lcspec.cli import main; main()", "serve", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=WAIT,
+        env=os.environ | environment,
+    )
+
+
+def test_a_port_in_use_is_said_at_once(tiny_model: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        got = run(str(tiny_model), "--port", str(taken.getsockname()[1]))
+    assert got.returncode == 1 and "choose another --port" in got.stderr and "Traceback" not in got.stderr
+
+
+def test_what_cannot_be_served_is_refused_in_a_sentence(tiny_model: Path, tmp_path: Path) -> None:
+    config = tmp_path / "serve.toml"
+    config.write_text("[serve]\nslotz = 3\n")
+    for code, said, arguments in (
+        (1, "nothing.gguf", [str(tmp_path / "nothing.gguf")]),
+        (2, "unknown drafter", [str(tiny_model), "--speculate", "magic", "--threads", "1", "--ctx", "128"]),
+        (2, "--slots", [str(tiny_model), "--slots", "0"]),
+        (2, "host", [str(tiny_model), "--host", "no such host"]),
+        (2, "not both", [str(tiny_model), "--api-key", "a", "--api-key-file", str(config)]),
+        (2, "slotz", [str(tiny_model), "--config", str(config)]),
+        (2, "no configuration file", [str(tiny_model), "--config", str(tmp_path / "none.toml")]),
+        (1, "cannot fit into memory", [str(tiny_model), "--slots", "64", "--ctx", "2000000000"]),
+    ):
+        got = run(*arguments)
+        assert got.returncode == code, got.stderr
+        assert said in got.stderr and "Traceback" not in got.stderr
+
+
+def test_options_from_a_file_and_a_key_from_the_environment(
+    tiny_model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / "serve.toml"
+    options = ("slots = 3", "ctx = 128", "threads = 1", 'speculate = "off"', 'alias = ["gpt-local"]')
+    config.write_text("\n".join(["[serve]", f'model = "{tiny_model}"', *options]))
+    monkeypatch.setenv("LCSPEC_API_KEY", "sk-from-the-environment")
+    running = Process("--config", str(config), "--slots", "1")  # the command line wins
+    try:
+        assert running.port, "".join(running.lines)
+        assert httpx.get(f"{running.url}/health").json()["slots"] == 1
+        assert httpx.get(f"{running.url}/v1/models").status_code == 401
+        headers = {"authorization": "Bearer sk-from-the-environment"}
+        names = [m["id"] for m in httpx.get(f"{running.url}/v1/models", headers=headers).json()["data"]]
+        assert names == ["gpt-local", "llama", "llama.gguf"]
+    finally:
+        running.kill()
+    assert not any("sk-from" in line for line in running.lines)

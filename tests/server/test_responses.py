@@ -1,0 +1,103 @@
+"""The Responses API's stateless core through the official client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+
+from tests.server.running import CHAT, MODEL
+from tests.server.test_chat import SCHEMA
+from tests.server.test_tools import NOTHING, WEATHER, check
+
+
+def flat(tool: Any) -> Any:
+    """A tool in this API's form."""
+    return {"type": "function", "strict": True} | tool["function"]
+
+
+def test_an_answer(client: openai.OpenAI) -> None:
+    got = client.responses.create(
+        model=MODEL, input=CHAT, instructions="Be kind.", temperature=0, max_output_tokens=200
+    )
+    assert got.output_text and got.status == "completed" and got.error is None
+    assert got.usage is not None and got.usage.total_tokens == got.usage.input_tokens + got.usage.output_tokens
+
+
+def test_the_limit_makes_it_incomplete(client: openai.OpenAI) -> None:
+    got = client.responses.create(model=MODEL, input=CHAT, temperature=0, max_output_tokens=2)
+    assert got.status == "incomplete" and got.incomplete_details is not None
+    assert got.incomplete_details.reason == "max_output_tokens"
+
+
+def test_the_same_prompt_as_chat(client: openai.OpenAI) -> None:
+    chat = client.chat.completions.create(
+        model=MODEL, messages=[{"role": "user", "content": CHAT}], temperature=0, max_tokens=16
+    )
+    for given in (CHAT, [{"role": "user", "content": [{"type": "input_text", "text": CHAT}]}]):
+        got = client.responses.create(model=MODEL, input=given, temperature=0, max_output_tokens=16)  # type: ignore[arg-type]
+        assert got.output_text == chat.choices[0].message.content
+
+
+def test_streamed(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "input": CHAT, "temperature": 0, "max_output_tokens": 24}
+    whole = client.responses.create(**asked)
+    events = list(client.responses.create(**asked, stream=True))
+    kinds = [e.type for e in events]
+    assert kinds[:4] == [
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
+        "response.content_part.added",
+    ]
+    assert kinds[-4:-1] == ["response.output_text.done", "response.content_part.done", "response.output_item.done"]
+    assert [e.sequence_number for e in events] == list(range(len(events)))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
+    assert events[-1].type in ("response.completed", "response.incomplete")
+    assert events[-1].response.output_text == whole.output_text
+
+
+def test_a_function_is_called(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "input": CHAT, "tools": [flat(WEATHER), flat(NOTHING)], "max_output_tokens": 120}
+    got = client.responses.create(**asked, tool_choice="required")
+    assert [item.type for item in got.output] == ["function_call"]
+    call: Any = got.output[0]
+    check(call.name, call.arguments)
+    events = list(
+        client.responses.create(**asked, tool_choice={"type": "function", "name": "get_weather"}, stream=True)
+    )
+    arguments = "".join(e.delta for e in events if e.type == "response.function_call_arguments.delta")
+    done = [e for e in events if e.type == "response.function_call_arguments.done"]
+    assert len(done) == 1 and done[0].arguments == arguments
+    check("get_weather", arguments)
+    assert events[-1].response.output[0].type == "function_call"
+    # And on with it.
+    then = client.responses.create(
+        model=MODEL,
+        input=[
+            {"role": "user", "content": CHAT},
+            call.model_dump(),
+            {"type": "function_call_output", "call_id": call.call_id, "output": "12 degrees"},
+        ],
+        max_output_tokens=8,
+    )
+    assert then.status in ("completed", "incomplete")
+
+
+def test_a_schema(client: openai.OpenAI) -> None:
+    got = client.responses.create(
+        model=MODEL,
+        input=CHAT,
+        max_output_tokens=80,
+        text={"format": {"type": "json_schema", "name": "order", "schema": SCHEMA, "strict": True}},
+    )
+    assert set(json.loads(got.output_text)) == {"size", "hot"}
+
+
+def test_log_probabilities(client: openai.OpenAI) -> None:
+    got: Any = client.responses.create(
+        model=MODEL, input=CHAT, max_output_tokens=8, include=["message.output_text.logprobs"], top_logprobs=2
+    )
+    logprobs = got.output[0].content[0].logprobs
+    assert len(logprobs) == got.usage.output_tokens and all(len(item.top_logprobs) == 2 for item in logprobs)

@@ -1,0 +1,111 @@
+"""Tools: forced calls through a grammar, streamed and not, and conversations that go on after one."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from tests.server.running import HELLO, MODEL
+
+WEATHER: Any = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "description": "The weather in a city.",
+        "parameters": {
+            "type": "object",
+            "properties": {"city": {"$ref": "#/$defs/city"}, "metric": {"type": "boolean"}},
+            "required": ["city", "metric"],
+            "additionalProperties": False,
+            "$defs": {"city": {"enum": ["Oslo", "Rome"]}},
+        },
+    },
+}
+NOTHING: Any = {
+    "type": "function",
+    "function": {"name": "do_nothing", "parameters": {"type": "object", "properties": {}}},
+}
+NAMED: Any = {"type": "function", "function": {"name": "get_weather"}}
+
+
+def check(name: str, arguments: str) -> None:
+    data = json.loads(arguments)
+    if name == "get_weather":
+        assert data["city"] in ("Oslo", "Rome") and isinstance(data["metric"], bool)
+    else:
+        assert name == "do_nothing" and data == {}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_required_call_comes(client: openai.OpenAI, seed: int) -> None:
+    got = client.chat.completions.create(
+        model=MODEL, messages=HELLO, tools=[WEATHER, NOTHING], tool_choice="required", seed=seed, max_tokens=120
+    )
+    choice = got.choices[0]
+    assert choice.finish_reason == "tool_calls" and choice.message.content is None
+    assert choice.message.tool_calls and len(choice.message.tool_calls) == 1
+    call = choice.message.tool_calls[0]
+    assert call.type == "function" and call.id.startswith("call_")
+    check(call.function.name, call.function.arguments)
+
+
+def test_a_named_function_is_called_and_streamed(client: openai.OpenAI) -> None:
+    name, arguments, reason, content, pieces = "", "", None, "", 0
+    for chunk in client.chat.completions.create(
+        model=MODEL, messages=HELLO, tools=[NOTHING, WEATHER], tool_choice=NAMED, seed=2, max_tokens=120, stream=True
+    ):
+        delta = chunk.choices[0].delta
+        content += delta.content or ""
+        reason = chunk.choices[0].finish_reason or reason
+        for call in delta.tool_calls or []:
+            assert call.index == 0 and call.function is not None
+            name += call.function.name or ""
+            arguments += call.function.arguments or ""
+            pieces += bool(call.function.arguments)
+    assert name == "get_weather" and reason == "tool_calls" and content == ""
+    assert pieces > 1
+    check(name, arguments)
+
+
+def test_a_conversation_goes_on_after_a_call(client: openai.OpenAI) -> None:
+    first = client.chat.completions.create(
+        model=MODEL, messages=HELLO, tools=[WEATHER], tool_choice="required", seed=1, max_tokens=120
+    )
+    message = first.choices[0].message
+    assert message.tool_calls
+    answer = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "12 degrees"}
+    then = client.chat.completions.create(
+        model=MODEL,
+        messages=[*HELLO, message.model_dump(exclude_none=True), answer],  # type: ignore[list-item]
+        tools=[WEATHER],
+        max_tokens=16,
+    )
+    assert then.choices[0].finish_reason in ("stop", "length", "tool_calls")
+
+
+def test_tools_are_in_the_prompt_unless_they_are_switched_off(http: httpx.Client) -> None:
+    with_tools = http.post("/apply-template", json={"messages": HELLO, "tools": [WEATHER]}).json()["prompt"]
+    assert "get_weather" in with_tools and "Oslo" in with_tools
+    assert "get_weather" not in http.post("/apply-template", json={"messages": HELLO}).json()["prompt"]
+    asked = {"messages": HELLO, "max_tokens": 1, "temperature": 0}
+    none = http.post("/v1/chat/completions", json=asked | {"tools": [WEATHER], "tool_choice": "none"}).json()
+    plain = http.post("/v1/chat/completions", json=asked).json()
+    assert none["usage"]["prompt_tokens"] == plain["usage"]["prompt_tokens"]
+
+
+@pytest.mark.parametrize(
+    "body, param",
+    [
+        ({"tool_choice": "required"}, "tool_choice"),
+        ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
+        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "response_format"),
+        ({"tools": [{"type": "function", "function": {"name": "no spaces"}}]}, "tools[0].function.name"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(http: httpx.Client, body: dict[str, Any], param: str) -> None:
+    got = http.post("/v1/chat/completions", json={"messages": HELLO} | body)
+    assert got.status_code == 400 and got.json()["error"]["param"] == param
