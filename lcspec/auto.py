@@ -26,7 +26,7 @@ from lcspec.drafters.base import Budget, Drafter, branch_of
 from lcspec.planner import Limits, Plan, Proposal, ask
 from lcspec.record import ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.tree import TokenTree
-from lcspec.window import Sizer
+from lcspec.window import Offer, Sizer
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -50,8 +50,10 @@ HIGHEST_SPEEDUP = 100.0
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
 # Share of a decode that asking free drafters may take while nothing pays, and the longest rest from asking, in steps.
-THINKING_SHARE = 0.02
+THINKING_SHARE = 0.01
 MAX_REST = 16
+# Steps that pass before windows that did not pay are thought about again.
+IDLE = 3
 # Nodes asked from a drafter that costs nothing.
 FREE_NODES = 24
 FREE_BRANCH = 3
@@ -85,9 +87,11 @@ class AutoPlanner:
         self._costs: dict[int, tuple[float, int]] = {}
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
         self._table_age = 0
-        self._thinking = 0.0  # seconds that asking the free drafters takes
+        self._asking = 0.0  # seconds that asking the free drafters took
+        self._thinking = 0.0  # seconds a step that asking and choosing take, costly drafters aside
         self._rest = 0  # steps for which nobody is asked
         self._resting = False
+        self._idle = 0  # steps for which no window is offered anything
         # Tokens emitted, and those that plain decoding would have emitted in the same time; both forgetting.
         self._emitted = 0.0
         self._plain = 0.0
@@ -128,7 +132,7 @@ class AutoPlanner:
                 if not drafter.costly:
                     width = 1 if branch == 1 else branch_of(drafter, branch)
                     ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
-            self._thinking += TIME_RATE * (time.perf_counter() - start - self._thinking)
+            self._asking = time.perf_counter() - start
             for drafter in self._by_turn(slot, tree, others):
                 before = tree
                 tree = self._ask_costly(slot, drafter, tree, nodes, limits, others, alone=free is None)
@@ -137,6 +141,7 @@ class AutoPlanner:
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Keep the n most probable nodes of all slots together, n by expected tokens and seconds."""
+        start = time.perf_counter()
         self._costs = self._table(context, proposals[0].limits.widths)
         # Streams that draft nothing lose as much by a longer step as the others.
         slots = self._slots = max(streams, len(proposals))
@@ -166,12 +171,17 @@ class AutoPlanner:
             else:
                 pool += [_Item(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
         self._tokens_a_second = (self.speedup or 1.0) * slots / self._narrowest
-        offers = self.windows.offers(proposals, self._costs, need, self._tokens_a_second)
+        if self._resting:
+            seconds, width = self._costs[base]
+            self._used = base
+            return Plan(width, expected, seconds)
+        offers = self._window_offers(proposals, need)
         pool += [_Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
         chosen, considered = self._choose(sorted(pool), base, need, room, expected)
         used = need + sum(item.rows for item in chosen)
-        if not chosen and slots == 1 and not self._resting:
-            # Nothing pays at the moment. Where a decode is so short that asking costs a share of it, ask less often.
+        self._thinking += TIME_RATE * (self._asking + time.perf_counter() - start - self._thinking)
+        if not chosen and slots == 1:
+            # Nothing pays at the moment. Where thinking costs a share of a decode, think less often.
             self._rest = min(MAX_REST, int(self._thinking / (THINKING_SHARE * self._narrowest)))
         for i, p in enumerate(proposals):
             nodes = [item.node for item in chosen if item.proposal == i and item.node != COLUMN]
@@ -184,6 +194,15 @@ class AutoPlanner:
         expected -= sum(item.worth for item in chosen if item.node != COLUMN)
         seconds, width = self._costs.get(used, (0.0, 0))
         return Plan(width, expected, seconds, considered)
+
+    def _window_offers(self, proposals: Sequence[Proposal], need: int) -> list[Offer]:
+        """Columns of windows that may pay. What that depends on hardly moves: after a no, a few steps do not ask."""
+        if self._idle > 0:
+            self._idle -= 1
+            return []
+        offers = self.windows.offers(proposals, self._costs, need, self._tokens_a_second)
+        self._idle = 0 if offers else IDLE
+        return offers
 
     def _choose(
         self, pool: Sequence[_Item], base: int, need: int, room: int, tokens: float
@@ -219,7 +238,8 @@ class AutoPlanner:
         tree, slot = proposal.tree, proposal.slot
         self._tokens += len(tokens)
         self._drafting += proposal.seconds
-        self.windows.learn(proposal, self._saved, self._tokens_a_second)
+        if (proposal.kept is not None and proposal.kept.n_drafted) or proposal.probe_rows:
+            self.windows.learn(proposal, self._saved, self._tokens_a_second)
         if not tree.n_drafted:
             return
         only = -1

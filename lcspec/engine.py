@@ -342,6 +342,10 @@ class Engine:
         self._dismiss(slot)
         return Failed(slot.id, error)
 
+    def fail_all(self, error: LcspecError) -> list[Event]:
+        """End everything that runs after a step broke off somewhere; what waits is not touched."""
+        return [self._fail(slot, error) for slot in list(self.running)] + self.lanes.fail_all(error)
+
     def _dismiss(self, slot: Slot) -> Event:
         self.running.remove(slot)
         for drafter in slot.drafters:

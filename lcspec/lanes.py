@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Iterator
 
 from lcspec.certify import certificate_for
+from lcspec.errors import LcspecError
 from lcspec.events import Event
 from lcspec.exact import Certificate
 from lcspec.slot import Request, Slot
@@ -74,6 +75,10 @@ class Lanes:
         lane = self.of(number)
         if lane is not None:
             lane.step()
+
+    def fail_all(self, error: LcspecError) -> list[Event]:
+        """End everything that runs in lanes."""
+        return [event for lane in self._lanes for event in lane.fail_all(error)]
 
     def close(self) -> None:
         """Free the contexts; the drafters and the planner are the engine's."""

@@ -12,8 +12,10 @@ may be used from any thread once `ready` is done: `session.model.vocab`, `sessio
 from __future__ import annotations
 
 import contextlib
+import os
 import queue
 import threading
+import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,11 +134,22 @@ class EngineThread:
         while self._state == "open" or engine.busy:
             self._obey(engine)
             found: dict[int, list[Event]] = {}
-            for event in engine.step():
+            for event in self._step(engine):
                 found.setdefault(event.request, []).append(event)
             for number, events in found.items():
                 if not self._deliver(number, events):
                     engine.cancel(number)
+
+    def _step(self, engine: Engine) -> list[Event]:
+        """A step. A bug in it costs those who run their answers, and nobody else."""
+        try:
+            return engine.step()
+        except Exception as problem:
+            if os.environ.get("LCSPEC_DEBUG"):
+                traceback.print_exc()
+            if not engine.running and not engine.lanes.running:
+                raise  # nobody's request is to blame, so it would happen again
+            return engine.fail_all(LcspecError(f"internal error: {problem!r}; LCSPEC_DEBUG=1 shows where"))
 
     def _obey(self, engine: Engine) -> None:
         """Carry out what was ordered; wait for an order when there is nothing to do."""

@@ -5,13 +5,14 @@ from __future__ import annotations
 import queue
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Iterator, Sequence
+from typing import Any, Iterator, Sequence
 
 import pytest
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.errors import ContextOverflow, LcspecError, ModelFileError
 from lcspec.events import Event, Failed, Finished, Started, Tokens
+from lcspec.session import Session
 from lcspec.slot import Request
 from lcspec.worker import EngineThread
 from tests.models.running import GREEDY
@@ -154,3 +155,29 @@ def test_a_queue_as_a_sink_never_blocks_the_engine(worker: EngineThread) -> None
     sink = Sink()
     worker.submit(request(), sink).result(WAIT)
     assert isinstance(sink.last(), Finished)
+
+
+def test_a_bug_in_a_step_costs_only_those_who_run(worker: EngineThread) -> None:
+    whole = worker.call(lambda session: session.engine.pool.free).result(WAIT)
+
+    def break_once(session: Session) -> None:
+        plan = session.engine.scheduler.plan
+
+        def broken() -> Any:
+            session.engine.scheduler.plan = plan  # type: ignore[method-assign]
+            raise RuntimeError("a bug")
+
+        session.engine.scheduler.plan = broken  # type: ignore[method-assign]
+
+    running, waiting = [Sink(), Sink()], Sink()
+    for sink in running:
+        worker.submit(request(200), sink).result(WAIT)
+        sink.first.result(WAIT)
+    worker.submit(request(), waiting).result(WAIT)
+    worker.call(break_once).result(WAIT)
+    for sink in running:
+        last = sink.last()
+        assert isinstance(last, Failed) and "a bug" in str(last.error)
+    assert isinstance(waiting.last(), Finished)
+    assert tokens(waiting)[: len(tokens(running[0]))] == tokens(running[0])[:8]
+    assert worker.call(lambda session: session.engine.pool.free).result(WAIT) >= whole - 2  # one idle cache a slot

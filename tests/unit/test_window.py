@@ -33,7 +33,7 @@ from tests.markov import Target, View, decode
 from tests.simulate import CURVES, GPU, Q4_0, Q8_0, STEEP, UNIT, Clock, clock, curve_of
 
 __all__ = ["clock"]
-ENV = cast(DrafterEnv, SimpleNamespace())
+ENV = cast(Any, SimpleNamespace(target=SimpleNamespace(n_vocab=1 << 16)))
 FLAT = [1.0 + 1e-5 * i for i in range(32)]
 # A machine whose widths are cheap in blocks of eight.
 BLOCKS = [1.0 + 0.9 * ((n - 1) // 8) for n in range(1, 33)]
