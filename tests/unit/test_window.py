@@ -11,7 +11,6 @@ import pytest
 from lcspec.auto import AutoPlanner
 from lcspec.config import DrafterSpec
 from lcspec.cost import CostCurve
-from lcspec.drafters import DrafterEnv
 from lcspec.drafters.base import create
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.llama.sequences import SequencePool
