@@ -14,9 +14,7 @@ width, so speculation fades by itself as load rises.
 
 from __future__ import annotations
 
-import bisect
 import math
-import operator
 import time
 from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence
 
@@ -27,6 +25,7 @@ from lcspec.planner import Limits, Plan, Proposal, ask
 from lcspec.record import ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.tree import TokenTree
 from lcspec.window import Offer, Sizer
+from lcspec.worth import bucket, promises, value
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -36,10 +35,6 @@ PROBE_SHARE = 0.01
 PROBE_SAVING = 64
 # Steps between two probes of a drafter at least.
 PROBE_EVERY = 4
-# Longest draft that is considered when it is decided whether to ask a costly drafter at all.
-LOOKAHEAD = 16
-# What a step gains without asking (tokens): asking is judged apart below, between and above these.
-GAIN_BUCKETS = (0.25, 1.0)
 # Of several costly drafters the one that gained most goes first; another one at least every so many steps.
 FIRST_EVERY = 48
 # The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
@@ -336,11 +331,11 @@ class AutoPlanner:
         if len(costly) < 2 or base not in self._costs:
             return costly
         free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
-        bucket = _bucket(self._value(free, base, self._price(free, base)), alone=True)
+        case = bucket(value(self._costs, free, base, self._price(free, base)), alone=True)
 
         def rank(drafter: Drafter) -> float:
             record = self.records.setdefault(drafter.name, DrafterRecord())
-            gain = record.gain(bucket)
+            gain = record.gain(case)
             return math.inf if gain is None or record.since_first >= FIRST_EVERY else gain
 
         costly.sort(key=rank, reverse=True)
@@ -363,10 +358,10 @@ class AutoPlanner:
         free = self.acceptance.path_probs(tree, offsets)[1:]
         free.sort(reverse=True)
         price = self._price(free, base)
-        now = self._value(free, base, price)
-        bucket = _bucket(now, alone)
-        gain = record.gain(bucket)
-        worth = gain > 0.0 if gain is not None else self._promises(free, 1.0, record, base, price)
+        now = value(self._costs, free, base, price)
+        case = bucket(now, alone)
+        gain = record.gain(case)
+        worth = gain > 0.0 if gain is not None else promises(self._costs, free, 1.0, record, base, price)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -385,7 +380,7 @@ class AutoPlanner:
                 parent = place[draft.parents[v]]
                 place[v] = None if parent is None else tree.child(parent, draft.tokens[v])
             ranked = sorted(free + [reach[v] for v, other in place.items() if other is None], reverse=True)
-            stopped = levels >= 2 + record.tested or not self._promises(ranked, ahead, record, base, price)
+            stopped = levels >= 2 + record.tested or not promises(self._costs, ranked, ahead, record, base, price)
             return not stopped
 
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
@@ -397,9 +392,9 @@ class AutoPlanner:
         levels += not stopped
         record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))
         ranked = sorted(self.acceptance.path_probs(both, offsets)[1:], reverse=True)
-        net = self._value(ranked, base, price) - now - price * levels * record.level_seconds
+        net = value(self._costs, ranked, base, price) - now - price * levels * record.level_seconds
         if record.tested >= ENOUGH_TESTS:
-            record.gained(bucket, net, probe=not worth)
+            record.gained(case, net, probe=not worth)
         if not worth:
             self.probe_credit -= spent
         return both
@@ -416,41 +411,3 @@ class AutoPlanner:
             if n in self._costs:
                 best = max(best, tokens / self._costs[n][0])
         return best
-
-    def _promises(self, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, price: float) -> bool:
-        """Whether drafting on from a node reached with probability `ahead` promises more than stopping.
-
-        The continuation is imagined as a chain accepted at the drafter's running rate; several levels are looked
-        at because one more node may not pay where four more (the next cheap width) would.
-        """
-        level_price = price * record.level_seconds
-        now = self._value(ranked, base, price)
-        hope, probs = record.hope, list(ranked)
-        for level in range(1, LOOKAHEAD + 1):
-            ahead *= hope
-            if ahead < level_price and ahead < 0.01:
-                return False
-            bisect.insort(probs, ahead, key=operator.neg)
-            if self._value(probs, base, price) - level * level_price > now:
-                return True
-        return False
-
-    def _value(self, ranked: Sequence[float], base: int, price: float) -> float:
-        """Tokens gained over drafting nothing, net of the target's time; `ranked`: acceptance, descending."""
-        costs = self._costs
-        narrowest = costs[base][0]
-        best = total = 0.0
-        for n, p in enumerate(ranked, start=base + 1):
-            cost = costs.get(n)
-            if cost is None:
-                break
-            total += p
-            value = total - price * (cost[0] - narrowest)
-            if value > best:
-                best = value
-        return best
-
-
-def _bucket(now: float, alone: bool) -> int:
-    """The case a gain is filed under: what the step gains without asking, and whether a costly drafter was asked."""
-    return sum(now >= edge for edge in GAIN_BUCKETS) + (0 if alone else len(GAIN_BUCKETS) + 1)

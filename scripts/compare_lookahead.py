@@ -36,7 +36,7 @@ THEIRS = "w=15:n=5:g=15"
 # Rows of the widest step at those settings: the pending token, the window, and the n-grams.
 WIDEST = 1 + 15 * 4 - 1 + 15 * 4
 # Like the bias that --ignore-eos sets in llama.cpp, but finite.
-NEVER = -1e9
+NEVER = float("-inf")
 SPARE = 512
 
 
@@ -98,7 +98,7 @@ def complete(session: Session, text: str, strategy: str, n_tokens: int) -> Reque
     vocab = session.model.vocab
     request = Request(
         session.prompt_ids(text),
-        SamplingParams(temperature=0.0, logit_bias={int(t): NEVER for t in vocab.end_mask.nonzero()[0]}),
+        SamplingParams(temperature=0.0, logit_bias=tuple((int(t), NEVER) for t in vocab.end_mask.nonzero()[0])),
         parse_speculation(strategy),
         max_tokens=n_tokens + 1,
         ignore_end=True,

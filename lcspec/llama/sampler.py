@@ -164,6 +164,15 @@ def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
     return cast(ctypes.c_void_p, handle)
 
 
+# The library allocates as many entries as a penalty is told to look back.
+LONGEST_WINDOW = 1 << 20
+
+
+def _window(n: int) -> int:
+    """Tokens a penalty looks back; -1 is everything, which the library itself would take for nothing."""
+    return LONGEST_WINDOW if n < 0 else min(n, LONGEST_WINDOW)
+
+
 def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
     chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
 
@@ -179,7 +188,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
         add(
             C.llama_sampler_init_penalties(
                 vocab.n_tokens,
-                params.repeat_last_n,
+                _window(params.repeat_last_n),
                 params.repeat_penalty,
                 params.frequency_penalty,
                 params.presence_penalty,
@@ -193,7 +202,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
                 params.dry_multiplier,
                 params.dry_base,
                 params.dry_allowed_length,
-                params.dry_penalty_last_n,
+                min(params.dry_penalty_last_n, LONGEST_WINDOW),
                 breakers,
                 len(DRY_BREAKERS),
             )

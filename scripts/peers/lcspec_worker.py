@@ -29,7 +29,7 @@ from lcspec.session import parse_speculation
 from lcspec.slot import Request
 
 # Like the bias that --ignore-eos sets in llama.cpp, but finite.
-NEVER = -1e9
+NEVER = float("-inf")
 
 
 class Worker:

@@ -127,6 +127,23 @@ def test_temperature_0_takes_the_most_probable(vocab: Vocab, changes: dict[str, 
     sampler.close()
 
 
+@pytest.mark.parametrize("window", [-1, 2**31 - 1])
+def test_penalties_may_look_back_over_everything(vocab: Vocab, window: int) -> None:
+    """-1 means the whole text, and no number makes the library allocate gigabytes."""
+    logits, found = logits_of(7, vocab.n_tokens), []
+    for last_n in (window, 500):
+        sampler = Sampler(vocab, SamplingParams(**OFF, repeat_penalty=1.7, repeat_last_n=last_n), 1)
+        for token in HISTORY + [11] * 100:
+            sampler.accept(token)
+        found.append(sampler.distribution(logits))
+        sampler.close()
+    assert found[0].ids.tolist() == found[1].ids.tolist()
+    assert np.allclose(found[0].probs, found[1].probs)
+    without = Sampler(vocab, SamplingParams(**OFF), 1)
+    assert not np.isclose(found[0].prob_of(200), without.distribution(logits).prob_of(200))
+    without.close()
+
+
 def test_choices_are_samples_of_the_distribution(vocab: Vocab) -> None:
     params = SamplingParams(temperature=1.0, top_k=5, top_p=1.0, min_p=0.0)
     sampler, logits = Sampler(vocab, params, 11), logits_of(3, vocab.n_tokens)

@@ -1,0 +1,60 @@
+"""What drafts are worth in tokens: the arithmetic behind asking a drafter that costs time.
+
+`costs` is CostCurve.effective: need -> (seconds, width). `price` is what a second is worth in tokens.
+"""
+
+from __future__ import annotations
+
+import bisect
+import operator
+from typing import Mapping, Sequence
+
+from lcspec.record import DrafterRecord
+
+Costs = Mapping[int, tuple[float, int]]
+
+# Longest draft that is considered when it is decided whether to ask a costly drafter at all.
+LOOKAHEAD = 16
+# What a step gains without asking (tokens): asking is judged apart below, between and above these.
+GAIN_BUCKETS = (0.25, 1.0)
+
+
+def value(costs: Costs, ranked: Sequence[float], base: int, price: float) -> float:
+    """Tokens gained over drafting nothing, net of the target's time; `ranked`: acceptance, descending."""
+    narrowest = costs[base][0]
+    best = total = 0.0
+    for n, p in enumerate(ranked, start=base + 1):
+        cost = costs.get(n)
+        if cost is None:
+            break
+        total += p
+        gained = total - price * (cost[0] - narrowest)
+        if gained > best:
+            best = gained
+    return best
+
+
+def promises(
+    costs: Costs, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, price: float
+) -> bool:
+    """Whether drafting on from a node reached with probability `ahead` promises more than stopping.
+
+    The continuation is imagined as a chain accepted at the drafter's running rate; several levels are looked at
+    because one more node may not pay where four more (the next cheap width) would.
+    """
+    level_price = price * record.level_seconds
+    now = value(costs, ranked, base, price)
+    hope, probs = record.hope, list(ranked)
+    for level in range(1, LOOKAHEAD + 1):
+        ahead *= hope
+        if ahead < level_price and ahead < 0.01:
+            return False
+        bisect.insort(probs, ahead, key=operator.neg)
+        if value(costs, probs, base, price) - level * level_price > now:
+            return True
+    return False
+
+
+def bucket(now: float, alone: bool) -> int:
+    """The case a gain is filed under: what the step gains without asking, and whether a costly drafter was asked."""
+    return sum(now >= edge for edge in GAIN_BUCKETS) + (0 if alone else len(GAIN_BUCKETS) + 1)
