@@ -112,6 +112,8 @@ def main() -> int:
 
     click.secho("\n3. Your own model", bold=True)
     click.echo(
+        "   .venv/bin/lcspec chat your-model.gguf        (F2 shows who drafted what)\n"
+        "   .venv/bin/lcspec serve your-model.gguf       (the OpenAI API on 127.0.0.1:8080)\n"
         "   .venv/bin/lcspec generate your-model.gguf --chat -p 'Hello!' --stats --lens\n"
         "   .venv/bin/lcspec generate your-model.gguf --draft a-smaller-one-of-the-family.gguf --chat -p 'Hello!'\n"
         "   .venv/bin/lcspec calibrate your-model.gguf   (what speculation can gain on this machine)\n"
