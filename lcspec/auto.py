@@ -16,14 +16,16 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any, Iterable, NamedTuple, Sequence
+from typing import TYPE_CHECKING, Any, Iterable, Sequence
 
 from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget, Drafter, branch_of
+from lcspec.longrun import LongRun
 from lcspec.planner import Limits, Plan, Proposal, ask
 from lcspec.record import ENOUGH_TESTS, TIME_RATE, DrafterRecord
 from lcspec.tree import TokenTree
+from lcspec.widths import COLUMN, Item, Step, choose
 from lcspec.window import Offer, Sizer
 from lcspec.worth import bucket, promises, value
 
@@ -37,10 +39,6 @@ PROBE_SAVING = 64
 PROBE_EVERY = 4
 # Of several costly drafters the one that gained most goes first; another one at least every so many steps.
 FIRST_EVERY = 48
-# The long-run rate covers about this many tokens' worth of plain decoding, and is believed from the second figure on.
-RATE_MEMORY = 64.0
-RATE_KNOWN = 16.0
-HIGHEST_SPEEDUP = 100.0
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
@@ -54,19 +52,6 @@ FREE_NODES = 24
 FREE_BRANCH = 3
 
 
-class _Item(NamedTuple):
-    """What may go into a step, in the order of its worth (parents before their children): the worth is *minus* the
-    tokens a row is expected to bring; `node` is a drafted node of the proposal's tree, or COLUMN for one of probes."""
-
-    worth: float
-    rows: int
-    proposal: int
-    node: int
-
-
-COLUMN = 0
-
-
 class AutoPlanner:
     """The planner of the module docstring."""
 
@@ -76,6 +61,7 @@ class AutoPlanner:
         self.acceptance = acceptance or Acceptance()
         self.records: dict[str, DrafterRecord] = {}
         self.windows = Sizer()
+        self.rate = LongRun()
         self.decode_seconds = 0.0
         self.probe_credit = 0.0
         self._offsets: dict[int, Offsets] = {}
@@ -87,9 +73,6 @@ class AutoPlanner:
         self._rest = 0  # steps for which nobody is asked
         self._resting = False
         self._idle = 0  # steps for which no window is offered anything
-        # Tokens emitted, and those that plain decoding would have emitted in the same time; both forgetting.
-        self._emitted = 0.0
-        self._plain = 0.0
         # The step at hand: decoding slots, those of them planned for, seconds of a decode without drafts, tokens and
         # drafting seconds so far.
         self._slots = 1
@@ -103,7 +86,7 @@ class AutoPlanner:
     @property
     def speedup(self) -> float | None:
         """Tokens per second over those of plain decoding in recent steps, at least 1; None before it is known."""
-        return max(1.0, self._emitted / self._plain) if self._plain >= RATE_KNOWN else None
+        return self.rate.speedup
 
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
@@ -149,7 +132,7 @@ class AutoPlanner:
             for p in proposals:
                 p.kept = TokenTree.root(p.tree.tokens[0])
             return Plan(tokens=float(slots))
-        pool: list[_Item] = []
+        pool: list[Item] = []
         need = base
         expected = float(slots)
         for i, p in enumerate(proposals):
@@ -164,15 +147,16 @@ class AutoPlanner:
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
-                pool += [_Item(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
+                pool += [Item(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
         self._tokens_a_second = (self.speedup or 1.0) * slots / self._narrowest
         if self._resting:
             seconds, width = self._costs[base]
             self._used = base
             return Plan(width, expected, seconds)
         offers = self._window_offers(proposals, need)
-        pool += [_Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
-        chosen, considered = self._choose(sorted(pool), base, need, room, expected)
+        pool += [Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
+        price = self._tokens_a_second if self.speedup is not None else None
+        chosen, considered = choose(sorted(pool), Step(base, need, expected, room), self._costs, price)
         used = need + sum(item.rows for item in chosen)
         self._thinking += TIME_RATE * (self._asking + time.perf_counter() - start - self._thinking)
         if not chosen and slots == 1:
@@ -198,35 +182,6 @@ class AutoPlanner:
         offers = self.windows.offers(proposals, self._costs, need, self._tokens_a_second)
         self._idle = 0 if offers else IDLE
         return offers
-
-    def _choose(
-        self, pool: Sequence[_Item], base: int, need: int, room: int, tokens: float
-    ) -> tuple[list[_Item], list[tuple[int, float, float]]]:
-        """The beginning of `pool` that is best by the module's rule, and all beginnings that were considered.
-
-        `need` rows and `tokens` are there in any case, `base` of the rows for pending tokens; `room` more may be taken.
-        """
-        costs = self._costs
-        if need not in costs:
-            return [], []
-        taken, wide = list[_Item](), need
-        considered = [(need - base, tokens, costs[need][0])]
-        for item in pool:
-            if wide - need + item.rows <= room and wide + item.rows in costs:
-                taken.append(item)
-                wide, tokens = wide + item.rows, tokens - item.worth * item.rows
-                considered.append((wide - base, tokens, costs[wide][0]))
-        price = self._tokens_a_second
-        if self.speedup is None:
-            price = max(tokens / seconds for _, tokens, seconds in considered)
-        best = max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
-        chosen, used = taken[:best], base + considered[best][0]
-        # Rows that the step has anyway, because a wider one is cheaper, go to the columns that come next.
-        for item in taken[best:]:
-            if item.node == COLUMN and used + item.rows <= costs[used][1]:
-                chosen.append(item)
-                used += item.rows
-        return chosen, considered
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose fate is known, kept or not."""
@@ -267,9 +222,7 @@ class AutoPlanner:
         if self._tokens and self._narrowest:
             self._tokens += self._slots - self._planned
             plain = self._slots * (seconds + self._drafting) / self._narrowest
-            keep = max(0.0, 1.0 - plain / RATE_MEMORY)
-            self._emitted = self._emitted * keep + self._tokens
-            self._plain = self._plain * keep + plain
+            self.rate.add(self._tokens, plain)
             self._tokens, self._drafting = 0, 0.0
 
     def _saved(self, nodes: int) -> float:
@@ -286,7 +239,7 @@ class AutoPlanner:
         }
 
     def restore(self, data: Any, names: Sequence[str]) -> None:
-        """Begin with what `as_dict` gave. The long-run rate counts for little, so that this text's soon decides.
+        """Begin with what `as_dict` gave.
 
         Raises:
             ValueError: it is not that; nothing has changed.
@@ -295,14 +248,11 @@ class AutoPlanner:
             acceptance = Acceptance.from_dict(data["acceptance"], names)
             records = {str(name): DrafterRecord.from_dict(r) for name, r in data["records"].items()}
             speedup = data["speedup"]
-            rate = None if speedup is None else float(speedup)
+            rate = LongRun.of(None if speedup is None else float(speedup))
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not what a planner learned: {error}") from error
-        if rate is not None and not 1.0 <= rate <= HIGHEST_SPEEDUP:
-            raise ValueError("not what a planner learned: bad numbers")
         self.acceptance, self.records = acceptance, {n: r for n, r in records.items() if n in names}
-        if rate is not None:
-            self._emitted, self._plain = rate * RATE_KNOWN, RATE_KNOWN
+        self.rate = rate
 
     def offsets(self, slot: Slot) -> Offsets:
         """The request's own acceptance correction."""

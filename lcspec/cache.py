@@ -6,15 +6,15 @@ written costs a re-measurement next time, never an error.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import platformdirs
+
+from lcspec.paths import write_atomically
 
 FORMAT = 1
 
@@ -46,17 +46,9 @@ def load(kind: str, key: str) -> Any:
 
 def save(kind: str, key: str, value: Any) -> bool:
     """Store a value atomically; False if the directory cannot be written."""
-    folder = cache_dir() / kind
-    temporary = None
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump({"format": FORMAT, "value": value}, file)
-        os.replace(temporary, folder / f"{key}.json")
+        text = json.dumps({"format": FORMAT, "value": value})
+        write_atomically(cache_dir() / kind / f"{key}.json", text)
     except OSError:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         return False
     return True

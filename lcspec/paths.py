@@ -27,8 +27,8 @@ def printable(text: str | Path, *, keep_lines: bool = False) -> str:
     return text if keep_lines else "".join(c if c.isprintable() else "?" for c in text)
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replace `path` by `text` (UTF-8) in one step, through links and with the old file's mode.
+def write_atomically(path: Path, text: str, mode: int = 0o600) -> None:
+    """Replace `path` by `text` (UTF-8) in one step, through links. A new file gets `mode`, an old one keeps its own.
 
     Raises:
         OSError: the file cannot be written; the old one is as it was.
@@ -41,8 +41,10 @@ def write_atomically(path: Path, text: str) -> None:
             file.write(text)
             file.flush()
             os.fsync(file.fileno())
-        with contextlib.suppress(OSError):
-            os.chmod(temporary, target.stat().st_mode & 0o777)
+        with contextlib.suppress(FileNotFoundError):
+            mode = target.stat().st_mode & 0o777
+        with contextlib.suppress(OSError):  # some file systems know no modes
+            os.chmod(temporary, mode)
         os.replace(temporary, target)
     except BaseException:
         with contextlib.suppress(OSError):

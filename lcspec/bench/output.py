@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import tempfile
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lcspec.errors import LcspecError, UsageError
+from lcspec.paths import write_atomically
 
 RESULTS = "results.json"
 REPORT = "report.html"
@@ -36,17 +36,9 @@ def write_text(path: Path, text: str) -> None:
     Raises:
         LcspecError: the directory cannot be written (any more).
     """
-    temporary = None
     try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
+        write_atomically(path, text, mode=0o644)
     except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                os.unlink(temporary)
         raise LcspecError(f"cannot write {path}: {error.strerror}") from error
 
 

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from lcspec.acceptance import Acceptance, Offsets
 from lcspec.auto import FIRST_EVERY, AutoPlanner
 from lcspec.cost import CostCurve
+from lcspec.longrun import LongRun
 from lcspec.planner import FixedPlanner, Limits, Proposal
 from lcspec.record import DrafterRecord
 from lcspec.tree import Distribution, TokenTree
@@ -119,7 +120,7 @@ def chain(*probs: float) -> TokenTree:
 @given(trees(), st.floats(1.0, 4.0), st.sampled_from(sorted(CURVES)))
 def test_once_the_long_run_rate_is_known_it_is_the_price_of_time(tree: TokenTree, speedup: float, name: str) -> None:
     planner = planner_of(CURVES[name])
-    planner._emitted, planner._plain = 100.0 * speedup, 100.0
+    planner.rate = LongRun(100.0 * speedup, 100.0)
     p = proposal(tree)
     planner.select([p], 1, 0)
     costs = planner.curve.effective(0)
