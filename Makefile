@@ -4,6 +4,11 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 
+# GCC would leave llama.cpp's AMX code without its tile configuration: see native/tile_config.h.
+ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
+export CXXFLAGS := $(CXXFLAGS) -include $(CURDIR)/native/tile_config.h
+endif
+
 .PHONY: demo test lint setup setup-test clean
 
 demo: setup

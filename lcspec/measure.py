@@ -13,7 +13,7 @@ from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions
 from lcspec.cost import CostCurve
 from lcspec.errors import DecodeError, TokenizeError
-from lcspec.llama import Context, version
+from lcspec.llama import Context, build, version
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine
@@ -147,6 +147,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int) -> str:
         options.repack,
         options.slots,
         version(),
+        build(),
     )
 
 

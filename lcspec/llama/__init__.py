@@ -2,7 +2,7 @@
 
 from lcspec.llama.batch import Batch
 from lcspec.llama.context import Context
-from lcspec.llama.lib import init, log_to_stderr, supports_gpu_offload, version
+from lcspec.llama.lib import build, init, log_to_stderr, supports_gpu_offload, version
 from lcspec.llama.model import Branching, Model, Traits, load_vocab
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.sequences import SequencePool, SlotCache
@@ -20,6 +20,7 @@ __all__ = [
     "SlotCache",
     "Traits",
     "Vocab",
+    "build",
     "check_same_vocabulary",
     "common_prefix",
     "init",

@@ -15,7 +15,19 @@ os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
 import llama_cpp as C
 
-__all__ = ["C", "ERROR_LEVEL", "init", "last_errors", "log_to_stderr", "logits_address", "version"]
+from lcspec.llama import amx
+
+__all__ = [
+    "C",
+    "ERROR_LEVEL",
+    "build",
+    "init",
+    "last_errors",
+    "log_to_stderr",
+    "logits_address",
+    "may_repack",
+    "version",
+]
 
 ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 
@@ -26,6 +38,7 @@ logits_address = _ADDRESS(ctypes.cast(C.llama_get_logits, ctypes.c_void_p).value
 _recent: collections.deque[str] = collections.deque(maxlen=40)
 _echo = bool(os.environ.get("LCSPEC_LLAMA_LOG"))
 _initialised = False
+_repacks = True
 
 
 @C.llama_log_callback  # type: ignore[untyped-decorator]
@@ -52,11 +65,25 @@ def last_errors() -> list[str]:
 
 def init() -> None:
     """Initialise the backend once per process and take over its log."""
-    global _initialised
+    global _initialised, _repacks
     if not _initialised:
         C.llama_log_set(_on_log, ctypes.c_void_p(0))
         C.llama_backend_init()
+        if amx.cpu_has_amx() and not amx.sound(C.llama_cpp._lib):
+            with printed_to_stderr():  # the library says that it may not use tiles
+                _repacks = amx.forbid(C.llama_cpp._lib)
         _initialised = True
+
+
+def may_repack() -> bool:
+    """Whether the library may give weights another layout: not where that would end in code known to crash."""
+    return _repacks
+
+
+def build() -> str:
+    """What the library was compiled for, and whether its AMX code is used: another one takes other times."""
+    tiles = "" if amx.cpu_has_amx() and amx.sound(C.llama_cpp._lib) else "without AMX; "
+    return tiles + str(C.llama_print_system_info().decode())
 
 
 def supports_gpu_offload() -> bool:

@@ -11,7 +11,7 @@ from enum import Enum
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import hugepages
-from lcspec.llama.lib import C, error_reason, init
+from lcspec.llama.lib import C, error_reason, init, may_repack
 from lcspec.llama.vocab import Vocab
 from lcspec.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 
@@ -170,7 +170,7 @@ def _load_once(
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = layers
-    params.use_extra_bufts = options.repack
+    params.use_extra_bufts = options.repack and may_repack()
     stopped, reports = False, 0
 
     @C.llama_progress_callback  # type: ignore[untyped-decorator]
