@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import platform
 import re
 import shutil
 import subprocess
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 PACKAGE = "llama-cpp-python"
+TILE_CONFIG = Path(__file__).resolve().parents[2] / "native" / "tile_config.h"
 PROGRAMS = (
     "llama-bench",
     "llama-lookup",
@@ -135,6 +137,8 @@ def build(work: Path, source: Path | None, jobs: int, report: Callable[[str], No
     if not config:
         report("the installed library does not say how it was built: using llama.cpp's defaults")
     options = {**library_options(tree, config), **SWITCHES}
+    if platform.machine() == "x86_64" and sys.platform == "linux":
+        options["CMAKE_CXX_FLAGS"] = f"-include {TILE_CONFIG}"  # they crash on CPUs with AMX without it
     folder, log = work / "build", work / "build.log"
     configure = ["cmake", "-S", str(tree), "-B", str(folder)]
     if not (folder / "CMakeCache.txt").exists() and shutil.which("ninja"):
