@@ -71,7 +71,7 @@ class ChatScreen(ConversationScreen):
 
     async def action_lens(self) -> None:
         """The lens on or off."""
-        await self.transcript.set_lens(not self.transcript.lens)
+        self.transcript.set_lens(not self.transcript.lens)
         self.show_figures()
 
     def action_inspector(self) -> None:
