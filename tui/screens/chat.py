@@ -25,6 +25,7 @@ from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.inspector import Inspector
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.widgets.notice import Notice
+from lcspec.tui.widgets.prompt import PromptInput
 
 SEED_BITS = 32
 DARK, LIGHT = "textual-dark", "textual-light"
@@ -54,9 +55,10 @@ class ChatScreen(ConversationScreen):
     @property
     def target(self) -> MessageView | None:
         """The message with the focus, else the latest one."""
-        views = self.transcript.views
-        focused = self.focused
-        return focused if isinstance(focused, MessageView) else (views[-1] if views else None)
+        focused, branch = self.focused, self.chat.branch
+        if isinstance(focused, MessageView):
+            return focused
+        return self.transcript.view_of(branch[-1].id) if branch else None
 
     def action_help(self) -> None:
         """Help for where the focus is."""
@@ -113,10 +115,12 @@ class ChatScreen(ConversationScreen):
 
     async def action_regenerate(self) -> None:
         """Answer the latest message again, with the same seed."""
+        await self.transcript.to_end()
         await self.again(self.target, fresh_seed=False)
 
     async def action_retry(self) -> None:
         """Answer the latest message again, with a new seed."""
+        await self.transcript.to_end()
         await self.again(self.target, fresh_seed=True)
 
     async def again(self, view: MessageView | None, fresh_seed: bool) -> None:
@@ -159,8 +163,25 @@ class ChatScreen(ConversationScreen):
             self.notify("It is still answering. Esc stops it.")
         return self.answering.busy
 
-    def action_messages(self) -> None:
+    def action_page_up(self) -> None:
+        """A screen up."""
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        """A screen down."""
+        self.transcript.scroll_page_down(animate=False)
+
+    @on(PromptInput.Paged)
+    def _paged(self, event: PromptInput.Paged) -> None:
+        (self.action_page_up if event.by < 0 else self.action_page_down)()
+
+    async def action_to_end(self) -> None:
         """To the latest message."""
+        await self.transcript.to_end()
+
+    async def action_messages(self) -> None:
+        """To the latest message."""
+        await self.transcript.to_end()
         views = self.transcript.views
         if views:
             views[-1].focus()
@@ -214,9 +235,10 @@ class ChatScreen(ConversationScreen):
 
     def action_copy_answer(self) -> None:
         """Copy the latest answer."""
-        answers = [v for v in self.transcript.views if isinstance(v, AnswerView)]
+        answers = [m for m in self.chat.branch if m.role == "assistant"]
         if answers:
-            self.copy(answer_text(answers[-1].text))
+            view = self.transcript.view_of(answers[-1].id)
+            self.copy(answer_text(view.text if isinstance(view, AnswerView) else answers[-1].text))
 
     def copy(self, text: str) -> None:
         """To the clipboard (through the terminal, so over ssh as well)."""
@@ -249,7 +271,10 @@ class ChatScreen(ConversationScreen):
         views = self.transcript.views
         at = views.index(view) + by
         if at >= len(views):
-            self.prompt.focus()
+            if self.transcript.last < len(self.chat.branch):
+                self.call_later(self.transcript.load_later)
+            else:
+                self.prompt.focus()
         elif at >= 0:
             views[at].focus()
         else:

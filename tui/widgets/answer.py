@@ -21,11 +21,6 @@ THOUGHT_BAR = "▏ "
 class AnswerView(MessageView):
     """A model's answer."""
 
-    COMPONENT_CLASSES = {
-        "em", "strong", "s", "code_inline", "code-block", "heading-1", "heading-2", "heading-3",
-        "quote", "quote-text", "bullet", "rule", "table-head", "thinking-mark", "thinking-text",
-    }  # fmt: skip
-
     def __init__(self, message: Message, place: tuple[int, int] = (1, 1), *, lens: bool = False) -> None:
         super().__init__(message, place)
         self.lens = lens

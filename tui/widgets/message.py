@@ -23,10 +23,10 @@ LONGEST_SHOWN = 40_000
 class MessageView(LinesWidget, can_focus=True):
     """A focusable message. Its keys become messages to the screen, which knows what to do.
 
-    It is one widget: a heading (who wrote it, and which branch this is: `‹ 2/3 ›`, to be clicked), body and foot.
+    It is one widget (its styles are component classes of the transcript): a heading (who wrote it, and which branch this is: `‹ 2/3 ›`, to be
+    clicked), body and foot.
     """
 
-    COMPONENT_CLASSES = {"message-head", "message-place", "message-foot", "message-error"}
     BINDINGS = keys.bindings(keys.MESSAGE)
 
     class Wanted(TextualMessage):
@@ -66,7 +66,7 @@ class MessageView(LinesWidget, can_focus=True):
     def _head(self) -> Content:
         index, count = self.place
         mark = f"  ‹ {index}/{count} ›" if count > 1 else ""
-        return Content.assemble((self.who, ".message-head"), (mark, ".message-place"))
+        return Content.assemble((self.who, f".{self.message.role}-head"), (mark, ".message-place"))
 
     def _foot_lines(self, width: int) -> list[Content]:
         foot = self.foot

@@ -34,6 +34,13 @@ class PromptInput(TextArea):
             super().__init__()
             self.paths = paths
 
+    class Paged(Message):
+        """The user scrolls the conversation by a page: `by` is -1 or 1."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
+
     class Emptied(Message):
         """Backspace in the empty input."""
 
@@ -94,6 +101,14 @@ class PromptInput(TextArea):
         if not self.text:
             self.post_message(self.Emptied())
         super().action_delete_left()
+
+    def action_cursor_page_up(self) -> None:
+        """The input is small: the page keys scroll the conversation."""
+        self.post_message(self.Paged(-1))
+
+    def action_cursor_page_down(self) -> None:
+        """As `action_cursor_page_up`."""
+        self.post_message(self.Paged(1))
 
     async def _on_key(self, event: events.Key) -> None:
         """Enter takes its turn among the keys: a priority binding would overtake letters that are still queued."""

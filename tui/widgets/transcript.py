@@ -56,6 +56,13 @@ class MoreMark(Static):
 class Transcript(VerticalScroll, can_focus=False):
     """Scrolls with the end while it is there; scrolled away, it stays where it is."""
 
+    # Of the messages: here they are worked out once, and not for every message.
+    COMPONENT_CLASSES = {
+        "em", "strong", "s", "code_inline", "code-block", "heading-1", "heading-2", "heading-3", "quote", "quote-text",
+        "bullet", "rule", "table-head", "thinking-mark", "thinking-text", "user-head", "assistant-head",
+        "message-place", "message-foot", "message-error",
+    }  # fmt: skip
+
     def __init__(self, place_of: PlaceOf) -> None:
         super().__init__(id="transcript")
         self.place_of = place_of
