@@ -19,6 +19,7 @@ from lcspec.tui.screens.conversation import ConversationScreen
 from lcspec.tui.screens.drafters import DraftersScreen
 from lcspec.tui.screens.export import ask_export
 from lcspec.tui.screens.help import HelpScreen
+from lcspec.tui.screens.presets import PresetsScreen
 from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.answer import AnswerView
@@ -219,6 +220,21 @@ class ChatScreen(ConversationScreen):
 
         themes = sorted(self.app.available_themes)
         self.app.push_screen(SettingsScreen(self.choices, themes, self.app.theme), saved)
+
+    def action_presets(self) -> None:
+        """Presets. One that brings a system prompt gives it to a conversation that has not begun."""
+        self.choices.file.reload()
+
+        def closed(changed: bool | None) -> None:
+            if changed:
+                now = self.choices.now
+                if not self.chat.branch:
+                    self.chat.set(system=now.system)
+                self.refresh_fill()
+                name = now.preset
+                self.notify(f"Preset {name}." if name else "No preset.", timeout=2, markup=False)
+
+        self.app.push_screen(PresetsScreen(self.choices, self.chat.info.system), closed)
 
     def action_models(self) -> None:
         """Choose another model."""

@@ -36,7 +36,7 @@ EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it w
 class ConversationScreen(Screen[None]):
     """One conversation on one loaded model."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (170, "-vast")]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-high")]
 
     def __init__(self, store: Store, choices: Choices, chat: Chat, bridge: Bridge, loaded: Loaded) -> None:
