@@ -254,7 +254,8 @@ class ChatScreen(ConversationScreen):
         answers = [m for m in self.chat.branch if m.role == "assistant"]
         if answers:
             view = self.transcript.view_of(answers[-1].id)
-            self.copy(answer_text(view.text if isinstance(view, AnswerView) else answers[-1].text))
+            text = view.text if isinstance(view, AnswerView) else answers[-1].text
+            self.copy(answer_text(text) or text)
 
     def copy(self, text: str) -> None:
         """To the clipboard (through the terminal, so over ssh as well)."""
@@ -277,7 +278,7 @@ class ChatScreen(ConversationScreen):
         elif action in ("regenerate", "retry"):
             await self.again(view, fresh_seed=action == "retry")
         elif action == "copy":
-            self.copy(answer_text(view.text) if isinstance(view, AnswerView) else view.message.text)
+            self.copy(answer_text(view.text) or view.text if isinstance(view, AnswerView) else view.message.text)
         elif action == "copy_code":
             self._copy_code(view)
         elif action == "thinking" and isinstance(view, AnswerView):

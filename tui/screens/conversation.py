@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Callable
 
 from textual import on, work
 from textual.app import ComposeResult
@@ -15,7 +16,7 @@ from textual.widgets import Footer, Static
 
 from lcspec.errors import LcspecError
 from lcspec.tui.answering import Answering
-from lcspec.tui.attachments import count_tokens, file_command, read_attachment
+from lcspec.tui.attachments import Attachment, count_tokens, file_command, pasted_attachment, read_attachment
 from lcspec.tui.bridge import Bridge, Loaded
 from lcspec.tui.choices import Choices
 from lcspec.tui.conversation import ContextFill, measure
@@ -186,19 +187,20 @@ class ConversationScreen(Screen[None]):
             self.prompt.give_back(message.text)
         await self.attach_again(message)
 
-    async def attach(self, paths: list[Path]) -> None:
-        """Read files and count their tokens."""
-        pending = list(self.attachments.pending)
+    async def attach(self, paths: list[Path]) -> int:
+        """Read files and count their tokens; how many could be attached."""
+        return sum([await self._read_and_attach(lambda path=path: read_attachment(path)) for path in paths])
+
+    async def _read_and_attach(self, read: Callable[[], Attachment]) -> bool:
         tokenize = self.bridge.session.model.vocab.tokenize
-        for path in paths:
-            try:
-                attachment = await asyncio.to_thread(read_attachment, path)
-                tokens = await asyncio.to_thread(count_tokens, attachment, tokenize)
-            except LcspecError as error:
-                self.notify(str(error), title="Not attached", severity="error", markup=False)
-                continue
-            pending.append(Pending(attachment, tokens))
-        await self.attachments.set(pending)
+        try:
+            attachment = await asyncio.to_thread(read)
+            tokens = await asyncio.to_thread(count_tokens, attachment, tokenize)
+        except LcspecError as error:
+            self.notify(str(error), title="Not attached", severity="error", markup=False)
+            return False
+        await self.attachments.set([*self.attachments.pending, Pending(attachment, tokens)])
+        return True
 
     async def attach_again(self, message: Message) -> None:
         """Attach what a message carried."""
@@ -207,7 +209,14 @@ class ConversationScreen(Screen[None]):
 
     @on(PromptInput.FilesDropped)
     async def _dropped(self, event: PromptInput.FilesDropped) -> None:
-        await self.attach([Path(p) for p in event.paths])
+        if not await self.attach([Path(p) for p in event.paths]):
+            self.prompt.insert(event.text)  # a path that was meant as text
+
+    @on(PromptInput.LongPaste)
+    async def _pasted(self, event: PromptInput.LongPaste) -> None:
+        taken = [p.attachment.name for p in self.attachments.pending]
+        if await self._read_and_attach(lambda: pasted_attachment(event.text, taken)):
+            self.notify("The paste is attached; Backspace in the empty input takes it away.", timeout=4)
 
     @on(PromptInput.Emptied)
     async def _emptied(self) -> None:

@@ -30,7 +30,7 @@ class AnswerView(MessageView):
         self.unfolded = False
         self.document = Document(INDENT)
         self.thought = ""
-        self._thought_ended = False
+        self._answered = False
         self._progress = ""
         self._read()
 
@@ -57,7 +57,7 @@ class AnswerView(MessageView):
     def _thinking(self, width: int) -> list[Content]:
         if not self.thought:
             return []
-        title = f"{'▾' if self.unfolded else '▸'} {'Thought' if self._thought_ended else 'Thinking'}"
+        title = f"{'▾' if self.unfolded else '▸'} {self._thinking_title}"
         lines = [Content(INDENT) + Content.styled(f"{title}: {words(self.thought)}", ".thinking-mark")]
         if self.unfolded:
             bar = Content.styled(INDENT + THOUGHT_BAR, ".thinking-text")
@@ -65,6 +65,12 @@ class AnswerView(MessageView):
             lines += [bar + line for line in wrapped(Content.styled(self.thought, ".thinking-text"), room)]
             lines += [Content("")]
         return lines
+
+    @property
+    def _thinking_title(self) -> str:
+        if self._answered:
+            return "Thought"
+        return "Thinking" if self.streaming else "It ended while it was thinking"
 
     def add(self, pieces: Sequence[Piece]) -> None:
         """Text that arrived; it is shown by the next `refresh_text`."""
@@ -81,7 +87,9 @@ class AnswerView(MessageView):
         parts = split_reasoning(self.text, streaming=self.streaming)
         self.thought = "\n\n".join(self.text[p.start : p.end].strip() for p in parts if p.kind == "reasoning")
         answer = "".join(self.text[p.start : p.end] for p in parts if p.kind == "answer")
-        self._thought_ended = bool(answer.strip()) or not self.streaming
+        self._answered = bool(answer.strip())
+        if self.thought and not self._answered and not self.streaming:
+            self.unfolded = True  # there is nothing else to see
         self.document.update(answer.strip("\n"), growing=self.streaming)
 
     def finish(self, message: Message) -> None:
