@@ -154,7 +154,8 @@ class Layout:
         room = max(MIN_WIDTH, width - 2 * len(CODE_INDENT))
         lines = [piece for line in content.split(allow_blank=True) for piece in line.fold(room)]
         return [
-            (Content(CODE_INDENT) + line).extend_right(max(0, width - len(CODE_INDENT) - line.cell_length))
+            (Content(CODE_INDENT) + line)
+            .extend_right(max(0, width - len(CODE_INDENT) - line.cell_length))
             # below the colours of the code
             .stylize_before(".code-block")
             for line in (Content(""), *lines, Content(""))
@@ -214,4 +215,3 @@ def _cell(node: SyntaxTreeNode) -> Content:
 def _alignment(node: SyntaxTreeNode) -> str:
     style = str(node.attrs.get("style", ""))
     return style.removeprefix("text-align:") if style.startswith("text-align:") else "left"
-

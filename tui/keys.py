@@ -62,7 +62,9 @@ CHAT = (
     Action("system", "f9", "System prompt", "What the model is told before the conversation."),
     Action("attach", "f6", "Attach a file", "Adds a text file to the next message; so does `/file PATH`."),
     Action("settings", "ctrl+s", "Settings", "Sampling, seed, what to do when the context is full, presets, theme."),
-    Action("presets", "f10", "Presets", "Save sampling, drafters and system prompt under a name; choose, rename, delete."),
+    Action(
+        "presets", "f10", "Presets", "Sampling, drafters and system prompt under a name: save, choose, rename, delete."
+    ),
     Action("models", "f5", "Models", "Choose another model."),
     Action("copy_answer", "f7", "Copy the latest answer", "Copies its Markdown to the clipboard."),
     Action("export", "f8", "Export the conversation", "Writes it to a Markdown or JSON file."),

@@ -142,7 +142,10 @@ async def test_a_terminal_that_shrinks(start: Start) -> None:
         assert (await driver.again("enter")).state == "done"
 
 
-UNICODE = "日本語のテキストは二倍の幅です。" * 9 + "\n\n👩‍💻 🎉 é שלום עולם مرحبا\n\n| 名前 | b |\n|---|---|\n| 日本 | 1 |\n| a | 22 |\n"
+UNICODE = (
+    "日本語のテキストは二倍の幅です。" * 9
+    + "\n\n👩‍💻 🎉 é שלום עולם مرحبا\n\n| 名前 | b |\n|---|---|\n| 日本 | 1 |\n| a | 22 |\n"
+)
 
 
 async def test_wide_letters_stay_within_the_lines(start: Start) -> None:

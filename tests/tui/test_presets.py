@@ -55,8 +55,8 @@ def test_renaming_and_deleting_leave_every_comment_where_it_was(tmp_path: Path) 
 @pytest.mark.parametrize(
     "text",
     [
-        'presets.coding.temperature = 0.2 # dotted\npresets.other.temperature = 1.0\n',
-        '[presets]\ncoding = { temperature = 0.2 }\nother = { temperature = 1.0 }\n',
+        "presets.coding.temperature = 0.2 # dotted\npresets.other.temperature = 1.0\n",
+        "[presets]\ncoding = { temperature = 0.2 }\nother = { temperature = 1.0 }\n",
         "[presets.'coding']\ntemperature = 0.2\n[presets.other]\ntemperature = 1.0\n",
     ],
 )

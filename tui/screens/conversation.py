@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Callable
 
@@ -10,6 +11,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.events import Resize
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer, Static
@@ -30,6 +32,7 @@ from lcspec.tui.widgets.prompt import PromptInput
 from lcspec.tui.widgets.status import Status, StatusLine
 from lcspec.tui.widgets.transcript import Transcript
 
+SHORT_PLACEHOLDER = "Message (Enter sends, F1 helps)"
 PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
 EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it was."
 
@@ -77,6 +80,10 @@ class ConversationScreen(Screen[None]):
         self.transcript.lens = self.choices.now.lens
         await self.open(self.chat)
         self.prompt.focus()
+
+    def on_resize(self, event: Resize) -> None:
+        """What stands in the empty input must fit."""
+        self.prompt.placeholder = PLACEHOLDER if event.size.width > len(PLACEHOLDER) + 8 else SHORT_PLACEHOLDER
 
     @property
     def transcript(self) -> Transcript:
@@ -189,7 +196,7 @@ class ConversationScreen(Screen[None]):
 
     async def attach(self, paths: list[Path]) -> int:
         """Read files and count their tokens; how many could be attached."""
-        return sum([await self._read_and_attach(lambda path=path: read_attachment(path)) for path in paths])
+        return sum([await self._read_and_attach(partial(read_attachment, path)) for path in paths])
 
     async def _read_and_attach(self, read: Callable[[], Attachment]) -> bool:
         tokenize = self.bridge.session.model.vocab.tokenize

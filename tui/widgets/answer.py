@@ -51,7 +51,7 @@ class AnswerView(MessageView):
         """The Markdown below its folded reasoning, or the lens."""
         if self.lens:
             tints = tinted(self.pieces, colour=not self.app.no_color)
-            return indented(wrapped(tints, max(MIN_WIDTH, width - len(INDENT))))
+            return indented(wrapped(tints.rstrip(), max(MIN_WIDTH, width - len(INDENT))))
         return [*self._thinking(width), *self.document.lines(width)]
 
     def _thinking(self, width: int) -> list[Content]:

@@ -23,8 +23,8 @@ LONGEST_SHOWN = 40_000
 class MessageView(LinesWidget, can_focus=True):
     """A focusable message. Its keys become messages to the screen, which knows what to do.
 
-    It is one widget (its styles are component classes of the transcript): a heading (who wrote it, and which branch this is: `‹ 2/3 ›`, to be
-    clicked), body and foot.
+    It is one widget, styled by component classes of the transcript: a heading (who wrote it, and which branch this is:
+    `‹ 2/3 ›`, to be clicked), body and foot.
     """
 
     BINDINGS = keys.bindings(keys.MESSAGE)

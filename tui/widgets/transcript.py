@@ -4,7 +4,7 @@ and those that are left far behind go."""
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Callable, Optional, Sequence
+from typing import Callable, Sequence
 
 from textual import on
 from textual.app import ComposeResult
@@ -28,7 +28,7 @@ AHEAD = 2
 BEHIND = 4
 
 PlaceOf = Callable[[str], tuple[int, int]]
-Held = Optional[tuple[MessageView, float]]
+Held = tuple[MessageView, float] | None
 
 
 class MoreMark(Static):
