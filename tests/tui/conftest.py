@@ -19,7 +19,7 @@ from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Message
 
-WAIT = 25.0
+WAIT = 120.0
 SIZE = (100, 34)
 # One thread, a fixed seed, no drafting unless a test is about it.
 PLAIN = {"threads": 1, "seed": 7, "max_tokens": 40, "drafters": "off"}

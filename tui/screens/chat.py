@@ -182,7 +182,8 @@ class ChatScreen(ConversationScreen):
 
     async def action_messages(self) -> None:
         """To the latest message."""
-        await self.transcript.to_end()
+        if self.transcript.last < len(self.chat.branch):
+            await self.transcript.to_end()
         views = self.transcript.views
         if views:
             views[-1].focus()
