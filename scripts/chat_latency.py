@@ -181,8 +181,17 @@ def cost(arguments: list[str], folder: Path, n: int, repeat: int) -> dict[str, A
     }
 
 
+async def heartbeat(pauses: list[float], every: float = 0.005) -> None:
+    """Note, in milliseconds, how much later than wanted the event loop comes round."""
+    while True:
+        start = time.perf_counter()
+        await asyncio.sleep(every)
+        pauses.append((time.perf_counter() - start - every) * 1e3)
+
+
 async def opening(data: Path, n_messages: int) -> dict[str, Any]:
-    """Seconds to open a conversation of many messages, and milliseconds of a page up in it."""
+    """Seconds to open a conversation of many messages; milliseconds of a page up in it, and of the longest times in
+    which the interface could not have taken a key."""
     from lcspec.text import Piece
     from lcspec.tui.app import ChatApp, ChatOptions
     from lcspec.tui.screens.chat import ChatScreen
@@ -207,12 +216,16 @@ async def opening(data: Path, n_messages: int) -> dict[str, Any]:
         await screen.open(app.store.load(chat))
         await pilot.pause()
         opened = time.perf_counter() - start
-        pages = []
+        pages, processor = [], []
+        pauses: list[float] = []
+        watch = asyncio.create_task(heartbeat(pauses))
         for _ in range(40):
-            start = time.perf_counter()
+            start, work = time.perf_counter(), time.thread_time()
             screen.transcript.scroll_page_up(animate=False)
             await pilot.pause()
             pages.append((time.perf_counter() - start) * 1e3)
+            processor.append((time.thread_time() - work) * 1e3)
+        watch.cancel()
         widgets = len(screen.transcript.views)
     app.shut_down()
     return {
@@ -220,7 +233,9 @@ async def opening(data: Path, n_messages: int) -> dict[str, Any]:
         "open_seconds": round(opened, 3),
         "page_up_median_ms": round(statistics.median(pages), 1),
         "page_up_worst_ms": round(max(pages), 1),
-        "messages_loaded_after_40_pages": widgets,
+        "page_up_processor_median_ms": round(statistics.median(processor), 1),
+        "longest_pauses_ms": [round(p, 1) for p in sorted(pauses)[-5:]],
+        "messages_that_are_widgets_after_40_pages": widgets,
     }
 
 

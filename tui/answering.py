@@ -129,7 +129,7 @@ class Answering:
             view.show_progress("" if turn.tokens else turn.phase)
             if fresh:
                 view.add(fresh)
-                await view.refresh_text()
+                view.refresh_text()
         if time.monotonic() - self._figures_at >= FIGURES_EVERY:
             self._figures_at = time.monotonic()
             self.screen.show_figures()
@@ -146,7 +146,7 @@ class Answering:
         else:
             view = screen.transcript.view_of(message.id)
             if isinstance(view, AnswerView):
-                await view.finish(message)
+                view.finish(message)
             await self._after(turn, message)
         screen.show_figures()
         screen.show_head()

@@ -4,6 +4,7 @@ putting them into the prompt."""
 from __future__ import annotations
 
 import codecs
+import itertools
 import os
 import re
 import shlex
@@ -170,8 +171,6 @@ def read_attachment(path: Path, max_bytes: int = MAX_BYTES) -> Attachment:
         handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(handle, "rb") as file:
             status = os.fstat(file.fileno())
-            if stat.S_ISDIR(status.st_mode):
-                raise AttachmentError(f"{shown} is a directory: attach the files in it one by one")
             if not stat.S_ISREG(status.st_mode):
                 raise AttachmentError(f"{shown} is not a regular file: only files with text can be attached")
             if status.st_size <= max_bytes:
@@ -179,6 +178,8 @@ def read_attachment(path: Path, max_bytes: int = MAX_BYTES) -> Attachment:
             if status.st_size > max_bytes or len(data) > max_bytes:
                 size = format_size(max(status.st_size, max_bytes + 1))
                 raise AttachmentError(f"{shown} is too large to attach ({size}): paste the part that matters")
+    except IsADirectoryError:
+        raise AttachmentError(f"{shown} is a directory: attach the files in it one by one") from None
     except FileNotFoundError:
         raise AttachmentError(f"there is no file {shown}: check the path") from None
     except PermissionError:
@@ -190,6 +191,21 @@ def read_attachment(path: Path, max_bytes: int = MAX_BYTES) -> Attachment:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     absolute = printable(os.path.abspath(path))
     return Attachment(printable(path.name) or absolute, absolute, text, len(data), encoding)
+
+
+def pasted_attachment(text: str, taken: Sequence[str] = (), max_bytes: int = MAX_BYTES) -> Attachment:
+    """A long paste as if it were a file, under a name that is not among `taken`.
+
+    Raises:
+        AttachmentError: it is too large.
+    """
+    text = printable(text.replace("\r\n", "\n").replace("\r", "\n"), keep_lines=True)
+    n_bytes = len(text.encode("utf-8", "replace"))
+    if n_bytes > max_bytes:
+        size, most = format_size(n_bytes), format_size(max_bytes)
+        raise AttachmentError(f"the paste is too large ({size}, at most {most}): paste the part that matters")
+    names = itertools.chain(["pasted.txt"], (f"pasted-{i}.txt" for i in itertools.count(2)))
+    return Attachment(next(name for name in names if name not in taken), "", text, n_bytes)
 
 
 _MARKS = (

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from types import MappingProxyType
 from typing import Any, Mapping
 
 from lcspec.config import DraftFiles, SpeculationParams
+from lcspec.errors import LcspecError
 from lcspec.sampling import SamplingParams
 from lcspec.session import parse_speculation
-from lcspec.tui.settings import ModelSettings, Settings, SettingsFile, Speculation
+from lcspec.tui.settings import ModelSettings, Preset, Settings, SettingsFile, Speculation
 
 SAMPLING = {f.name for f in fields(SamplingParams)}
 SPECULATION = {f.name for f in fields(Speculation)}
 MODEL = {f.name for f in fields(ModelSettings)}
+# Of the sampling: what a file can say, and what a preset always says.
+SAMPLING_KEYS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "grammar"))
+ALWAYS = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
+LONGEST_NAME = 40
 OTHER = {"theme", "lens", "on_full", "folders", "system", "max_tokens", "preset"}
 
 
@@ -40,6 +46,18 @@ def value_of(settings: Settings, name: str) -> Any:
         if name in names:
             return getattr(part, name)
     return getattr(settings, name)
+
+
+def preset_name(text: str) -> str:
+    """A name that will do.
+
+    Raises:
+        LcspecError: it will not.
+    """
+    name = text.strip()
+    if not name or len(name) > LONGEST_NAME or not name.isprintable():
+        raise LcspecError(f"a preset needs a name of one line, of {LONGEST_NAME} characters at most")
+    return name
 
 
 class Choices:
@@ -86,6 +104,46 @@ class Choices:
         finally:
             now = self.now
             self.overrides.update({k: v for k, v in changes.items() if k != "preset" and value_of(now, k) != v})
+
+    def save_preset(self, name: str, system: str) -> None:
+        """Save what is in force as a preset (one of that name is replaced), and use it. `system`: the system prompt.
+
+        Raises:
+            LcspecError: the name will not do, or the file cannot be written (in force all the same).
+        """
+        name, now = preset_name(name), self.now
+        usual = SamplingParams()
+        sampling = {
+            key: getattr(now.sampling, key)
+            for key in SAMPLING_KEYS
+            if key in ALWAYS or getattr(now.sampling, key) != getattr(usual, key)
+        }
+        preset = Preset(name, system or None, MappingProxyType(sampling), now.speculation.drafters, now.max_tokens)
+        presets = MappingProxyType({**self.file.settings.presets, name: preset})
+        self.overrides = {k: v for k, v in self.overrides.items() if k in MODEL | {"theme", "lens", "folders"}}
+        self.file.save(replace(self.file.settings, presets=presets, preset=name))
+
+    def restore_preset(self, preset: Preset, in_use: bool) -> None:
+        """Bring back one that was deleted.
+
+        Raises:
+            LcspecError: the file cannot be written.
+        """
+        settings = self.file.settings
+        presets = MappingProxyType({**settings.presets, preset.name: preset})
+        self.file.save(replace(settings, presets=presets, preset=preset.name if in_use else settings.preset))
+
+    def rename_preset(self, old: str, new: str) -> None:
+        """Give a preset another name.
+
+        Raises:
+            LcspecError: the name will not do or is taken, or the file cannot be written.
+        """
+        new = preset_name(new)
+        if new != old and new in self.file.settings.presets:
+            raise LcspecError(f"there is a preset {new!r} already: choose another name")
+        if new != old:
+            self.file.rename_preset(old, new)
 
     def speculation(self, files: DraftFiles) -> SpeculationParams:
         """For a request.

@@ -47,19 +47,24 @@ def _rate(value: float | None) -> str:
     return "-" if value is None else f"{value:.1f}"
 
 
+def _figure(name: str, expected: str, measured: str) -> Content:
+    return Content.assemble((f"{name:<17}", "dim"), f"{expected:>8}{measured:>10}")
+
+
 def figures(log: SpeculationLog) -> list[Content]:
     """Totals of the answer."""
-    saved = "not measured" if not log.compared else f"{seconds(log.saved_seconds)} against plain"
+    saved = "not measured" if not log.compared else seconds(log.saved_seconds)
     lines = [
         _head("This answer"),
         Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} a step"),
-        Content(f"acceptance  est. {_percent(log.estimated_acceptance):>4}   seen {_percent(log.acceptance):>4}"),
-        Content(f"target t/s  exp. {_rate(log.expected_rate):>5}  seen {_rate(log.measured_rate):>5}"),
-        Content(f"all in all  {_rate(log.rate)} tokens/s"),
-        Content(f"saved       {saved}"),
+        Content.assemble((f"{'':<17}{'expected':>8}{'measured':>10}", "dim")),
+        _figure("drafts accepted", _percent(log.estimated_acceptance), _percent(log.acceptance)),
+        _figure("target tokens/s", _rate(log.expected_rate), _rate(log.measured_rate)),
+        _figure("all tokens/s", "", _rate(log.rate)),
+        Content.assemble((f"{'saved, vs plain':<17}", "dim"), saved),
     ]
     for name, (drafted, accepted) in sorted(log.by_drafter.items(), key=lambda item: -item[1][1]):
-        lines.append(Content(f"{name:<11} {accepted} of {drafted} accepted"))
+        lines.append(Content.assemble((f"{name:<16} ", "dim"), f"{accepted} of {drafted} accepted"))
     return [*lines, Content("")]
 
 
@@ -114,7 +119,8 @@ def tree_lines(step: Step, piece_of: PieceOf, colour: bool) -> list[Content]:
 
 def step_lines(log: SpeculationLog, piece_of: PieceOf) -> list[Content]:
     """The last steps, newest first: drafted, expected and accepted nodes, width, milliseconds, text."""
-    lines = [_head("Last steps"), Content.assemble(("draft exp acc width  plan    took", "dim"))]
+    heads = Content.assemble(("draft exp. acc. width  plan   took text", "dim"))
+    lines = [Content.assemble(("Last steps", "bold"), (" (times in ms)", "dim")), heads]
     for step in list(log.steps)[: -STEPS - 1 : -1]:
         stats = step.stats
         width = f"{stats.width}" if stats.plan.width <= stats.width else f"{stats.width}>{stats.plan.width}"
@@ -122,8 +128,8 @@ def step_lines(log: SpeculationLog, piece_of: PieceOf) -> list[Content]:
         text = "".join(piece_of(t) for t in stats.emitted).replace("\n", "⏎")
         lines.append(
             Content.assemble(
-                f"{stats.tree.n_drafted:>5} {expected_accepted(step):>3.1f} {stats.accepted:>3} {width:>5} "
-                f"{plan:>5} {step.seconds * 1e3:>6.1f}ms ",
+                f"{stats.tree.n_drafted:>5} {expected_accepted(step):>4.1f} {stats.accepted:>4} {width:>5} "
+                f"{plan:>5} {step.seconds * 1e3:>6.1f} ",
                 (text, "dim"),
             )
         )

@@ -56,9 +56,15 @@ CHAT = (
     Action("new_chat", "ctrl+n", "New conversation", "Starts an empty one; this one stays in the list.", "New"),
     Action("chats", "ctrl+o", "Conversations", "List, search, rename, delete and export conversations.", "Chats"),
     Action("messages", "ctrl+up,shift+tab", "Go to the messages", "Moves the focus to the latest message."),
+    Action("page_up", "pageup", "Scroll up", "A screen up, wherever the focus is."),
+    Action("page_down", "pagedown", "Scroll down", "A screen down."),
+    Action("to_end", "ctrl+end", "To the end", "Scrolls to the latest message, however far it is."),
     Action("system", "f9", "System prompt", "What the model is told before the conversation."),
     Action("attach", "f6", "Attach a file", "Adds a text file to the next message; so does `/file PATH`."),
     Action("settings", "ctrl+s", "Settings", "Sampling, seed, what to do when the context is full, presets, theme."),
+    Action(
+        "presets", "f10", "Presets", "Sampling, drafters and system prompt under a name: save, choose, rename, delete."
+    ),
     Action("models", "f5", "Models", "Choose another model."),
     Action("copy_answer", "f7", "Copy the latest answer", "Copies its Markdown to the clipboard."),
     Action("export", "f8", "Export the conversation", "Writes it to a Markdown or JSON file."),

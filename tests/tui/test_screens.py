@@ -234,8 +234,8 @@ async def test_no_colour(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         assert driver.app.no_color
         message = await driver.answer("Write a python function to find the maximum of a list of numbers.")
         await driver.press("f2")
-        lens = next(v for v in chat.transcript.views if v.message.id == message.id).query_one(".answer-lens", Static)
-        await driver.until(lambda: lens.display)
+        lens = next(v for v in chat.transcript.views if v.message.id == message.id)
+        await driver.until(lambda: "```" in lens.shown)  # type: ignore[attr-defined]
         strips = [lens.render_line(y) for y in range(lens.size.height)]
         styles = [segment.style for strip in strips for segment in strip if segment.style is not None]
         assert any(style.underline or style.bold or style.reverse for style in styles)

@@ -23,6 +23,7 @@ from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
 from lcspec.tui.screens.loading import LoadingScreen
 from lcspec.tui.screens.picker import PickerScreen
 from lcspec.tui.speculation import SpeculationLog, Step
+from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
 
 from .conftest import PLAIN, Driver
@@ -114,7 +115,7 @@ async def lens(driver: Driver) -> None:
     chat = await talk(driver)
     await driver.press("f2")
     chat.query_one("#status").display = True
-    await driver.until(lambda: all(v.query_one(".answer-lens").display for v in chat.transcript.query("AnswerView")))
+    await driver.until(lambda: all(v.lens for v in chat.transcript.query(AnswerView)))
 
 
 async def inspector(driver: Driver) -> None:

@@ -19,12 +19,14 @@ from lcspec.tui.screens.conversation import ConversationScreen
 from lcspec.tui.screens.drafters import DraftersScreen
 from lcspec.tui.screens.export import ask_export
 from lcspec.tui.screens.help import HelpScreen
+from lcspec.tui.screens.presets import PresetsScreen
 from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.inspector import Inspector
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.widgets.notice import Notice
+from lcspec.tui.widgets.prompt import PromptInput
 
 SEED_BITS = 32
 DARK, LIGHT = "textual-dark", "textual-light"
@@ -54,9 +56,10 @@ class ChatScreen(ConversationScreen):
     @property
     def target(self) -> MessageView | None:
         """The message with the focus, else the latest one."""
-        views = self.transcript.views
-        focused = self.focused
-        return focused if isinstance(focused, MessageView) else (views[-1] if views else None)
+        focused, branch = self.focused, self.chat.branch
+        if isinstance(focused, MessageView):
+            return focused
+        return self.transcript.view_of(branch[-1].id) if branch else None
 
     def action_help(self) -> None:
         """Help for where the focus is."""
@@ -71,7 +74,7 @@ class ChatScreen(ConversationScreen):
 
     async def action_lens(self) -> None:
         """The lens on or off."""
-        await self.transcript.set_lens(not self.transcript.lens)
+        self.transcript.set_lens(not self.transcript.lens)
         self.show_figures()
 
     def action_inspector(self) -> None:
@@ -113,10 +116,12 @@ class ChatScreen(ConversationScreen):
 
     async def action_regenerate(self) -> None:
         """Answer the latest message again, with the same seed."""
+        await self.transcript.to_end()
         await self.again(self.target, fresh_seed=False)
 
     async def action_retry(self) -> None:
         """Answer the latest message again, with a new seed."""
+        await self.transcript.to_end()
         await self.again(self.target, fresh_seed=True)
 
     async def again(self, view: MessageView | None, fresh_seed: bool) -> None:
@@ -159,8 +164,26 @@ class ChatScreen(ConversationScreen):
             self.notify("It is still answering. Esc stops it.")
         return self.answering.busy
 
-    def action_messages(self) -> None:
+    def action_page_up(self) -> None:
+        """A screen up."""
+        self.transcript.scroll_page_up(animate=False)
+
+    def action_page_down(self) -> None:
+        """A screen down."""
+        self.transcript.scroll_page_down(animate=False)
+
+    @on(PromptInput.Paged)
+    def _paged(self, event: PromptInput.Paged) -> None:
+        (self.action_page_up if event.by < 0 else self.action_page_down)()
+
+    async def action_to_end(self) -> None:
         """To the latest message."""
+        await self.transcript.to_end()
+
+    async def action_messages(self) -> None:
+        """To the latest message."""
+        if self.transcript.last < len(self.chat.branch):
+            await self.transcript.to_end()
         views = self.transcript.views
         if views:
             views[-1].focus()
@@ -199,6 +222,21 @@ class ChatScreen(ConversationScreen):
         themes = sorted(self.app.available_themes)
         self.app.push_screen(SettingsScreen(self.choices, themes, self.app.theme), saved)
 
+    def action_presets(self) -> None:
+        """Presets. One that brings a system prompt gives it to a conversation that has not begun."""
+        self.choices.file.reload()
+
+        def closed(changed: bool | None) -> None:
+            if changed:
+                now = self.choices.now
+                if not self.chat.branch:
+                    self.chat.set(system=now.system)
+                self.refresh_fill()
+                name = now.preset
+                self.notify(f"Preset {name}." if name else "No preset.", timeout=2, markup=False)
+
+        self.app.push_screen(PresetsScreen(self.choices, self.chat.info.system), closed)
+
     def action_models(self) -> None:
         """Choose another model."""
         if not self._wait_for_answer():
@@ -214,9 +252,11 @@ class ChatScreen(ConversationScreen):
 
     def action_copy_answer(self) -> None:
         """Copy the latest answer."""
-        answers = [v for v in self.transcript.views if isinstance(v, AnswerView)]
+        answers = [m for m in self.chat.branch if m.role == "assistant"]
         if answers:
-            self.copy(answer_text(answers[-1].text))
+            view = self.transcript.view_of(answers[-1].id)
+            text = view.text if isinstance(view, AnswerView) else answers[-1].text
+            self.copy(answer_text(text) or text)
 
     def copy(self, text: str) -> None:
         """To the clipboard (through the terminal, so over ssh as well)."""
@@ -239,7 +279,7 @@ class ChatScreen(ConversationScreen):
         elif action in ("regenerate", "retry"):
             await self.again(view, fresh_seed=action == "retry")
         elif action == "copy":
-            self.copy(answer_text(view.text) if isinstance(view, AnswerView) else view.message.text)
+            self.copy(answer_text(view.text) or view.text if isinstance(view, AnswerView) else view.message.text)
         elif action == "copy_code":
             self._copy_code(view)
         elif action == "thinking" and isinstance(view, AnswerView):
@@ -249,7 +289,10 @@ class ChatScreen(ConversationScreen):
         views = self.transcript.views
         at = views.index(view) + by
         if at >= len(views):
-            self.prompt.focus()
+            if self.transcript.last < len(self.chat.branch):
+                self.call_later(self.transcript.load_later)
+            else:
+                self.prompt.focus()
         elif at >= 0:
             views[at].focus()
         else:

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
+from typing import Callable
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.containers import Horizontal, Vertical
 from textual.content import Content
+from textual.events import Resize
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Footer, Static
 
 from lcspec.errors import LcspecError
 from lcspec.tui.answering import Answering
-from lcspec.tui.attachments import count_tokens, file_command, read_attachment
+from lcspec.tui.attachments import Attachment, count_tokens, file_command, pasted_attachment, read_attachment
 from lcspec.tui.bridge import Bridge, Loaded
 from lcspec.tui.choices import Choices
 from lcspec.tui.conversation import ContextFill, measure
@@ -29,6 +32,7 @@ from lcspec.tui.widgets.prompt import PromptInput
 from lcspec.tui.widgets.status import Status, StatusLine
 from lcspec.tui.widgets.transcript import Transcript
 
+SHORT_PLACEHOLDER = "Message (Enter sends, F1 helps)"
 PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
 EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it was."
 
@@ -36,7 +40,7 @@ EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it w
 class ConversationScreen(Screen[None]):
     """One conversation on one loaded model."""
 
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (170, "-vast")]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-high")]
 
     def __init__(self, store: Store, choices: Choices, chat: Chat, bridge: Bridge, loaded: Loaded) -> None:
@@ -76,6 +80,10 @@ class ConversationScreen(Screen[None]):
         self.transcript.lens = self.choices.now.lens
         await self.open(self.chat)
         self.prompt.focus()
+
+    def on_resize(self, event: Resize) -> None:
+        """What stands in the empty input must fit."""
+        self.prompt.placeholder = PLACEHOLDER if event.size.width > len(PLACEHOLDER) + 8 else SHORT_PLACEHOLDER
 
     @property
     def transcript(self) -> Transcript:
@@ -186,19 +194,20 @@ class ConversationScreen(Screen[None]):
             self.prompt.give_back(message.text)
         await self.attach_again(message)
 
-    async def attach(self, paths: list[Path]) -> None:
-        """Read files and count their tokens."""
-        pending = list(self.attachments.pending)
+    async def attach(self, paths: list[Path]) -> int:
+        """Read files and count their tokens; how many could be attached."""
+        return sum([await self._read_and_attach(partial(read_attachment, path)) for path in paths])
+
+    async def _read_and_attach(self, read: Callable[[], Attachment]) -> bool:
         tokenize = self.bridge.session.model.vocab.tokenize
-        for path in paths:
-            try:
-                attachment = await asyncio.to_thread(read_attachment, path)
-                tokens = await asyncio.to_thread(count_tokens, attachment, tokenize)
-            except LcspecError as error:
-                self.notify(str(error), title="Not attached", severity="error", markup=False)
-                continue
-            pending.append(Pending(attachment, tokens))
-        await self.attachments.set(pending)
+        try:
+            attachment = await asyncio.to_thread(read)
+            tokens = await asyncio.to_thread(count_tokens, attachment, tokenize)
+        except LcspecError as error:
+            self.notify(str(error), title="Not attached", severity="error", markup=False)
+            return False
+        await self.attachments.set([*self.attachments.pending, Pending(attachment, tokens)])
+        return True
 
     async def attach_again(self, message: Message) -> None:
         """Attach what a message carried."""
@@ -207,7 +216,14 @@ class ConversationScreen(Screen[None]):
 
     @on(PromptInput.FilesDropped)
     async def _dropped(self, event: PromptInput.FilesDropped) -> None:
-        await self.attach([Path(p) for p in event.paths])
+        if not await self.attach([Path(p) for p in event.paths]):
+            self.prompt.insert(event.text)  # a path that was meant as text
+
+    @on(PromptInput.LongPaste)
+    async def _pasted(self, event: PromptInput.LongPaste) -> None:
+        taken = [p.attachment.name for p in self.attachments.pending]
+        if await self._read_and_attach(lambda: pasted_attachment(event.text, taken)):
+            self.notify("The paste is attached; Backspace in the empty input takes it away.", timeout=4)
 
     @on(PromptInput.Emptied)
     async def _emptied(self) -> None:

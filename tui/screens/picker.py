@@ -82,7 +82,9 @@ class PickerScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """Heading, table, what is known of the row, keys."""
         yield Static(
-            Content(self.problem or "Choose a model"), id="picker-head", classes="error" if self.problem else ""
+            Content(self.problem or "Choose a model: Enter loads it"),
+            id="picker-head",
+            classes="error" if self.problem else "",
         )
         yield DataTable(cursor_type="row", zebra_stripes=True, id="picker-table")
         yield Static(id="picker-about")

@@ -66,7 +66,7 @@ class SettingsScreen(ModalScreen[bool]):
         """The form."""
         now = self.choices.now
         presets = [(NO_PRESET, NO_PRESET), *((name, name) for name in now.presets)]
-        with VerticalScroll(classes="dialog wide tall") as box:
+        with VerticalScroll(classes="dialog wide") as box:
             box.border_title = "Settings"
             yield from self._row("Preset", _choice("preset", presets, now.preset or NO_PRESET))
             for name, (label, _) in NUMBERS.items():
@@ -80,7 +80,10 @@ class SettingsScreen(ModalScreen[bool]):
             with Horizontal(classes="buttons"):
                 yield Button("Save", variant="primary", id="save", compact=True)
                 yield Button("Close", id="close", compact=True)
-            yield Static(Content(f"Ctrl+S saves to {self.choices.file.path}. F9 is the system prompt."), classes="hint")
+            yield Static(
+                Content(f"Ctrl+S saves to {self.choices.file.path}. F9 is the system prompt, F10 the presets."),
+                classes="hint",
+            )
 
     @staticmethod
     def _row(label: str, field: Any) -> ComposeResult:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, MutableMapping
+from types import MappingProxyType
+from typing import Any, Callable, MutableMapping
 
 import tomlkit
 from tomlkit.exceptions import ParseError, TOMLKitError
@@ -14,6 +15,7 @@ from tomlkit.exceptions import ParseError, TOMLKitError
 from lcspec.errors import LcspecError
 from lcspec.paths import config_dir, printable, write_atomically
 from lcspec.tui.settings.schema import plain_values, read_settings, template
+from lcspec.tui.settings.sections import drop_section, rename_section
 from lcspec.tui.settings.values import Settings
 
 FILE_NAME = "chat.toml"
@@ -98,7 +100,45 @@ class SettingsFile:
         self._write(new)
         self._read()
 
+    def rename_preset(self, old: str, new: str) -> None:
+        """Give a preset another name; its comments stay with it.
+
+        Raises:
+            SettingsError: as `save`.
+        """
+        presets = {new if name == old else name: p for name, p in self.settings.presets.items()}
+        presets[new] = replace(presets[new], name=new)
+        preset = new if self.settings.preset == old else self.settings.preset
+        settings = replace(self.settings, presets=MappingProxyType(presets), preset=preset)
+        self.save(replace(self.settings, preset=None))  # a file never names a preset that it does not have
+        self._edit(lambda text: rename_section(text, ("presets", old), new), settings)
+        self.save(settings)
+
+    def delete_preset(self, name: str) -> None:
+        """Take a preset away, and nothing else.
+
+        Raises:
+            SettingsError: as `save`.
+        """
+        presets = {key: p for key, p in self.settings.presets.items() if key != name}
+        preset = None if self.settings.preset == name else self.settings.preset
+        settings = replace(self.settings, presets=MappingProxyType(presets), preset=preset)
+        self.save(replace(self.settings, preset=preset))
+        self._edit(lambda text: drop_section(text, ("presets", name)), settings)
+        self.save(settings)
+
     # ------------------------------------------------------------ inside
+
+    def _edit(self, edit: Callable[[str], str | None], wanted: Settings) -> None:
+        """Change the presets in the text itself, if the result is sure to say what is wanted; else `save` has to."""
+        try:
+            text = edit(self.path.read_bytes().decode("utf-8"))
+            found = read_settings(tomlkit.parse(text).unwrap(), lambda path, message: None) if text else None
+        except (OSError, TOMLKitError, ValueError, RecursionError):
+            return
+        if text and found is not None and _presets(found) == _presets(wanted):
+            self._write(text)
+            self._read()
 
     def _read(self) -> None:
         self._seen = self._signature()
@@ -145,6 +185,10 @@ class SettingsFile:
         except OSError:
             return None
         return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _presets(settings: Settings) -> dict[tuple[str, ...], Any]:
+    return {path: value for path, value in plain_values(settings).items() if path[0] == "presets"}
 
 
 def _put(table: MutableMapping[str, Any], path: tuple[str, ...], value: Any) -> None:

@@ -2,52 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 from rich.cells import cell_len
-from textual import on
-from textual.app import ComposeResult
-from textual.containers import Vertical
 from textual.content import Content
 from textual.events import Click
 from textual.message import Message as TextualMessage
-from textual.widgets import Static
 
 from lcspec.tui import keys
+from lcspec.tui.document import MIN_WIDTH, wrapped
 from lcspec.tui.store import Message
+from lcspec.tui.widgets.lines import LinesWidget
 from lcspec.tui.wording import size
 
-
-class MessageHead(Static):
-    """Who wrote it and `‹ 2/3 ›`, which branch this is; a click on the right half walks on, on the left half back."""
-
-    class Walked(TextualMessage):
-        """The user wants the sibling `by` places on."""
-
-        def __init__(self, by: int) -> None:
-            super().__init__()
-            self.by = by
-
-    def __init__(self, who: str, place: tuple[int, int]) -> None:
-        super().__init__(classes="message-head")
-        self.who = who
-        self.show(place)
-
-    def show(self, place: tuple[int, int]) -> None:
-        """Show which branch this is, if there are several."""
-        index, count = place
-        self.walkable = count > 1
-        mark = f"  ‹ {index}/{count} ›" if self.walkable else ""
-        self.update(Content.assemble((self.who, "bold"), (mark, "bold $text-accent")))
-
-    def on_click(self, event: Click) -> None:
-        """Walk."""
-        start, end = cell_len(self.who) + 2, cell_len(str(self.content))
-        if self.walkable and start <= event.x < end:
-            event.stop()
-            self.post_message(self.Walked(-1 if event.x < (start + end) / 2 else 1))
+INDENT = "  "
+# A message that was pasted is shown to this length; all of it is sent, copied and exported.
+LONGEST_SHOWN = 40_000
 
 
-class MessageView(Vertical, can_focus=True):
-    """A focusable message. Its keys become messages to the screen, which knows what to do."""
+class MessageView(LinesWidget, can_focus=True):
+    """A focusable message. Its keys become messages to the screen, which knows what to do.
+
+    It is one widget, styled by component classes of the transcript: a heading (who wrote it, and which branch this is:
+    `‹ 2/3 ›`, to be clicked), body and foot.
+    """
 
     BINDINGS = keys.bindings(keys.MESSAGE)
 
@@ -63,38 +41,55 @@ class MessageView(Vertical, can_focus=True):
         super().__init__(id=f"m-{message.id}", classes=message.role)
         self.message = message
         self.place = place
+        self._laid: tuple[int, list[Content]] | None = None  # a width, and its lines
 
     @property
     def who(self) -> str:
         """The heading."""
         return "You"
 
-    def compose(self) -> ComposeResult:
-        """Heading, body, foot."""
-        yield MessageHead(self.who, self.place)
-        yield from self.body()
-        if self.foot is not None:
-            yield Static(self.foot, classes="message-foot")
-
-    def body(self) -> ComposeResult:
-        """The message itself."""
-        yield from ()
+    def body(self, width: int) -> Sequence[Content]:
+        """Lines of the message itself, `width` cells wide, indented."""
+        return ()
 
     @property
     def foot(self) -> Content | None:
         """The line below the body."""
         return None
 
+    def lines(self, width: int) -> Sequence[Content]:
+        """Heading, body, foot."""
+        if self._laid is None or self._laid[0] != width:
+            self._laid = width, [self._head(), *self.body(width), *self._foot_lines(width)]
+        return self._laid[1]
+
+    def _head(self) -> Content:
+        index, count = self.place
+        mark = f"  ‹ {index}/{count} ›" if count > 1 else ""
+        return Content.assemble((self.who, f".{self.message.role}-head"), (mark, ".message-place"))
+
+    def _foot_lines(self, width: int) -> list[Content]:
+        foot = self.foot
+        return indented(wrapped(foot.stylize_before(".message-foot"), width - len(INDENT))) if foot else []
+
+    def changed(self) -> None:
+        """Lay it out anew."""
+        self._laid = None
+        super().changed()
+
     def show_place(self, place: tuple[int, int]) -> None:
         """Show which branch this is, if there are several."""
         if place != self.place:
             self.place = place
-            self.query_one(MessageHead).show(place)
+            self.changed()
 
-    @on(MessageHead.Walked)
-    def _walked(self, event: MessageHead.Walked) -> None:
-        event.stop()
-        self.post_message(self.Wanted(self, "older_branch" if event.by < 0 else "newer_branch"))
+    def on_click(self, event: Click) -> None:
+        """A click on the right half of `‹ 2/3 ›` walks on, on the left half back."""
+        at = event.get_content_offset(self)
+        start, end = cell_len(self.who) + 2, self._head().cell_length
+        if at is not None and not at.y and self.place[1] > 1 and start <= at.x < end:
+            event.stop()
+            self._want("older_branch" if at.x < (start + end) / 2 else "newer_branch")
 
     def _want(self, action: str) -> None:
         self.post_message(self.Wanted(self, action))
@@ -147,12 +142,22 @@ class MessageView(Vertical, can_focus=True):
 class UserView(MessageView):
     """What the user wrote, as written."""
 
-    def body(self) -> ComposeResult:
-        """The text, and the names of the files sent along."""
-        yield Static(Content(self.message.text), classes="message-text")
+    def body(self, width: int) -> Sequence[Content]:
+        """The text."""
+        text = self.message.text
+        lines = indented(wrapped(Content(text[:LONGEST_SHOWN]), max(MIN_WIDTH, width - len(INDENT))))
+        if len(text) > LONGEST_SHOWN:
+            rest = f"... and {len(text) - LONGEST_SHOWN:,} more characters, all of which the model gets"
+            lines.append(Content(INDENT) + Content.styled(rest, ".message-foot"))
+        return lines
 
     @property
     def foot(self) -> Content | None:
         """The attachments."""
         files = ", ".join(f"{a.name} ({size(a.n_bytes)})" for a in self.message.attachments)
         return Content(f"attached: {files}") if files else None
+
+
+def indented(lines: Sequence[Content]) -> list[Content]:
+    """The lines, two cells to the right."""
+    return [Content(INDENT) + line for line in lines]

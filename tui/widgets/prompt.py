@@ -11,6 +11,9 @@ from lcspec.tui.attachments import pasted_paths
 
 NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter")
 
+# Characters; longer pastes are attached like a file, as every key would wait for their lines to be broken anew.
+LONGEST_PASTE = 20_000
+
 
 class PromptInput(TextArea):
     """Enter sends; up and down at the edges walk the history."""
@@ -30,9 +33,24 @@ class PromptInput(TextArea):
     class FilesDropped(Message):
         """Pasted text that names files which exist."""
 
-        def __init__(self, paths: list[str]) -> None:
+        def __init__(self, paths: list[str], text: str) -> None:
             super().__init__()
             self.paths = paths
+            self.text = text
+
+    class LongPaste(Message):
+        """Pasted text that is too long to be edited here."""
+
+        def __init__(self, text: str) -> None:
+            super().__init__()
+            self.text = text
+
+    class Paged(Message):
+        """The user scrolls the conversation by a page: `by` is -1 or 1."""
+
+        def __init__(self, by: int) -> None:
+            super().__init__()
+            self.by = by
 
     class Emptied(Message):
         """Backspace in the empty input."""
@@ -95,6 +113,14 @@ class PromptInput(TextArea):
             self.post_message(self.Emptied())
         super().action_delete_left()
 
+    def action_cursor_page_up(self) -> None:
+        """The input is small: the page keys scroll the conversation."""
+        self.post_message(self.Paged(-1))
+
+    def action_cursor_page_down(self) -> None:
+        """As `action_cursor_page_up`."""
+        self.post_message(self.Paged(1))
+
     async def _on_key(self, event: events.Key) -> None:
         """Enter takes its turn among the keys: a priority binding would overtake letters that are still queued."""
         if event.key == "enter":
@@ -108,7 +134,11 @@ class PromptInput(TextArea):
         if paths:
             event.prevent_default()
             event.stop()
-            self.post_message(self.FilesDropped([str(p) for p in paths]))
+            self.post_message(self.FilesDropped([str(p) for p in paths], event.text))
             return
         event.prevent_default()
+        if len(event.text) > LONGEST_PASTE:
+            event.stop()
+            self.post_message(self.LongPaste(event.text))
+            return
         await super()._on_paste(event)

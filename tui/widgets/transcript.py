@@ -1,7 +1,9 @@
-"""The conversation's messages. Only those near the end are widgets; earlier ones come when they are scrolled to."""
+"""The conversation's messages. Only those around what is seen are widgets: others come, ahead of being scrolled to,
+and those that are left far behind go."""
 
 from __future__ import annotations
 
+from itertools import takewhile
 from typing import Callable, Sequence
 
 from textual import on
@@ -19,26 +21,47 @@ from lcspec.tui.widgets.notice import Notice
 
 # Messages made into widgets when a conversation is opened, for every stretch scrolled to, and kept while it goes on.
 WINDOW = 14
-STRETCH = 6
+STRETCH = 4
 LIMIT = 24
+# Screens of messages that are there before they are seen, and screens after which those left behind go.
+AHEAD = 2
+BEHIND = 4
 
 PlaceOf = Callable[[str], tuple[int, int]]
+Held = tuple[MessageView, float] | None
 
 
-class EarlierMark(Static):
-    """Says how many messages are above."""
+class MoreMark(Static):
+    """Says how many messages are above, or below."""
 
     class Pressed(TextualMessage):
         """The user wants them."""
 
+        def __init__(self, mark: MoreMark) -> None:
+            super().__init__()
+            self.mark = mark
+
     def on_click(self, event: Click) -> None:
         """Ask for them."""
         event.stop()
-        self.post_message(self.Pressed())
+        self.post_message(self.Pressed(self))
+
+    def count(self, n: int) -> None:
+        """Say so, or hide."""
+        self.display = n > 0
+        arrow, where = ("▲", "earlier") if self.id == "earlier" else ("▼", "later")
+        self.update(Content(f"{arrow} {n} {where} message{'' if n == 1 else 's'}"))
 
 
 class Transcript(VerticalScroll, can_focus=False):
     """Scrolls with the end while it is there; scrolled away, it stays where it is."""
+
+    # Of the messages: here they are worked out once, and not for every message.
+    COMPONENT_CLASSES = {
+        "em", "strong", "s", "code_inline", "code-block", "heading-1", "heading-2", "heading-3", "quote", "quote-text",
+        "bullet", "rule", "table-head", "thinking-mark", "thinking-text", "user-head", "assistant-head",
+        "message-place", "message-foot", "message-error",
+    }  # fmt: skip
 
     def __init__(self, place_of: PlaceOf) -> None:
         super().__init__(id="transcript")
@@ -49,12 +72,13 @@ class Transcript(VerticalScroll, can_focus=False):
         self._fetching = False
 
     def compose(self) -> ComposeResult:
-        """The mark above; messages come with `show`."""
-        yield EarlierMark(id="earlier")
+        """The marks; messages come between them with `show`."""
+        yield MoreMark(id="earlier")
+        yield MoreMark(id="later")
 
     def on_mount(self) -> None:
         """Stay at the end."""
-        self.query_one(EarlierMark).display = False
+        self._mark()
         self.anchor()
 
     @property
@@ -62,12 +86,17 @@ class Transcript(VerticalScroll, can_focus=False):
         """Messages that are widgets, in order."""
         return [child for child in self.children if isinstance(child, MessageView)]
 
+    @property
+    def last(self) -> int:
+        """Index in the branch behind the last message that is a widget."""
+        return self.first + len(self.views)
+
     def view_of(self, message: str) -> MessageView | None:
         """The widget of a message, if it is one."""
         return next((v for v in self.views if v.message.id == message), None)
 
     async def show(self, branch: Sequence[Message]) -> None:
-        """Show a branch: what is there already stays, everything else is replaced."""
+        """Show the end of a branch: what is there already stays, everything else is replaced."""
         views = self.views
         keep = 0
         while (
@@ -76,34 +105,44 @@ class Transcript(VerticalScroll, can_focus=False):
             and branch[self.first + keep].id == views[keep].message.id
         ):
             keep += 1
+        if len(branch) - (self.first + keep) > WINDOW:
+            keep = 0  # the end is far away: nothing of what is there stays
         self.branch = list(branch)
         with self.app.batch_update():
             await self.remove_children(Notice)
-            if keep:
-                for view in views[keep:]:
-                    await view.remove()
-                start = self.first + keep
-            else:
-                await self.remove_children(MessageView)
-                start = self.first = max(0, len(branch) - WINDOW)
-            await self.mount_all([self._view(m) for m in branch[start:]])
+            if not keep:
+                self.first = max(0, len(branch) - WINDOW)
+            await self.remove_children(views[keep:])
+            await self._mount_at(self.first + keep, len(branch))
             for view in self.views[:keep]:
                 view.show_place(self.place_of(view.message.id))
             if len(self.views) > LIMIT and not self._away:
-                await self._trim()
-        self._mark_earlier()
+                surplus = self.views[:-WINDOW]
+                self.first += len(surplus)
+                await self.remove_children(surplus)
+        self._mark()
         self.call_after_refresh(self._fill)
+
+    async def to_end(self) -> None:
+        """To the latest message, wherever the user has scrolled to."""
+        if self.last < len(self.branch):
+            await self.show(self.branch)
+        self.anchor()
 
     async def say(self, notice: Notice) -> None:
         """Show a notice at the end."""
+        if self.last < len(self.branch):
+            await self.show(self.branch)
         await self.mount(notice)
 
-    async def set_lens(self, lens: bool) -> None:
+    def set_lens(self, lens: bool) -> None:
         """The lens on every answer."""
         self.lens = lens
         for view in self.views:
             if isinstance(view, AnswerView):
-                await view.set_lens(lens)
+                view.set_lens(lens)
+
+    # ------------------------------------------------------------------ coming and going
 
     async def load_earlier(self, n: int = STRETCH) -> None:
         """Make more of the earlier messages widgets; what is on the screen stays where it is."""
@@ -111,56 +150,114 @@ class Transcript(VerticalScroll, can_focus=False):
             return
         self._fetching = True
         try:
-            start = max(0, self.first - n)
-            views = [self._view(m) for m in self.branch[start : self.first]]
-            below = self.max_scroll_y - self.scroll_y
-            self.first = start
+            held = self._hold()
             with self.app.batch_update():
-                await self.mount_all(views, after=self.query_one(EarlierMark))
-                self._mark_earlier()
-            self.call_after_refresh(self._stay, below)
+                await self.remove_children(self._far_below())
+                views = self._views(max(0, self.first - n), self.first)
+                self.first -= len(views)
+                await self.mount_all(views, after=self.query_one("#earlier"))
+                self._mark()
+                self._shift(self._height_of(views))
+            self.call_after_refresh(self._stay, held)
         finally:
             self._fetching = False
 
-    def _stay(self, below: float) -> None:
-        if self._anchor_released:
-            self.scroll_to(y=self.max_scroll_y - below, animate=False, immediate=True)
-        else:  # whoever follows the end goes on following it
-            self.anchor()
+    async def load_later(self, n: int = STRETCH) -> None:
+        """Make more of the later messages widgets, after the user has been far above."""
+        if self._fetching or self.last >= len(self.branch):
+            return
+        self._fetching = True
+        try:
+            self.release_anchor()  # what is added at the end is not to be followed
+            held = self._hold()
+            with self.app.batch_update():
+                await self._mount_at(self.last, min(len(self.branch), self.last + n))
+                far = self._far_above()
+                gone = sum(view.outer_size.height + view.styles.margin.height for view in far)
+                self.first += len(far)
+                await self.remove_children(far)
+                self._mark()
+                self._shift(-gone)
+            self.call_after_refresh(self._stay, held)
+        finally:
+            self._fetching = False
+
+    def _hold(self) -> Held:
+        """The first message that is seen, and how far below the top it begins."""
+        for view in self.views:
+            region = view.virtual_region
+            if region.bottom > self.scroll_y:
+                return view, region.y - self.scroll_y
+        return None
+
+    def _shift(self, rows: int) -> None:
+        """Scroll along with what comes or goes above, in the same picture."""
+        if rows and (self._anchor_released or self.last < len(self.branch)):
+            self.scroll_to(y=max(0, self.scroll_y + rows), animate=False, immediate=True)
+
+    def _stay(self, held: Held) -> None:
+        """The message that was held stands where it stood (it does, if the heights were foreseen rightly)."""
+        if not self._anchor_released and self.last >= len(self.branch):
+            self.anchor()  # whoever follows the end goes on following it
+        elif held is not None and held[0].is_attached:
+            view, offset = held
+            if view.virtual_region.y - self.scroll_y != offset:
+                self.scroll_to(y=view.virtual_region.y - offset, animate=False, immediate=True)
         self._fill()
 
     def _fill(self) -> None:
-        """Less than a screen above what is seen: the messages there are wanted."""
-        if self.first and self.scroll_y <= self.size.height:
+        """Messages that will be seen when the user goes on scrolling are wanted."""
+        ahead = AHEAD * self.size.height
+        if self.first and self.scroll_y <= ahead:
             self.call_later(self.load_earlier)
+        elif self.last < len(self.branch) and self.max_scroll_y - self.scroll_y <= ahead:
+            self.call_later(self.load_later)
+
+    def _far_below(self) -> list[MessageView]:
+        """Messages far below what is seen, but for those that must stay."""
+        if self.query(Notice) or (self.branch and self.branch[-1].state == "streaming"):
+            return []
+        limit = self.scroll_y + (1 + BEHIND) * self.size.height
+        return list(takewhile(lambda v: v.virtual_region.y > limit and not v.has_focus, reversed(self.views)))
+
+    def _far_above(self) -> list[MessageView]:
+        limit = self.scroll_y - BEHIND * self.size.height
+        return list(takewhile(lambda v: v.virtual_region.bottom < limit and not v.has_focus, self.views))
+
+    def _height_of(self, new: Sequence[MessageView]) -> int:
+        """Rows that new messages will take."""
+        known = next((v for v in self.views if v not in new), None)
+        if known is None or not known.content_size.width:
+            return 0
+        width, more = known.content_size.width, known.outer_size.height - known.content_size.height
+        return sum(len(view.lines(width)) + more + known.styles.margin.height for view in new)
+
+    async def _mount_at(self, start: int, end: int) -> None:
+        await self.mount_all(self._views(start, end), before=self.query_one("#later"))
+
+    def _views(self, start: int, end: int) -> list[MessageView]:
+        return [self._view(message) for message in self.branch[start:end]]
+
+    def _view(self, message: Message) -> MessageView:
+        place = self.place_of(message.id)
+        return UserView(message, place) if message.role == "user" else AnswerView(message, place, lens=self.lens)
 
     @property
     def _away(self) -> bool:
         """Whether the user has scrolled away from the end."""
         return self.scroll_y < self.max_scroll_y - 1
 
-    async def _trim(self) -> None:
-        surplus = self.views[: len(self.views) - WINDOW]
-        self.first += len(surplus)
-        for view in surplus:
-            await view.remove()
+    def _mark(self) -> None:
+        self.query_one("#earlier", MoreMark).count(self.first)
+        self.query_one("#later", MoreMark).count(len(self.branch) - self.last)
 
-    def _view(self, message: Message) -> MessageView:
-        place = self.place_of(message.id)
-        return UserView(message, place) if message.role == "user" else AnswerView(message, place, lens=self.lens)
-
-    def _mark_earlier(self) -> None:
-        mark = self.query_one(EarlierMark)
-        mark.display = self.first > 0
-        mark.update(Content(f"▲ {self.first} earlier messages"))
-
-    @on(EarlierMark.Pressed)
-    async def _pressed(self, event: EarlierMark.Pressed) -> None:
+    @on(MoreMark.Pressed)
+    async def _pressed(self, event: MoreMark.Pressed) -> None:
         event.stop()
-        await self.load_earlier()
+        await (self.load_earlier() if event.mark.id == "earlier" else self.to_end())
 
     def watch_scroll_y(self, old: float, new: float) -> None:
-        """Upwards, there may be more to load."""
+        """There may be more to load."""
         super().watch_scroll_y(old, new)
-        if new < old:
+        if new != old:
             self._fill()
