@@ -9,6 +9,8 @@ At temperature > 0 the guesses are ranked with the very noise the target will us
 
 from __future__ import annotations
 
+import abc
+
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
 from lcspec.drafters.favourites import favourites
@@ -18,7 +20,7 @@ from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
 
 
-class HeadsDrafter:
+class HeadsDrafter(abc.ABC):
     """What `medusa` and `blockwise` share: a shape filled with the heads' guesses.
 
     Attributes:
@@ -40,9 +42,9 @@ class HeadsDrafter:
         self.heads = load_heads(env, self.name)
         self.shape = self.choose_shape()
 
+    @abc.abstractmethod
     def choose_shape(self) -> Shape:
         """The shape to fill."""
-        raise NotImplementedError
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
         """The shape's nodes, the `budget.nodes` most probable of them; nothing without a hidden state."""
