@@ -72,7 +72,7 @@ class LookaheadDrafter:
         grows; on unless it is 0, which is for company that reads the text itself), `nodes`.
         """
         spec.check_keys({"w", "n", "g", "pool_from_prompt", "pool_from_answer", "nodes"})
-        auto = spec.options.get("w", "auto") == "auto"
+        auto = spec.sized_by_planner
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
         pool = NgramPool(spec.integer("g", DEFAULT_G, 1, 64))
         prompt = list(slot.tokens)
