@@ -67,13 +67,13 @@ class HeadsDrafter(abc.ABC):
                 place[v] = tree.add(parent, token, prob, budget.source, feature=rank)
         return tree.best(budget.nodes)
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:  # noqa: B027
         """Nothing to learn: the next draft starts from the slot's hidden state alone."""
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, slot: SlotView) -> None:  # noqa: B027
         """Nothing to drop."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Nothing to free."""
 
 
