@@ -110,14 +110,18 @@ class Engine:
         for i, token in enumerate(slot.fresh[:-1]):
             # With exact every token has an output row (see ScratchPad.fill).
             batch.add(token, cache.length + i, sets[0], logits=slot.request.speculation.exact)
-        item.row_of = [0] * len(tree)
+        if len(tree) == 1:
+            item.row_of = [batch.add(tree.tokens[0], base, sets[0], logits=True)]
+            return
         mute = item.proposal.mute
         if mute and any(s.request.speculation.exact for s in self.running):
             mute = set()
-        for node in item.order:
-            item.row_of[node] = batch.add(
-                tree.tokens[node], base + tree.depths[node], sets[node], logits=node not in mute
-            )
+        tokens = [tree.tokens[node] for node in item.order]
+        positions = [base + tree.depths[node] for node in item.order]
+        rows = batch.add_nodes(tokens, positions, sets, item.order, [node not in mute for node in item.order])
+        item.row_of = [0] * len(tree)
+        for node, row in zip(item.order, rows):
+            item.row_of[node] = row
 
     def _settle(self, item: Staged, rows: NDArray[np.float32]) -> list[Event]:
         """Verify a slot's tree, commit the accepted path and tell everyone."""

@@ -188,5 +188,8 @@ class LookaheadDrafter:
 
 def _feature(entries: list[Entry]) -> int:
     """What tells n-grams apart in calibration: how often they came up, and whether one was right before."""
-    seen = min(MAX_SEEN, sum(entry.seen for entry in entries))
-    return seen + (MAX_SEEN if any(entry.hits for entry in entries) else 0)
+    seen = hits = 0
+    for entry in entries:
+        seen += entry.seen
+        hits += entry.hits
+    return min(MAX_SEEN, seen) + (MAX_SEEN if hits else 0)

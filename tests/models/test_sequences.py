@@ -48,7 +48,7 @@ class Cells:
     def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
         for cell in self.cells:
             if start <= cell.pos and (stop < 0 or cell.pos < stop):
-                cell.ids.discard(seq)
+                cell.ids = cell.ids - {seq} if seq >= 0 else set()  # the library: below 0 is everybody
         self.cells = [cell for cell in self.cells if cell.ids]
         return True
 
