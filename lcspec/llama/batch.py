@@ -105,7 +105,12 @@ class Batch:
         return self.n_outputs - 1 if logits else -1
 
     def add_nodes(
-        self, tokens: Sequence[int], positions: Sequence[int], sets: SeqSets, order: Sequence[int], logits: Sequence[bool]
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sets: SeqSets,
+        order: Sequence[int],
+        logits: Sequence[bool],
     ) -> list[int]:
         """Append the nodes of a tree as `add` would one by one; `order` says which node each token is.
 
