@@ -81,6 +81,7 @@ class Engine:
             for item in work:
                 self._stage(item)
             n = batch.n
+            self.context.want_hidden(any(slot.wants_hidden for slot in self.running))
             self.pad.fill(plan.width)
             try:
                 target = self.context.decode()
@@ -114,8 +115,8 @@ class Engine:
             item.row_of = [batch.add(tree.tokens[0], base, sets[0], logits=True)]
             return
         mute = item.proposal.mute
-        if mute and any(s.request.speculation.exact for s in self.running):
-            mute = set()
+        if mute and any(s.request.speculation.exact or s.wants_hidden for s in self.running):
+            mute = set()  # both need a row of every token
         tokens = [tree.tokens[node] for node in item.order]
         positions = [base + tree.depths[node] for node in item.order]
         rows = batch.add_nodes(tokens, positions, sets, item.order, [node not in mute for node in item.order])
@@ -144,7 +145,7 @@ class Engine:
             slot.decode_start = time.perf_counter()
         else:
             slot.step_accepted = slot.count(tree, verdict, slot.generated - before)
-        if any(drafter.wants_hidden for drafter in slot.drafters):
+        if slot.wants_hidden:
             hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
             slot.hidden = hidden[last].copy() if len(hidden) else None
         for drafter in slot.drafters:
@@ -331,8 +332,6 @@ class Engine:
         for spec in slot.request.speculation.drafters:
             self.drafters[spec.name].begin(slot, spec)
             slot.drafters.append(self.drafters[spec.name])
-            if self.drafters[spec.name].wants_hidden:
-                self.context.want_hidden()
 
     def _finish(self, slot: Slot) -> Event:
         self.ledger.ended(slot.reason or "cancelled", slot)

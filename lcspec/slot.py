@@ -88,6 +88,11 @@ class Slot:
         return len(self.tokens) - self.n_prompt
 
     @property
+    def wants_hidden(self) -> bool:
+        """Whether one of its drafters needs the target's hidden states."""
+        return any(drafter.wants_hidden for drafter in self.drafters)
+
+    @property
     def prefilling(self) -> bool:
         """Whether the prompt's last row has not been evaluated yet."""
         return self.generated == 0

@@ -54,6 +54,11 @@ class Entry:
     drafters: str
     more: tuple[tuple[str, ...], tuple[str, ...]]
 
+    @property
+    def names(self) -> set[str]:
+        """The drafters without their options."""
+        return {spec.partition(":")[0] for spec in self.drafters.split(",")}
+
 
 def entries(files: DraftFiles, drafts: int, pruned: bool, other: bool) -> list[Entry]:
     """The rows that these files make possible; `files.models` are the `drafts`, then the pruned one, then the other."""
@@ -97,13 +102,15 @@ def planned(drafters: Sequence[str]) -> SpeculationParams:
 
 
 def planned_name(drafters: Sequence[str]) -> str:
-    """The strategy's name in the results."""
-    return f"{AUTO} of {','.join(drafters)}"
+    """The strategy's name in the results: `auto free`, and what is there besides (+) or missing (-)."""
+    more = [f"+{name}" for name in drafters if name not in FREE]
+    less = [f"-{name}" for name in FREE if name not in drafters]
+    return " ".join([AUTO, *(more + less or ["free"])])
 
 
-def strategies(rows: Sequence[Entry], max_draft: int | None) -> dict[str, SpeculationParams]:
-    """Everything to run, plain decoding first."""
-    out = {PLAIN: SpeculationParams()}
+def strategies(rows: Sequence[Entry], files: DraftFiles, max_draft: int | None) -> dict[str, SpeculationParams]:
+    """Everything to run, plain decoding first, then `auto` with all that there is."""
+    out = {PLAIN: SpeculationParams(), AUTO: parse_speculation(AUTO, files)}
     for row in rows:
         out[row.drafters] = parse_speculation(row.drafters, max_draft=max_draft)
     for row in rows:
@@ -132,8 +139,7 @@ def figures(row: Entry, rows: Sequence[Entry], results: Sequence[PromptResult]) 
     drafted, accepted = ([run.stats[key] for run in runs] for key in ("drafted_by_depth", "accepted_by_depth"))
     tested = [sum(x[d] for x in drafted if d < len(x)) for d in range(max(map(len, drafted), default=0))]
     right = [sum(x[d] for x in accepted if d < len(x)) for d in range(len(tested))]
-    own = set(row.drafters.split(","))
-    others = [o.drafters for o in rows if not own & set(o.drafters.split(","))]
+    others = [o.drafters for o in rows if not row.names <= o.names]
     best = max(others, key=lambda name: ratio(results, name, PLAIN), default=PLAIN)
     with_it, without = map(planned_name, row.more)
     return {
@@ -246,7 +252,7 @@ def measure(target: Path, drafts: tuple[Path, ...], only: tuple[str, ...], out: 
     sampling = SamplingParams(temperature=o["temperature"], seed=1)
     with open_session(options, files, loading_line(), history=False) as session:
         bench = Bench(
-            session, BenchOptions(strategies(chosen, o["max_draft"]), sampling, o["n"], o["repeat"], o["chat"])
+            session, BenchOptions(strategies(chosen, files, o["max_draft"]), sampling, o["n"], o["repeat"], o["chat"])
         )
         recorder = Figures(bench, out, exact=False, draft=files)
         recorder.rows = chosen

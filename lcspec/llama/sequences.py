@@ -16,7 +16,6 @@ from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
 from lcspec.tree import TokenTree
 
-
 # What the library takes for all sequence ids at once.
 EVERYBODY = -1
 
