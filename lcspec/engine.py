@@ -81,7 +81,6 @@ class Engine:
             for item in work:
                 self._stage(item)
             n = batch.n
-            self.context.want_hidden(any(slot.wants_hidden for slot in self.running))
             self.pad.fill(plan.width)
             try:
                 target = self.context.decode()
@@ -332,6 +331,12 @@ class Engine:
         for spec in slot.request.speculation.drafters:
             self.drafters[spec.name].begin(slot, spec)
             slot.drafters.append(self.drafters[spec.name])
+        slot.wants_hidden = any(drafter.wants_hidden for drafter in slot.drafters)
+        self._follow_hidden()
+
+    def _follow_hidden(self) -> None:
+        """Hidden states are kept while a running request needs them."""
+        self.context.want_hidden(any(slot.wants_hidden for slot in self.running))
 
     def _finish(self, slot: Slot) -> Event:
         self.ledger.ended(slot.reason or "cancelled", slot)
@@ -351,6 +356,7 @@ class Engine:
 
     def _dismiss(self, slot: Slot) -> Event:
         self.running.remove(slot)
+        self._follow_hidden()
         for drafter in slot.drafters:
             drafter.end(slot)
         if self.auto is not None:

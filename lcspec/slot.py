@@ -67,6 +67,7 @@ class Slot:
         self.hidden: NDArray[np.float32] | None = None
         self.verifier = make_verifier(request.speculation.verifier)
         self.drafters: list[Drafter] = []
+        self.wants_hidden = False  # one of its drafters needs the target's hidden states
         self.bits: dict[str, int] = {}  # drafter name -> its bit in TokenTree.sources
         self.stats = RequestStats()
         self.reason: str | None = None
@@ -86,11 +87,6 @@ class Slot:
     def generated(self) -> int:
         """Tokens emitted so far."""
         return len(self.tokens) - self.n_prompt
-
-    @property
-    def wants_hidden(self) -> bool:
-        """Whether one of its drafters needs the target's hidden states."""
-        return any(drafter.wants_hidden for drafter in self.drafters)
 
     @property
     def prefilling(self) -> bool:

@@ -23,8 +23,10 @@ import numpy as np
 
 from lcspec.llama.lib import C
 
+ID_BYTES = 4
 
-@dataclass(frozen=True, slots=True)
+
+@dataclass(slots=True)
 class SeqSets:
     """The sequence ids of a tree's nodes. The ids below a node are neighbours in one list, so a node needs two numbers.
 
@@ -95,14 +97,24 @@ class Batch:
         Raises:
             IndexError: the batch is full (a bug of the caller, who plans the width).
         """
-        i = self._take(1)
+        i, start, k = self.n, self._n_ids, len(seq_ids)
+        if i >= self.n_max:
+            raise IndexError(f"batch is full ({self.n_max} tokens)")
         self._token[i] = token
         self._pos[i] = pos
-        self._n_seq_id[i] = len(seq_ids)
-        self._ids_of[i] = self._keep(seq_ids)
+        self._n_seq_id[i] = k
+        self._ids_of[i] = self._ids_at + start * ID_BYTES
+        if k == 1:
+            self._ids[start] = seq_ids[0]
+        else:
+            self._ids[start : start + k] = seq_ids
         self._logits[i] = logits
-        self.n_outputs += logits
-        return self.n_outputs - 1 if logits else -1
+        self._n_ids = start + k
+        self.n = i + 1
+        if not logits:
+            return -1
+        self.n_outputs += 1
+        return self.n_outputs - 1
 
     def add_nodes(
         self,
@@ -126,7 +138,7 @@ class Batch:
         self._pos[i:end] = positions
         self._n_seq_id[i:end] = [sets.count[node] for node in order]
         first = np.array([sets.first[node] for node in order], dtype=np.uintp)
-        self._ids_of[i:end] = first * self._ids.itemsize + self._keep(sets.ids)
+        self._ids_of[i:end] = first * ID_BYTES + self._keep(sets.ids)
         self._logits[i:end] = logits
         rows, row = [], self.n_outputs
         for wanted in logits:
@@ -151,7 +163,7 @@ class Batch:
 
     def first_positions(self) -> dict[int, int]:
         """For each token's first sequence id, the smallest position it has in this batch."""
-        ids, pos = self._ids[(self._ids_of[: self.n] - self._ids_at) // self._ids.itemsize], self._pos[: self.n]
+        ids, pos = self._ids[(self._ids_of[: self.n] - self._ids_at) // ID_BYTES], self._pos[: self.n]
         return {int(seq): int(pos[ids == seq].min()) for seq in np.unique(ids)}
 
     def _take(self, k: int) -> int:
@@ -164,13 +176,10 @@ class Batch:
 
     def _keep(self, seq_ids: Sequence[int]) -> int:
         """Put ids where the library finds them; returns their address."""
-        start, k = self._n_ids, len(seq_ids)
-        if k == 1:
-            self._ids[start] = seq_ids[0]
-        else:
-            self._ids[start : start + k] = seq_ids
-        self._n_ids = start + k
-        return self._ids_at + start * self._ids.itemsize
+        start = self._n_ids
+        end = self._n_ids = start + len(seq_ids)
+        self._ids[start:end] = seq_ids
+        return self._ids_at + start * ID_BYTES
 
 
 def _pointer(array: np.ndarray, ctype: type) -> ctypes._Pointer:  # type: ignore[type-arg]

@@ -54,6 +54,7 @@ class SlotCache:
         self.pool = pool
         self.main = pool.take()
         pool.caches += 1
+        self._bare = SeqSets([self.main], [0], [1])
         self.length = 0
         self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.exact)
         self._upto: dict[int, int] = {}
@@ -85,9 +86,8 @@ class SlotCache:
         """
         n, parents = len(tree), tree.parents
         if n == 1:  # plain decoding, the commonest step of all
-            sets = SeqSets([self.main], [0], [1])
-            self._open(sets, base, {self.main: base + 1})
-            return sets
+            self._open(self._bare, base, {self.main: base + 1})
+            return self._bare
         below = [0] * n  # leaves
         for node in range(n - 1, 0, -1):
             below[node] = below[node] or 1
