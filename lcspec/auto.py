@@ -109,7 +109,7 @@ class AutoPlanner:
                 bit = slot.bit_of(drafter)
                 if not drafter.costly:
                     width = 1 if branch == 1 else branch_of(drafter, branch)
-                    ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
+                    tree = ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
             self._asking = time.perf_counter() - start
             for drafter in self._by_turn(slot, tree, others):
                 before = tree
@@ -337,7 +337,7 @@ class AutoPlanner:
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         start = time.perf_counter()
-        ask(slot, drafter, Budget(nodes, limits.depth, branch, slot.bit_of(drafter), keep_going), both)
+        both = ask(slot, drafter, Budget(nodes, limits.depth, branch, slot.bit_of(drafter), keep_going), both)
         spent = time.perf_counter() - start
         levels += not stopped
         record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))

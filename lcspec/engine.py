@@ -110,14 +110,18 @@ class Engine:
         for i, token in enumerate(slot.fresh[:-1]):
             # With exact every token has an output row (see ScratchPad.fill).
             batch.add(token, cache.length + i, sets[0], logits=slot.request.speculation.exact)
-        item.row_of = [0] * len(tree)
+        if len(tree) == 1:
+            item.row_of = [batch.add(tree.tokens[0], base, sets[0], logits=True)]
+            return
         mute = item.proposal.mute
-        if mute and any(s.request.speculation.exact for s in self.running):
-            mute = set()
-        for node in item.order:
-            item.row_of[node] = batch.add(
-                tree.tokens[node], base + tree.depths[node], sets[node], logits=node not in mute
-            )
+        if mute and any(s.request.speculation.exact or s.wants_hidden for s in self.running):
+            mute = set()  # both need a row of every token
+        tokens = [tree.tokens[node] for node in item.order]
+        positions = [base + tree.depths[node] for node in item.order]
+        rows = batch.add_nodes(tokens, positions, sets, item.order, [node not in mute for node in item.order])
+        item.row_of = [0] * len(tree)
+        for node, row in zip(item.order, rows):
+            item.row_of[node] = row
 
     def _settle(self, item: Staged, rows: NDArray[np.float32]) -> list[Event]:
         """Verify a slot's tree, commit the accepted path and tell everyone."""
@@ -140,7 +144,7 @@ class Engine:
             slot.decode_start = time.perf_counter()
         else:
             slot.step_accepted = slot.count(tree, verdict, slot.generated - before)
-        if any(drafter.wants_hidden for drafter in slot.drafters):
+        if slot.wants_hidden:
             hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
             slot.hidden = hidden[last].copy() if len(hidden) else None
         for drafter in slot.drafters:
@@ -327,8 +331,12 @@ class Engine:
         for spec in slot.request.speculation.drafters:
             self.drafters[spec.name].begin(slot, spec)
             slot.drafters.append(self.drafters[spec.name])
-            if self.drafters[spec.name].wants_hidden:
-                self.context.want_hidden()
+        slot.wants_hidden = any(drafter.wants_hidden for drafter in slot.drafters)
+        self._follow_hidden()
+
+    def _follow_hidden(self) -> None:
+        """Hidden states are kept while a running request needs them."""
+        self.context.want_hidden(any(slot.wants_hidden for slot in self.running))
 
     def _finish(self, slot: Slot) -> Event:
         self.ledger.ended(slot.reason or "cancelled", slot)
@@ -348,6 +356,7 @@ class Engine:
 
     def _dismiss(self, slot: Slot) -> Event:
         self.running.remove(slot)
+        self._follow_hidden()
         for drafter in slot.drafters:
             drafter.end(slot)
         if self.auto is not None:

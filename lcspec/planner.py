@@ -112,10 +112,15 @@ class Planner(Protocol):
         """A target decode took `seconds`."""
 
 
-def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> None:
-    """Merge what `drafter` says into `tree`."""
-    if budget.nodes > 0 and budget.depth > 0:
-        tree.merge(drafter.draft(slot, budget))
+def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
+    """`tree` with what `drafter` says merged into it; the drafter's own tree where `tree` is bare."""
+    if budget.nodes <= 0 or budget.depth <= 0:
+        return tree
+    drafted = drafter.draft(slot, budget)
+    if len(tree) == 1:
+        return drafted
+    tree.merge(drafted)
+    return tree
 
 
 class FixedPlanner:
@@ -129,7 +134,8 @@ class FixedPlanner:
         for drafter, spec in zip(slot.drafters, slot.request.speculation.drafters):
             own = spec.integer("nodes", drafter.default_nodes if wanted is None else wanted, 0, 255)
             branch = 1 if limits.leaves == 1 else spec.integer("branch", branch_of(drafter), 1, 64)
-            ask(slot, drafter, Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter)), tree)
+            budget = Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter))
+            tree = ask(slot, drafter, budget, tree)
         return Proposal(slot, tree, limits, time.perf_counter() - start)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:

@@ -207,7 +207,7 @@ def parse_speculation(
     else:
         specs = tuple(DrafterSpec.parse(part) for part in text.split(",") if part.strip())
     # A window without a width of its own is the planner's to size, and so is the step it rides in.
-    sized = [spec for spec in specs if spec.name in WINDOWED and spec.options.get("w", "auto") == "auto"]
+    sized = [spec for spec in specs if spec.name in WINDOWED and spec.sized_by_planner]
     auto = text == "auto" or bool(sized)
     if auto and any(spec.name in WINDOWED and spec not in sized for spec in specs):
         raise UsageError(f"give every one of {' and '.join(WINDOWED)} a width (:w=8), or none of them")

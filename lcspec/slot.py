@@ -67,6 +67,7 @@ class Slot:
         self.hidden: NDArray[np.float32] | None = None
         self.verifier = make_verifier(request.speculation.verifier)
         self.drafters: list[Drafter] = []
+        self.wants_hidden = False  # one of its drafters needs the target's hidden states
         self.bits: dict[str, int] = {}  # drafter name -> its bit in TokenTree.sources
         self.stats = RequestStats()
         self.reason: str | None = None
@@ -207,18 +208,19 @@ class Slot:
         stats.widths[len(tree)] = stats.widths.get(len(tree), 0) + 1
         if len(tree) == 1:
             return 0
-        taken = set(accepted)
-        for node in range(1, len(tree)):
-            depth = tree.depths[node] - 1
-            for counts in (stats.drafted_by_depth, stats.accepted_by_depth):
-                counts.extend([0] * (depth + 1 - len(counts)))
-            stats.drafted_by_depth[depth] += 1
-            stats.accepted_by_depth[depth] += node in taken
-            for drafter in self.drafters:
-                if tree.sources[node] & self.bits[drafter.name]:
-                    tally = stats.by_drafter.setdefault(drafter.name, {"drafted": 0, "accepted": 0})
-                    tally["drafted"] += 1
-                    tally["accepted"] += node in taken
+        drafted_by_depth, accepted_by_depth = stats.drafted_by_depth, stats.accepted_by_depth
+        for counts in (drafted_by_depth, accepted_by_depth):
+            counts.extend([0] * (max(tree.depths) - len(counts)))
+        for depth in tree.depths[1:]:
+            drafted_by_depth[depth - 1] += 1
+        for node in accepted:
+            accepted_by_depth[tree.depths[node] - 1] += 1
+        for drafter in self.drafters:
+            bit = self.bits[drafter.name]
+            if drafted := sum(source & bit == bit for source in tree.sources[1:]):
+                tally = stats.by_drafter.setdefault(drafter.name, {"drafted": 0, "accepted": 0})
+                tally["drafted"] += drafted
+                tally["accepted"] += sum(tree.sources[node] & bit == bit for node in accepted)
         return len(accepted)
 
     def finished(self) -> Finished:

@@ -132,6 +132,27 @@ class TokenTree:
         self._children.append({})
         return node
 
+    def add_path(self, parent: int, tokens: Iterable[int]) -> int:
+        """Add `tokens` one below the other as certain nodes of no drafter, sharing those there are; returns the last.
+
+        For trees that are never verified: the trials of sampled children hear nothing of it.
+        """
+        children, depth = self._children, self.depths[parent]
+        for token in tokens:
+            depth += 1
+            node = children[parent].get(token)
+            if node is None:
+                node = children[parent][token] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.depths.append(depth)
+                self.probs.append(1.0)
+                self.sources.append(0)
+                self.features.append(0)
+                children.append({})
+            parent = node
+        return parent
+
     def add_sampled(self, parent: int, token: int, draft: Distribution, source: int = 0) -> int:
         """Add a child drawn from `draft`, recording the draw for the sampling verifiers."""
         deterministic = [Trial(c, None) for c in self.children(parent)] if parent not in self.trials else []
@@ -248,7 +269,7 @@ class TokenTree:
             out.probs += [0.0] * window.n_drafted
             out.sources += [0] * window.n_drafted
             out.features += [0] * window.n_drafted
-            out._children += [{} for _ in range(window.n_drafted)]
+            out._children += [{}] * window.n_drafted  # nothing is ever added below a probe
             out.probes += window.n_drafted
         return out
 

@@ -3,11 +3,13 @@
 So that nothing but the strategy differs: every prompt is in the cache before the first strategy starts, all answers
 have the same length (end tokens are ignored) and the same seed, the order rotates from prompt to prompt and repeat to
 repeat, and drafters that remember earlier answers start each one without memory (they would otherwise know it from
-the strategy before). What the planner learns about acceptance stays, as it does in everyday use.
+the strategy before). What the planner learns about acceptance stays, as it does in everyday use; strategies that plan
+have a planner each, which sees that strategy's steps alone.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, Sequence
 
@@ -44,9 +46,9 @@ class WitnessPlanner(AutoPlanner):
     """Remembers every proposal in full: the steps' events show only what was kept of it."""
 
     def __init__(self, planner: AutoPlanner) -> None:
-        """Take over another planner's knowledge."""
-        super().__init__(planner.curve, planner.acceptance)
-        self.records = planner.records
+        """Begin with another planner's knowledge. T(n) is shared: whoever measures it, it is the machine's."""
+        super().__init__(planner.curve, copy.deepcopy(planner.acceptance))
+        self.records = copy.deepcopy(planner.records)
         self.proposed: list[TokenTree] = []
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
@@ -98,7 +100,10 @@ class Bench:
     stopped: Callable[[], bool] = lambda: False
     curve: CostCurve = field(init=False)
     curve_stored: bool = field(init=False, default=True)
-    _witness: WitnessPlanner | None = field(init=False, default=None)
+    _base: AutoPlanner | None = field(
+        init=False, default=None
+    )  # corrects T(n) while a strategy runs that plans nothing
+    _witnesses: dict[str, WitnessPlanner] = field(init=False, default_factory=dict)
 
     @property
     def engine(self) -> Engine:
@@ -133,8 +138,10 @@ class Bench:
             for name in dict.fromkeys(d.name for s in self.options.strategies.values() for d in s.drafters):
                 if name not in engine.drafters:
                     engine.drafters[name] = create(name, engine.env)
-            if any(s.auto for s in self.options.strategies.values()):
-                engine.auto = self._witness = WitnessPlanner(prepare(engine))
+            planned = [name for name, s in self.options.strategies.items() if s.auto]
+            if planned:
+                self._base = prepare(engine)
+                self._witnesses = {name: WitnessPlanner(self._base) for name in planned}
         prompt = self.session.prompt_ids(WARM_UP_TEXT)[: room - 1]
         for strategy in self.options.strategies:
             run = self._run(prompt, strategy, 0, 0, min(self.options.n, WARM_UP_TOKENS))
@@ -180,7 +187,11 @@ class Bench:
         return result
 
     def _run(self, prompt: tuple[int, ...], strategy: str, repeat: int, order: int, n: int) -> Run:
-        self._forget_texts()
+        self.engine.forget_texts()  # free drafters start afresh in their old places: see the module's note
+        witness = self._witnesses.get(strategy)
+        if witness is not None:
+            witness.proposed.clear()
+        self.engine.auto = witness or self._base
         speculation = self.options.strategies[strategy]
         request = Request(prompt, self.options.sampling, speculation, max_tokens=n, ignore_end=True)
         run, events = Run(strategy, repeat, order), list[Event]()
@@ -195,19 +206,14 @@ class Bench:
                 stream.close()  # type: ignore[attr-defined]
         except LcspecError as error:
             run.error = str(error)
-        self._read(run, events)
+        self.engine.auto = self._witnesses.get(AUTO, self.engine.auto)  # what it learned is kept in the end
+        self._read(run, events, witness.proposed if witness is not None else [])
         return run
 
-    def _forget_texts(self) -> None:
-        """Give free drafters a fresh start, in their old places (their places number them). See the module's note."""
-        self.engine.forget_texts()
-        if self._witness is not None:
-            self._witness.proposed.clear()
-
-    def _read(self, run: Run, events: Sequence[Event]) -> None:
+    @staticmethod
+    def _read(run: Run, events: Sequence[Event], proposed: Sequence[TokenTree]) -> None:
         """Fill a run from its events. Done after the run: the time between events counts as its own."""
         steps = [e for e in events if isinstance(e, StepStats)]
-        proposed = list(self._witness.proposed) if self._witness is not None else []
         if len(proposed) != len(steps):
             proposed = [e.tree for e in steps]
         for event in events:

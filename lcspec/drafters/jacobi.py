@@ -62,7 +62,7 @@ class JacobiDrafter:
     def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
         """Option `w`: guesses in a block (`auto`, the default: the planner verifies as many as pay)."""
         spec.check_keys({"w", "nodes"})
-        auto = spec.options.get("w", "auto") == "auto"
+        auto = spec.sized_by_planner
         prompt = list(slot.tokens)
         width = DEFAULT_W if auto else spec.integer("w", DEFAULT_W, 1, MAX_W)
         self._slots[slot.id] = _State(width, random.Random(len(prompt)), prompt)

@@ -129,15 +129,9 @@ class JacobiWindow:
         Columns that agree from the trunk on share their nodes: equal tokens after an equal past are one row.
         """
         tree = TokenTree.root(self.columns[0][0])
-        trunk = [0]
-        for column in self.columns[1:width]:
-            trunk.append(tree.add(trunk[-1], column[0]))
-        tops = []
-        for node, column in zip(trunk, self.columns[:width]):
-            for token in column[1:]:
-                node = tree.add(node, token)
-            tops.append(node)
-        return tree, tops
+        tree.add_path(0, [column[0] for column in self.columns[1:width]])
+        trunk = range(len(tree))
+        return tree, [tree.add_path(node, column[1:]) for node, column in zip(trunk, self.columns[:width])]
 
     def advance(self, tops: Sequence[int], emitted: Sequence[int]) -> list[tuple[int, Gram]]:
         """The text went on by `emitted`; `tops` are the new tops of the first columns, none if none was evaluated.

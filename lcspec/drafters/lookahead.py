@@ -8,6 +8,7 @@ docs/lookahead.md has the picture.
 from __future__ import annotations
 
 import heapq
+import itertools
 import random
 from dataclasses import dataclass, field
 
@@ -72,7 +73,7 @@ class LookaheadDrafter:
         grows; on unless it is 0, which is for company that reads the text itself), `nodes`.
         """
         spec.check_keys({"w", "n", "g", "pool_from_prompt", "pool_from_answer", "nodes"})
-        auto = spec.options.get("w", "auto") == "auto"
+        auto = spec.sized_by_planner
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
         pool = NgramPool(spec.integer("g", DEFAULT_G, 1, 64))
         prompt = list(slot.tokens)
@@ -99,16 +100,23 @@ class LookaheadDrafter:
             if depth >= budget.depth:
                 continue
             below: dict[int, list[tuple[Gram, float, Entry]]] = {}
+            weights: dict[int, float] = {}
+            total = 0.0
             for item in here:
-                if depth < len(item[0]):
-                    below.setdefault(item[0][depth], []).append(item)
-            # More than counted: that an n-gram was found once does not make it certain.
-            total = sum(weight for _, weight, _ in here) + 1.0
-            for token, items in list(below.items())[: budget.branch]:
-                if tree.n_drafted < budget.nodes:
-                    share = sum(weight for _, weight, _ in items) / total
-                    child = tree.add(node, token, share, budget.source, feature=_feature([e for _, _, e in items]))
-                    heapq.heappush(heap, (reach * share, child, child, items))
+                gram, weight, _ = item
+                total += weight
+                if depth < len(gram):
+                    token = gram[depth]
+                    if token in below:
+                        below[token].append(item)
+                        weights[token] += weight
+                    else:
+                        below[token], weights[token] = [item], weight
+            for token, items in itertools.islice(below.items(), min(budget.branch, budget.nodes - tree.n_drafted)):
+                # More than counted: that an n-gram was found once does not make it certain.
+                share = weights[token] / (total + 1.0)
+                child = tree.add(node, token, share, budget.source, _feature([entry for _, _, entry in items]))
+                heapq.heappush(heap, (reach * share, child, child, items))
         return tree
 
     def column_rows(self, slot: SlotView) -> int:
@@ -188,5 +196,8 @@ class LookaheadDrafter:
 
 def _feature(entries: list[Entry]) -> int:
     """What tells n-grams apart in calibration: how often they came up, and whether one was right before."""
-    seen = min(MAX_SEEN, sum(entry.seen for entry in entries))
-    return seen + (MAX_SEEN if any(entry.hits for entry in entries) else 0)
+    seen = hits = 0
+    for entry in entries:
+        seen += entry.seen
+        hits += entry.hits
+    return min(MAX_SEEN, seen) + (MAX_SEEN if hits else 0)

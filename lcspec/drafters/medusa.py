@@ -9,22 +9,18 @@ At temperature > 0 the guesses are ranked with the very noise the target will us
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
+import abc
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
-from lcspec.drafters.model import draft_distribution
+from lcspec.drafters.favourites import favourites
 from lcspec.heads.infer import load_heads
-from lcspec.sampling import coupled_top, gumbel_noise
 from lcspec.shape import Shape
 from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
 
-Guesses = list[tuple[int, float]]
 
-
-class HeadsDrafter:
+class HeadsDrafter(abc.ABC):
     """What `medusa` and `blockwise` share: a shape filled with the heads' guesses.
 
     Attributes:
@@ -46,9 +42,9 @@ class HeadsDrafter:
         self.heads = load_heads(env, self.name)
         self.shape = self.choose_shape()
 
+    @abc.abstractmethod
     def choose_shape(self) -> Shape:
         """The shape to fill."""
-        raise NotImplementedError
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
         """The shape's nodes, the `budget.nodes` most probable of them; nothing without a hidden state."""
@@ -58,7 +54,8 @@ class HeadsDrafter:
             return tree
         ranks = 1 + max(self.shape.ranks)
         rows = self.heads.logits(slot.hidden, slot.tokens[-1], depth)
-        guesses = [self._guesses(slot, row, len(slot.tokens) + k, ranks) for k, row in enumerate(rows)]
+        at, tokens = len(slot.tokens), self.heads.tokens
+        guesses = [favourites(slot, row, at + k, ranks, tokens) for k, row in enumerate(rows)]
         place = {0: 0}
         for v in range(1, len(self.shape)):
             parent, rank = place.get(self.shape.parents[v]), self.shape.ranks[v]
@@ -70,31 +67,13 @@ class HeadsDrafter:
                 place[v] = tree.add(parent, token, prob, budget.source, feature=rank)
         return tree.best(budget.nodes)
 
-    def _guesses(self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int) -> Guesses:
-        """A head's `n` best (token, probability that the target agrees), best first."""
-        tokens = self.heads.tokens
-        if slot.params.greedy:
-            n = min(n, logits.size)
-            top = np.argpartition(-logits, n - 1)[:n]
-            top = top[np.argsort(-logits[top], kind="stable")]
-            weights = np.exp(logits - logits[top[0]])
-            share = weights[top] / weights.sum()
-            return list(zip(tokens[top].tolist(), share.tolist()))
-        dist = draft_distribution(logits, slot.params)
-        dist = dist._replace(ids=tokens[dist.ids])
-        order = coupled_top(dist, slot.seed, position, n)
-        score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
-        weights = np.exp(score - score.max())
-        share = (weights / weights.sum())[order]
-        return list(zip(dist.ids[order].tolist(), share.tolist()))
-
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:  # noqa: B027
         """Nothing to learn: the next draft starts from the slot's hidden state alone."""
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, slot: SlotView) -> None:  # noqa: B027
         """Nothing to drop."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027
         """Nothing to free."""
 
 

@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 
 from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SlotView, register
+from lcspec.drafters.favourites import draft_distribution, favourites
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
-from lcspec.sampling import SamplingParams, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
+from lcspec.sampling import inverse_cdf, uniform_noise
 from lcspec.tree import Distribution, TokenTree
 from lcspec.verify import DRAFT_STREAM, Verdict
 
@@ -286,24 +287,14 @@ class ModelDrafter:
         self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int, node: int
     ) -> list[tuple[int, float, Distribution | None]]:
         """The `n` best continuations: (token, probability that the target agrees, the distribution if it was drawn)."""
-        if slot.params.greedy:
-            top = np.argpartition(-logits, n)[:n] if n < logits.size else np.arange(logits.size)
-            top = top[np.argsort(-logits[top], kind="stable")]
-            peak = logits[top[0]]
-            total = float(np.exp(logits - peak).sum())
-            return [(int(t), float(np.exp(logits[t] - peak)) / total, None) for t in top]
+        if not slot.draws:
+            return [(token, prob, None) for token, prob in favourites(slot, logits, position, n)]
         dist = draft_distribution(logits, slot.params)
-        if slot.draws:
-            # Draws below different nodes at one position must be independent.
-            counters = [node * MAX_BRANCH + i for i in range(n)]
-            # ... and so must those of several draft models.
-            noise = uniform_noise(slot.seed, position, counters, DRAFT_STREAM + self.index)
-            return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
-        order = coupled_top(dist, slot.seed, position, n)
-        score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
-        weights = np.exp(score - score.max())
-        weights /= weights.sum()
-        return [(int(dist.ids[i]), float(weights[i]), None) for i in order]
+        # Draws below different nodes at one position must be independent.
+        counters = [node * MAX_BRANCH + i for i in range(n)]
+        # ... and so must those of several draft models.
+        noise = uniform_noise(slot.seed, position, counters, DRAFT_STREAM + self.index)
+        return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
 
 
 def draft_with(env: DrafterEnv, index: int) -> Drafter:
@@ -346,22 +337,3 @@ def load_draft(env: DrafterEnv, index: int) -> Model:
         max_width=MAX_LEVEL,
     )
     return Model.load(options, None if progress is None else lambda fraction: progress(path.name, fraction))
-
-
-def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
-    """The draft's distribution from logits float32 [n]: top-k, temperature, top-p and min-p of the request.
-
-    Penalties and grammars are left to the target: they only cost acceptance here, never correctness.
-    """
-    k = min(params.top_k or 256, logits.size)
-    ids = np.argpartition(-logits, k - 1)[:k] if k < logits.size else np.arange(logits.size)
-    ids = ids[np.argsort(-logits[ids], kind="stable")]
-    x = logits[ids].astype(np.float64)
-    probs = np.exp(x - x[0])
-    probs /= probs.sum()
-    keep = np.cumsum(probs) - probs < params.top_p
-    ids, x, probs = ids[keep], x[keep], probs[keep]
-    keep = probs >= params.min_p * probs[0]
-    ids, x = ids[keep], x[keep]
-    weights = np.exp((x - x[0]) / params.temperature)
-    return Distribution(ids.astype(np.int32), weights / weights.sum())

@@ -16,15 +16,43 @@ is how the library's attention mask becomes a tree mask. Several slots lie one a
 from __future__ import annotations
 
 import ctypes
+from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
 
 from lcspec.llama.lib import C
 
+ID_BYTES = 4
+
+
+@dataclass(slots=True)
+class SeqSets:
+    """The sequence ids of a tree's nodes. The ids below a node are neighbours in one list, so a node needs two numbers.
+
+    Attributes:
+        ids: the id of every leaf.
+        first: where each node's ids begin in it.
+        count: how many they are.
+    """
+
+    ids: list[int]
+    first: list[int]
+    count: list[int]
+
+    def __len__(self) -> int:
+        return len(self.first)
+
+    def __getitem__(self, node: int) -> list[int]:
+        """The ids of `node`."""
+        start = self.first[node]
+        return self.ids[start : start + self.count[node]]
+
 
 class Batch:
-    """Room for `n_max` tokens with up to `n_seq` sequence ids each; filled with `add`, read by `Context.decode`."""
+    """Room for `n_max` tokens with up to `n_seq` sequence ids each; filled with `add` and its kin, read by
+    `Context.decode`.
+    """
 
     def __init__(self, n_max: int, n_seq: int) -> None:
         self.n_max = n_max
@@ -34,23 +62,24 @@ class Batch:
         self._token = np.zeros(n_max, dtype=np.int32)
         self._pos = np.zeros(n_max, dtype=np.int32)
         self._n_seq_id = np.zeros(n_max, dtype=np.int32)
-        self._seq_id = np.zeros((n_max, n_seq), dtype=np.int32)
         self._logits = np.zeros(n_max, dtype=np.int8)
-        # llama_batch wants a pointer per token: row i of _seq_id
-        self._rows = (self._seq_id.ctypes.data + np.arange(n_max, dtype=np.uintp) * self._seq_id.strides[0]).astype(
-            np.uintp
-        )
+        # llama_batch wants a pointer per token: into the ids, which several tokens may share
+        self._ids = np.zeros(n_max * n_seq, dtype=np.int32)
+        self._n_ids = 0
+        self._ids_at = self._ids.ctypes.data
+        self._ids_of = np.full(n_max, self._ids_at, dtype=np.uintp)
         self.struct = C.llama_batch()
         self.struct.token = _pointer(self._token, ctypes.c_int32)
         self.struct.pos = _pointer(self._pos, ctypes.c_int32)
         self.struct.n_seq_id = _pointer(self._n_seq_id, ctypes.c_int32)
-        self.struct.seq_id = ctypes.cast(self._rows.ctypes.data, type(self.struct.seq_id))
+        self.struct.seq_id = ctypes.cast(self._ids_of.ctypes.data, type(self.struct.seq_id))
         self.struct.logits = _pointer(self._logits, ctypes.c_int8)
 
     def clear(self) -> None:
         """Start a new batch."""
         self.n = 0
         self.n_outputs = 0
+        self._n_ids = 0
 
     @property
     def room(self) -> int:
@@ -68,40 +97,89 @@ class Batch:
         Raises:
             IndexError: the batch is full (a bug of the caller, who plans the width).
         """
-        i = self.n
+        i, start, k = self.n, self._n_ids, len(seq_ids)
         if i >= self.n_max:
             raise IndexError(f"batch is full ({self.n_max} tokens)")
         self._token[i] = token
         self._pos[i] = pos
-        k = len(seq_ids)
         self._n_seq_id[i] = k
+        self._ids_of[i] = self._ids_at + start * ID_BYTES
         if k == 1:
-            self._seq_id[i, 0] = seq_ids[0]
+            self._ids[start] = seq_ids[0]
         else:
-            self._seq_id[i, :k] = seq_ids
+            self._ids[start : start + k] = seq_ids
         self._logits[i] = logits
+        self._n_ids = start + k
         self.n = i + 1
         if not logits:
             return -1
         self.n_outputs += 1
         return self.n_outputs - 1
 
-    def first_positions(self) -> dict[int, int]:
-        """For each token's first sequence id, the smallest position it has in this batch."""
-        ids, pos = self._seq_id[: self.n, 0], self._pos[: self.n]
-        return {int(seq): int(pos[ids == seq].min()) for seq in np.unique(ids)}
+    def add_nodes(
+        self,
+        tokens: Sequence[int],
+        positions: Sequence[int],
+        sets: SeqSets,
+        order: Sequence[int],
+        logits: Sequence[bool],
+    ) -> list[int]:
+        """Append the nodes of a tree as `add` would one by one; `order` says which node each token is.
+
+        Returns:
+            The output row of each token, -1 without logits.
+
+        Raises:
+            IndexError: as `add` does.
+        """
+        i = self._take(len(tokens))
+        end = self.n
+        self._token[i:end] = tokens
+        self._pos[i:end] = positions
+        self._n_seq_id[i:end] = [sets.count[node] for node in order]
+        first = np.array([sets.first[node] for node in order], dtype=np.uintp)
+        self._ids_of[i:end] = first * ID_BYTES + self._keep(sets.ids)
+        self._logits[i:end] = logits
+        rows, row = [], self.n_outputs
+        for wanted in logits:
+            rows.append(row if wanted else -1)
+            row += wanted
+        self.n_outputs = row
+        return rows
 
     def add_run(self, tokens: Sequence[int], pos: int, seq_id: int) -> None:
-        """Append consecutive tokens of one sequence, without logits: a prompt chunk."""
-        i, k = self.n, len(tokens)
+        """Append consecutive tokens of one sequence, without logits: a prompt chunk.
+
+        Raises:
+            IndexError: as `add` does.
+        """
+        i = self._take(len(tokens))
+        end = self.n
+        self._token[i:end] = tokens
+        self._pos[i:end] = np.arange(pos, pos + end - i, dtype=np.int32)
+        self._n_seq_id[i:end] = 1
+        self._ids_of[i:end] = self._keep((seq_id,))
+        self._logits[i:end] = 0
+
+    def first_positions(self) -> dict[int, int]:
+        """For each token's first sequence id, the smallest position it has in this batch."""
+        ids, pos = self._ids[(self._ids_of[: self.n] - self._ids_at) // ID_BYTES], self._pos[: self.n]
+        return {int(seq): int(pos[ids == seq].min()) for seq in np.unique(ids)}
+
+    def _take(self, k: int) -> int:
+        """Make room for `k` more tokens; returns where."""
+        i = self.n
         if i + k > self.n_max:
             raise IndexError(f"batch is full ({self.n_max} tokens)")
-        self._token[i : i + k] = tokens
-        self._pos[i : i + k] = np.arange(pos, pos + k, dtype=np.int32)
-        self._n_seq_id[i : i + k] = 1
-        self._seq_id[i : i + k, 0] = seq_id
-        self._logits[i : i + k] = 0
         self.n = i + k
+        return i
+
+    def _keep(self, seq_ids: Sequence[int]) -> int:
+        """Put ids where the library finds them; returns their address."""
+        start = self._n_ids
+        end = self._n_ids = start + len(seq_ids)
+        self._ids[start:end] = seq_ids
+        return self._ids_at + start * ID_BYTES
 
 
 def _pointer(array: np.ndarray, ctype: type) -> ctypes._Pointer:  # type: ignore[type-arg]

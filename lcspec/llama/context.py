@@ -106,8 +106,8 @@ class Context:
         """
         batch = batch or self.batch
         batch.struct.n_tokens = batch.n
-        if self._wants_hidden:
-            self._switch_hidden(batch.n == batch.n_outputs)
+        if self._wants_hidden or self._has_hidden:
+            self._switch_hidden(self._wants_hidden and batch.n == batch.n_outputs)
         start = time.perf_counter()
         code = C.llama_decode(self.handle, batch.struct)
         C.llama_synchronize(self.handle)
@@ -131,9 +131,9 @@ class Context:
             self._logits_at = address
         return self._logits[: self._n_outputs]
 
-    def want_hidden(self) -> None:
-        """Keep final hidden states from now on (see `hidden`). They cost one copy of a row per token."""
-        self._wants_hidden = True
+    def want_hidden(self, on: bool = True) -> None:
+        """Keep final hidden states from now on (see `hidden`), or no longer. They cost one copy of a row per token."""
+        self._wants_hidden = on or self.options.embeddings
 
     def hidden(self) -> NDArray[np.float32]:
         """Final normed hidden states of the last decode, float32 [n_outputs, n_embd]; a view, as `logits`.

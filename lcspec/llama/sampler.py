@@ -8,6 +8,7 @@ advances only through `accept`, i.e. along the emitted text.
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 from typing import cast
 
 import numpy as np
@@ -49,11 +50,21 @@ class Sampler:
         self._scratch = np.empty_like(self._template)
         self._grammar = _grammar(vocab, params.grammar) if params.grammar is not None else None
         self._chain = None if params.plain_greedy else _chain(vocab, params, seed)
+        # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
+        self._bias: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
+        if params.logit_bias and replace(params, logit_bias=()).plain_greedy:
+            tokens, values = zip(*params.logit_bias)
+            self._bias = np.array(tokens, dtype=np.int32), np.array(values, dtype=np.float32)
 
     def choose(self, logits: NDArray[np.float32], position: int) -> int:
         """The token at absolute `position` given `logits` float32 [n_vocab]: greedy, or coupled to the seed."""
         if self._chain is None:
             return int(logits.argmax())
+        if self._bias is not None:
+            biased = logits.copy()
+            biased[self._bias[0]] += self._bias[1]
+            best = int(biased.argmax())
+            return best if np.isfinite(biased[best]) else self.vocab.eos  # the bias may forbid everything
         choice = self._pick(self._apply(logits, constrain=False), position)
         if self._grammar is None or self._allowed(choice):
             return choice

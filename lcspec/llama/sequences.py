@@ -9,10 +9,15 @@ Invariant between steps: every leaf id in `_upto` holds exactly the cells of the
 
 from __future__ import annotations
 
+import collections
 from typing import Sequence
 
+from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
 from lcspec.tree import TokenTree
+
+# What the library takes for all sequence ids at once.
+EVERYBODY = -1
 
 
 class SequencePool:
@@ -20,6 +25,7 @@ class SequencePool:
 
     def __init__(self, n: int) -> None:
         self.n = n
+        self.caches = 0  # slots' caches that have an id
         self._free = list(range(n - 1, -1, -1))
 
     @property
@@ -47,10 +53,13 @@ class SlotCache:
         self.context = context
         self.pool = pool
         self.main = pool.take()
+        pool.caches += 1
+        self._bare = SeqSets([self.main], [0], [1])
         self.length = 0
         self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.exact)
         self._upto: dict[int, int] = {}
-        self._sets: list[list[int]] = []
+        self._sets: SeqSets | list[list[int]] = []  # ids of each placed node; `_grown` if the tree grows
+        self._grown: list[list[int]] = []
         self._reach: dict[int, int] = {}
         self._base = 0
 
@@ -66,42 +75,44 @@ class SlotCache:
 
     # One-shot trees (the target): every node is known before the decode.
 
-    def place(self, tree: TokenTree, order: Sequence[int], base: int) -> list[list[int]]:
+    def place(self, tree: TokenTree, order: Sequence[int], base: int) -> SeqSets:
         """Choose the sequence ids of every node, `base` being the position of node 0.
 
-        The leaf below the first path of `order` is the main id; every other leaf gets a leaf id.
+        The leaf below the first path of `order` (which lists parents before their children) is the main id; every
+        other leaf gets a leaf id.
 
         Returns:
-            For each node the ids of all leaves below it. All ids in use are those of node 0.
+            For each node the ids of all leaves below it, the main id first. All ids in use are those of node 0.
         """
-        if len(tree) == 1:  # plain decoding, the commonest step of all
-            self._open([[self.main]], base, {self.main: base + 1})
-            return self._sets
-        parents = tree.parents
-        sets: list[list[int]] = [[] for _ in range(len(tree))]
-        spare = iter(self._leaf_ids(sum(1 for _ in tree.leaves()) - 1))
-        first_leaf = order[0]
+        n, parents = len(tree), tree.parents
+        if n == 1:  # plain decoding, the commonest step of all
+            self._open(self._bare, base, {self.main: base + 1})
+            return self._bare
+        below = [0] * n  # leaves
+        for node in range(n - 1, 0, -1):
+            below[node] = below[node] or 1
+            below[parents[node]] += below[node]
+        # Each node's leaves lie side by side, those of the children that come first in `order` first.
+        first = [0] * n
+        free = [0] * n  # where the next child's leaves begin
         for node in order[1:]:
-            if parents[node] == first_leaf:
-                first_leaf = node
-        for leaf in tree.leaves():
-            seq = self.main if leaf == first_leaf else next(spare)
-            node = leaf
-            while node >= 0:
-                sets[node].append(seq)
-                node = parents[node]
-        # The library looks a token's mask up by its first id, so any order will do; main first reads best.
-        sets[0].sort(key=lambda seq: seq != self.main)
-        self._open(sets, base, {seq: base for seq in sets[0]})
-        for leaf in tree.leaves():
-            self._reach[sets[leaf][0]] = base + tree.depths[leaf] + 1
+            parent = parents[node]
+            first[node] = free[node] = free[parent]
+            free[parent] += below[node]
+        ids = [self.main, *self._leaf_ids(below[0] - 1)]
+        sets = SeqSets(ids, first, below)
+        inner = set(parents)
+        depths = tree.depths
+        reach = {ids[first[node]]: base + depths[node] + 1 for node in range(n) if node not in inner}
+        self._open(sets, base, reach)
         return sets
 
     # Trees that grow while they are decoded (a draft model): each node belongs to the branch that reached it.
 
     def grow(self, base: int) -> None:
         """Begin a growing tree whose node 0 sits at position `base` and belongs to the main id."""
-        self._open([[self.main]], base, {self.main: base + 1})
+        self._grown = [[self.main]]
+        self._open(self._grown, base, {self.main: base + 1})
 
     def extend(self, parent: int, depth: int, fork: bool, path: Sequence[int]) -> int:
         """Place one more decoded node below `parent` and return the id its token is decoded with.
@@ -112,21 +123,21 @@ class SlotCache:
             fork: False continues the parent's branch, True opens a new one.
             path: placed nodes from node 0 to `parent`.
         """
-        seq = self._sets[parent][0]
+        seq = self._grown[parent][0]
         if fork:
             source, seq = seq, self._leaf_ids(1, self._reach)[0]
             # a fork starts at `length`: the tokens between there and node 0 are decoded in this very step
             self.context.seq_copy(source, seq, self.length, self._base + depth)
             for node in path:
-                self._sets[node].append(seq)
-        self._sets.append([seq])
+                self._grown[node].append(seq)
+        self._grown.append([seq])
         self._reach[seq] = self._base + depth + 1
         return seq
 
     def retract(self, n: int) -> None:
         """Take back the `n` nodes placed last, all of them on the branch of the main id."""
         if n:
-            del self._sets[-n:]
+            del self._grown[-n:]
             end = self._reach[self.main] = self._reach[self.main] - n
             self.context.seq_remove(self.main, end)
 
@@ -144,6 +155,13 @@ class SlotCache:
         placed = [node for node in path if node < len(self._sets)]
         placed = placed[: len(placed) if keep is None else keep]
         ctx, base = self.context, self._base
+        if not placed and len(self._reach) > 1 and self.pool.caches == 1:
+            # Everything behind node 0 goes, and nobody else has cells there: one call for all ids.
+            ctx.seq_remove(EVERYBODY, base + 1)
+            self._upto.update(dict.fromkeys(self._reach.keys() - {self.main}, base + 1))
+            self.length = base + 1
+            self._sets, self._reach = [], {}
+            return
         winner = self._sets[placed[-1]] if placed else self._sets[0]
         end = base + 1 + len(placed)
         source = self.main if self.main in winner else winner[0]
@@ -156,11 +174,12 @@ class SlotCache:
             # A recurrent state that cannot go back this far: the text is evaluated again from its beginning.
             ctx.seq_remove(self.main, 0)
             end = 0
-        for seq in self._reach:
+        shared_by = collections.Counter(seq for node in placed for seq in self._sets[node])
+        for seq, reach in self._reach.items():
             if seq == self.main:
                 continue
-            shared = base + 1 + sum(1 for node in placed if seq in self._sets[node])
-            if self._reach[seq] > shared:
+            shared = base + 1 + shared_by[seq]
+            if reach > shared:
                 ctx.seq_remove(seq, shared)
             self._upto[seq] = shared
         self.length = end
@@ -210,9 +229,10 @@ class SlotCache:
         self.drop_leaves()
         self.context.seq_remove(self.main, 0)
         self.pool.give(self.main)
+        self.pool.caches -= 1
         self.length = 0
 
-    def _open(self, sets: list[list[int]], base: int, reach: dict[int, int]) -> None:
+    def _open(self, sets: SeqSets | list[list[int]], base: int, reach: dict[int, int]) -> None:
         self._sets, self._base, self._reach = sets, base, reach
 
     def _leaf_ids(self, n: int, busy: dict[int, int] | None = None) -> list[int]:

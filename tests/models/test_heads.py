@@ -18,6 +18,7 @@ from lcspec.cli import cli
 from lcspec.config import DraftFiles
 from lcspec.drafters import DrafterEnv, create
 from lcspec.errors import LcspecError, ModelFileError, UsageError, VocabularyMismatch
+from lcspec.events import StepStats
 from lcspec.gguf_header import read_gguf
 from lcspec.heads.collect import Job, Writer
 from lcspec.heads.command import run as draft_heads
@@ -147,6 +148,27 @@ def test_the_first_step_has_no_state_and_the_others_have(session: Session) -> No
     steps = answer(session.engine, request(prompt, "blockwise:nodes=2", 24)).steps
     assert steps[0].tree.n_drafted == 0
     assert all(step.tree.n_drafted == 2 for step in steps[1:-2])
+
+
+def test_a_window_beside_the_heads_takes_no_state_from_them(session: Session) -> None:
+    """Probes whose logits nobody reads would leave the step without hidden states."""
+    prompt = prompts(session, 1, 0)[0]
+    found = answer(session.engine, request(prompt, "blockwise:nodes=2,lookahead:w=4:n=4", 24))
+    assert found.finished.stats.probes > 0
+    assert all(step.tree.n_drafted >= 2 for step in found.steps[1:-2])
+
+
+def test_hidden_states_are_kept_only_while_somebody_needs_them(session: Session) -> None:
+    prompt = prompts(session, 1, 0)[0]
+    for strategy, rows in (("off", 0), ("blockwise:nodes=2", 3), ("off", 0)):
+        events = session.engine.run(request(prompt, strategy, 24))
+        for event in events:
+            if isinstance(event, StepStats) and event.tree.n_drafted + 1 >= rows:
+                assert len(session.engine.context.hidden()) == rows
+                break
+        else:
+            raise AssertionError("no step to look at")
+        events.close()  # type: ignore[attr-defined]
 
 
 def test_trees_keep_to_budgets(session: Session) -> None:

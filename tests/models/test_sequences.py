@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.llama import CacheShelf, Context, Model, SequencePool, SlotCache
+from lcspec.llama.batch import Batch
 from lcspec.tree import TokenTree
 from tests import tiny_gguf as tiny
 
@@ -48,7 +49,7 @@ class Cells:
     def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
         for cell in self.cells:
             if start <= cell.pos and (stop < 0 or cell.pos < stop):
-                cell.ids.discard(seq)
+                cell.ids = cell.ids - {seq} if seq >= 0 else set()  # the library: below 0 is everybody
         self.cells = [cell for cell in self.cells if cell.ids]
         return True
 
@@ -105,6 +106,35 @@ def test_sharing_an_id_and_not_being_later_is_the_ancestor_relation(nodes: list[
     # a chain needs no further id, and node 0 shows all that are in use
     assert pool.free == 32 - len(tree.leaves())
     assert {seq for ids in sets for seq in ids} == set(sets[0])
+
+
+def in_the_library_s_form(batch: Batch) -> list[tuple[int, int, list[int], int]]:
+    """Token, position, sequence ids and output flag of each token, read the way the library does."""
+    c = batch.struct
+    return [(c.token[i], c.pos[i], [c.seq_id[i][k] for k in range(c.n_seq_id[i])], c.logits[i]) for i in range(batch.n)]
+
+
+@fixed
+@given(NODES, st.sets(st.integers(0, 14)))
+def test_a_tree_put_into_a_batch_at_once_is_the_same_as_node_by_node(
+    nodes: list[tuple[int, int, float]], mute: set[int]
+) -> None:
+    tree = build(7, nodes)
+    order = tree.batch_order()
+    sets = cache_on(Cells(), SequencePool(32)).place(tree, order, 5)
+    one, both = Batch(20, 32), Batch(20, 32)
+    for batch in (one, both):  # what lies before the tree must not move it
+        batch.add_run([1, 2], 3, 30)
+        batch.add(3, 4, [30, 31], logits=True)
+    rows = [one.add(tree.tokens[v], 5 + tree.depths[v], sets[v], logits=v not in mute) for v in order]
+    wanted = [v not in mute for v in order]
+    positions = [5 + tree.depths[v] for v in order]
+    assert both.add_nodes([tree.tokens[v] for v in order], positions, sets, order, wanted) == rows
+    assert in_the_library_s_form(one) == in_the_library_s_form(both)
+    assert (one.n_outputs, one.room) == (both.n_outputs, both.room)
+    assert one.first_positions() == both.first_positions()
+    with pytest.raises(IndexError):
+        both.add_nodes([0] * 21, [0] * 21, sets, [0] * 21, [True] * 21)
 
 
 @dataclass(eq=False)
@@ -298,6 +328,33 @@ def test_the_model_of_the_cells_finds_a_forgotten_copy(monkeypatch: pytest.Monke
     monkeypatch.setattr(Cells, "seq_copy", lambda *args: None)
     cache.commit([2])
     assert [cell.token for cell in cells.of(cache.main)] != [7, 2]
+
+
+@pytest.mark.parametrize("company", [False, True])
+def test_a_step_that_accepts_nothing_cuts_all_branches_of_a_lone_cache_in_one_call(
+    company: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells, pool = Cells(), SequencePool(16)
+    cache, other = cache_on(cells, pool), cache_on(cells, pool)
+    cells.decode([(50 + i, i, (other.main,)) for i in range(6)])
+    other.length = 6
+    if not company:
+        other.release()
+    tree = build(7, [(0, token, 0.5) for token in range(5)] + [(2, 1, 0.5)])
+    cuts: list[int] = []
+    cut = Cells.seq_remove
+    monkeypatch.setattr(Cells, "seq_remove", lambda self, seq, *a: cuts.append(seq) or cut(self, seq, *a))
+    for _ in range(3):
+        before = len(cuts)
+        sets = cache.place(tree, tree.batch_order(), cache.length)
+        cells.decode([(tree.tokens[v], cache.length + tree.depths[v], sets[v]) for v in range(len(tree))])
+        cache.commit([])
+        assert len(cuts) - before == (5 if company else 1)
+    assert [cell.token for cell in cells.of(cache.main)] == [7, 7, 7]
+    assert all(len(cells.of(seq)) == 3 for seq in sets[0])
+    assert len(cells.cells) == 3 + 6 * company
+    if company:
+        assert [cell.token for cell in cells.of(other.main)] == [50 + i for i in range(6)]
 
 
 def test_the_shelf_reuses_the_longest_beginning() -> None:

@@ -1,0 +1,61 @@
+"""What a row of a drafter's logits speaks for most (numpy only)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.drafters.base import SlotView
+from lcspec.sampling import SamplingParams, coupled_top, gumbel_noise
+from lcspec.tree import Distribution
+
+
+def favourites(
+    slot: SlotView, logits: NDArray[np.float32], position: int, n: int, tokens: NDArray[np.int32] | None = None
+) -> list[tuple[int, float]]:
+    """The `n` best tokens for `position`, best first, each with the probability that the target agrees.
+
+    At temperature > 0 the ranking uses the very noise the target will use.
+
+    Args:
+        slot: whose sampling parameters and seed they are.
+        logits: float32 [k], k >= 1.
+        position: absolute position of the token to choose.
+        n: how many, at least 1; there may be fewer.
+        tokens: the token of each logit, int32 [k]; None: they are numbered by it.
+    """
+    if slot.params.greedy:
+        top = np.argpartition(-logits, n)[:n] if n < logits.size else np.arange(logits.size)
+        top = top[np.argsort(-logits[top], kind="stable")]
+        weights = np.exp(logits - logits[top[0]])
+        share = weights[top].astype(np.float64) / float(weights.sum())
+        ids = top if tokens is None else tokens[top]
+    else:
+        dist = draft_distribution(logits, slot.params)
+        if tokens is not None:  # the noise is that of the token, not of its place
+            dist = dist._replace(ids=tokens[dist.ids])
+        order = coupled_top(dist, slot.seed, position, n)
+        score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
+        weights = np.exp(score - score.max())
+        share = (weights / weights.sum())[order]
+        ids = dist.ids[order]
+    return list(zip(ids.tolist(), share.tolist()))
+
+
+def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
+    """The draft's distribution from logits float32 [n]: top-k, temperature, top-p and min-p of the request.
+
+    Penalties and grammars are left to the target: they only cost acceptance here, never correctness.
+    """
+    k = min(params.top_k or 256, logits.size)
+    ids = np.argpartition(-logits, k - 1)[:k] if k < logits.size else np.arange(logits.size)
+    ids = ids[np.argsort(-logits[ids], kind="stable")]
+    x = logits[ids].astype(np.float64)
+    probs = np.exp(x - x[0])
+    probs /= probs.sum()
+    keep = np.cumsum(probs) - probs < params.top_p
+    ids, x, probs = ids[keep], x[keep], probs[keep]
+    keep = probs >= params.min_p * probs[0]
+    ids, x = ids[keep], x[keep]
+    weights = np.exp((x - x[0]) / params.temperature)
+    return Distribution(ids.astype(np.int32), weights / weights.sum())
