@@ -298,7 +298,7 @@ class Engine:
             LcspecError: it cannot start.
         """
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
-        sampler = Sampler(self.model.vocab, request.sampling, seed)
+        sampler = Sampler(self.model.vocab, request.sampling, seed, self.context.n_ctx)
         cache = self.shelf.take(request.prompt, exact=request.speculation.exact)
         slot = Slot(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
         for token in request.prompt:

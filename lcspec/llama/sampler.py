@@ -21,6 +21,8 @@ from lcspec.tree import Distribution
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 PARSER = "error parsing grammar: "
+# The library allocates as many entries as a penalty is told to look back.
+LONGEST_WINDOW = 1 << 20
 DRY_BREAKERS = (b"\n", b":", b'"', b"*")
 
 
@@ -32,8 +34,8 @@ class Sampler:
     allows it, otherwise the choice is made again from the candidates that it allows.
     """
 
-    def __init__(self, vocab: Vocab, params: SamplingParams, seed: int) -> None:
-        """Build the chain.
+    def __init__(self, vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int = LONGEST_WINDOW) -> None:
+        """Build the chain; penalties look back over `n_ctx` tokens at most.
 
         Raises:
             GrammarError: the grammar does not compile.
@@ -48,7 +50,7 @@ class Sampler:
         self._template["id"] = np.arange(vocab.n_tokens, dtype=np.int32)
         self._scratch = np.empty_like(self._template)
         self._grammar = _grammar(vocab, params.grammar) if params.grammar is not None else None
-        self._chain = None if params.plain_greedy else _chain(vocab, params, seed)
+        self._chain = None if params.plain_greedy else _chain(vocab, params, seed, n_ctx)
 
     def choose(self, logits: NDArray[np.float32], position: int) -> int:
         """The token at absolute `position` given `logits` float32 [n_vocab]: greedy, or coupled to the seed."""
@@ -164,16 +166,13 @@ def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
     return cast(ctypes.c_void_p, handle)
 
 
-# The library allocates as many entries as a penalty is told to look back.
-LONGEST_WINDOW = 1 << 20
+def _window(n: int, n_ctx: int) -> int:
+    """Tokens a penalty looks back; -1 is the whole context, which the library's samplers would take for nothing."""
+    longest = min(n_ctx, LONGEST_WINDOW)
+    return longest if n < 0 else min(n, longest)
 
 
-def _window(n: int) -> int:
-    """Tokens a penalty looks back; -1 is everything, which the library itself would take for nothing."""
-    return LONGEST_WINDOW if n < 0 else min(n, LONGEST_WINDOW)
-
-
-def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
+def _chain(vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int) -> ctypes.c_void_p:
     chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
 
     def add(sampler: ctypes.c_void_p) -> None:
@@ -188,7 +187,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
         add(
             C.llama_sampler_init_penalties(
                 vocab.n_tokens,
-                _window(params.repeat_last_n),
+                _window(params.repeat_last_n, n_ctx),
                 params.repeat_penalty,
                 params.frequency_penalty,
                 params.presence_penalty,
@@ -202,7 +201,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
                 params.dry_multiplier,
                 params.dry_base,
                 params.dry_allowed_length,
-                min(params.dry_penalty_last_n, LONGEST_WINDOW),
+                _window(params.dry_penalty_last_n, n_ctx),
                 breakers,
                 len(DRY_BREAKERS),
             )

@@ -51,9 +51,7 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     return [
         Request(
             prompt=ids,
-            sampling=sampling_params(
-                wanted.sampling, wanted.grammar, wanted.bias, service.vocab.n_tokens, service.n_ctx, i
-            ),
+            sampling=sampling_params(wanted.sampling, wanted.grammar, wanted.bias, service.vocab.n_tokens, i),
             speculation=speculation,
             max_tokens=wanted.max_tokens,
             stop=wanted.stop,
