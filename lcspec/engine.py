@@ -313,7 +313,7 @@ class Engine:
         if request.max_tokens == 0:
             slot.reason = "length"
         else:
-            self.scheduler.follow(slot)
+            self.scheduler.enter(slot)
 
     def _swap_drafters(self, slot: Slot, request: Request) -> None:
         for drafter in slot.drafters:
@@ -369,7 +369,7 @@ class Engine:
         for w in decoding:
             assert w.proposal is not None
             self.scheduler.planner_of(w.slot).observe(w.proposal, w.slot.emitted)
-        self.scheduler.took(work, self.context.batch.n, target)
+        self.scheduler.pace.observe(self.context.batch.n, target)
         self.ledger.stepped(width, target, len(decoding) == len(work))
         if len(decoding) == len(work) and self.auto is not None:
             context = sum(len(w.slot.tokens) for w in work) // len(work)

@@ -218,7 +218,7 @@ def test_a_short_prompt_beside_a_long_one_starts_within_a_few_steps(four: Sessio
         for event in engine.step():
             if isinstance(event, Tokens):
                 seen.setdefault(event.request, step)
-    assert seen[second] <= 2 * len(short) // 64 + 1  # at least half of every chunk is its own
+    assert seen[second] <= len(short) // 64 + 1  # the shorter prompt goes first
     assert seen[first] > seen[second]
 
 
