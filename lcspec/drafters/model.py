@@ -29,6 +29,9 @@ from lcspec.verify import DRAFT_STREAM, Verdict
 P_MIN = 0.3
 # Widest draft decode: nodes expanded at one level.
 MAX_LEVEL = 16
+# Tokens of a prompt that the draft model reads in one step: all streams wait for it. Never a matter of time, because
+# with some verifiers the text depends on where drafts begin.
+SLICE = 128
 
 
 # Given a slot and what has been drafted for it so far, what may follow (see ModelDrafter.begin).
@@ -95,7 +98,7 @@ class ModelDrafter:
         self._slots[slot.id] = _State(self.shelf.take(slot.tokens), p_min, guess)
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
-        """Grow a tree below the pending token, a level per draft decode."""
+        """Grow a tree below the pending token, a level per draft decode; nothing while a long text is being read."""
         state = self._slots[slot.id]
         tree = TokenTree.root(slot.tokens[-1])
         depth, branch = budget.depth, budget.branch
@@ -105,7 +108,8 @@ class ModelDrafter:
         depth = min(depth, self.context.n_ctx - base - 1)
         if depth <= 0 or budget.nodes <= 0:
             return tree
-        self._catch_up(state, slot, base)
+        if not self._catch_up(state, slot, base):
+            return tree
         state.tree, state.placed = tree, {0: 0}
         if state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
             self._grow_guessing(state, state.guess, slot, tree, base, replace(budget, depth=depth))
@@ -249,24 +253,23 @@ class ModelDrafter:
             out.append(node)
         return out
 
-    def _catch_up(self, state: _State, slot: SlotView, base: int) -> None:
-        """Decode the tokens the draft has not seen; the last row is node 0's."""
+    def _catch_up(self, state: _State, slot: SlotView, base: int) -> bool:
+        """Decode tokens the draft has not seen, a slice of them; the last row is node 0's, if that has been reached."""
         batch, cache = self.context.batch, state.cache
         if base - cache.length > self.context.options.max_width:
             self.shelf.top_up(cache, slot.tokens)
-        while True:
-            start = cache.length
-            stop = min(base + 1, start + self.context.options.batch)
-            batch.clear()
-            last = stop == base + 1
-            batch.add_run(slot.tokens[start : stop - last], start, cache.main)
-            if last:
-                batch.add(slot.tokens[base], base, (cache.main,), logits=True)
-                cache.grow(base)
-            self.context.decode()
-            if last:
-                return
+        start = cache.length
+        stop = min(base + 1, start + min(SLICE, self.context.options.batch))
+        last = stop == base + 1
+        batch.clear()
+        batch.add_run(slot.tokens[start : stop - last], start, cache.main)
+        if last:
+            batch.add(slot.tokens[base], base, (cache.main,), logits=True)
+            cache.grow(base)
+        self.context.decode()
+        if not last:
             cache.length = stop
+        return last
 
     def _decode_level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> None:
         """Decode the nodes of one level side by side; the first child of a node continues its branch, others fork."""
@@ -300,7 +303,8 @@ class ModelDrafter:
             noise = uniform_noise(slot.seed, position, counters, DRAFT_STREAM + self.index)
             return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
         order = coupled_top(dist, slot.seed, position, n)
-        score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
+        with np.errstate(divide="ignore"):
+            score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
         weights = np.exp(score - score.max())
         weights /= weights.sum()
         return [(int(dist.ids[i]), float(weights[i]), None) for i in order]
@@ -360,6 +364,7 @@ def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> D
     probs = np.exp(x - x[0])
     probs /= probs.sum()
     keep = np.cumsum(probs) - probs < params.top_p
+    keep[0] = True  # with a top_p of 0 as well
     ids, x, probs = ids[keep], x[keep], probs[keep]
     keep = probs >= params.min_p * probs[0]
     ids, x = ids[keep], x[keep]

@@ -200,7 +200,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int) -> ctype
                 vocab.handle,
                 params.dry_multiplier,
                 params.dry_base,
-                params.dry_allowed_length,
+                min(params.dry_allowed_length, LONGEST_WINDOW),
                 _window(params.dry_penalty_last_n, n_ctx),
                 breakers,
                 len(DRY_BREAKERS),
@@ -208,7 +208,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int) -> ctype
         )
     if not params.greedy:
         if params.top_k > 0:
-            add(C.llama_sampler_init_top_k(params.top_k))
+            add(C.llama_sampler_init_top_k(min(params.top_k, vocab.n_tokens)))
         if params.typical_p < 1.0:
             add(C.llama_sampler_init_typical(params.typical_p, 1))
         if params.top_p < 1.0:

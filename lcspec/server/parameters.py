@@ -13,8 +13,6 @@ from lcspec.server.schemas import Echoed, Sampling, Speculation, Strict
 from lcspec.server.settings import ServerSettings
 from lcspec.session import parse_speculation
 
-# Below this a temperature scales logits out of the range of a float; llama.cpp calls it greedy as well.
-COLDEST = 1e-3
 SAMPLED = tuple(name for name in Sampling.model_fields if name != "seed")
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
 
@@ -65,8 +63,6 @@ def sampling_params(
         SamplingError: a value is out of its range.
     """
     given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
-    if 0 < given.get("temperature", 1.0) < COLDEST:
-        given["temperature"] = 0.0
     seed = None if body.seed is None else (body.seed + index) % 2**64
     return SamplingParams(**given, logit_bias=_bias(bias or {}, n_vocab), grammar=grammar, seed=seed)
 

@@ -175,6 +175,16 @@ def after(
     return dist
 
 
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 1e-5])
+def test_a_temperature_next_to_nothing_takes_the_most_probable(vocab: Vocab, temperature: float) -> None:
+    sampler, logits = (
+        Sampler(vocab, SamplingParams(**{**OFF, "temperature": temperature}), 1),
+        logits_of(4, vocab.n_tokens),
+    )
+    assert sampler.choose(logits, 3) == logits.argmax()
+    sampler.close()
+
+
 def test_choices_are_samples_of_the_distribution(vocab: Vocab) -> None:
     params = SamplingParams(temperature=1.0, top_k=5, top_p=1.0, min_p=0.0)
     sampler, logits = Sampler(vocab, params, 11), logits_of(3, vocab.n_tokens)
