@@ -339,6 +339,10 @@ class AutoPlanner:
         start = time.perf_counter()
         both = ask(slot, drafter, Budget(nodes, limits.depth, branch, slot.bit_of(drafter), keep_going), both)
         spent = time.perf_counter() - start
+        if not levels and len(both) == len(tree):
+            # It reads the text as yet, which says nothing of what its drafts cost and gain.
+            self.probe_credit -= 0.0 if worth else spent
+            return tree
         levels += not stopped
         record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))
         ranked = sorted(self.acceptance.path_probs(both, offsets)[1:], reverse=True)

@@ -302,7 +302,7 @@ class Engine:
             LcspecError: it cannot start.
         """
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
-        sampler = Sampler(self.model.vocab, request.sampling, seed)
+        sampler = Sampler(self.model.vocab, request.sampling, seed, self.context.n_ctx)
         cache = self.shelf.take(request.prompt, exact=request.speculation.exact)
         slot = Slot(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
         for token in request.prompt:
@@ -317,7 +317,7 @@ class Engine:
         if request.max_tokens == 0:
             slot.reason = "length"
         else:
-            self.scheduler.follow(slot)
+            self.scheduler.enter(slot)
 
     def _swap_drafters(self, slot: Slot, request: Request) -> None:
         for drafter in slot.drafters:
@@ -378,7 +378,7 @@ class Engine:
         for w in decoding:
             assert w.proposal is not None
             self.scheduler.planner_of(w.slot).observe(w.proposal, w.slot.emitted)
-        self.scheduler.took(work, self.context.batch.n, target)
+        self.scheduler.pace.observe(self.context.batch.n, target)
         self.ledger.stepped(width, target, len(decoding) == len(work))
         if len(decoding) == len(work) and self.auto is not None:
             context = sum(len(w.slot.tokens) for w in work) // len(work)

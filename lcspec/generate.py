@@ -16,6 +16,7 @@ from lcspec.config import ModelOptions
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.explain import Explainer
+from lcspec.grammars import check_grammar
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
 
@@ -271,7 +272,7 @@ def read_grammar(grammar_file: Path | None, schema: str | None) -> str | None:
     if grammar_file is not None and schema is not None:
         raise UsageError("give --grammar-file or --json-schema, not both")
     if grammar_file is not None:
-        return read_text(grammar_file, "the grammar")
+        return check_grammar(read_text(grammar_file, "the grammar"))
     if schema is None:
         return None
     from lcspec.llama.grammar import schema_to_gbnf

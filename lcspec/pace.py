@@ -1,69 +1,78 @@
-"""How much of a prompt fits beside running decodes, so that nobody's stream stalls.
+"""How much of a prompt fits beside running decodes, so that its answer begins soon and nobody's stream stands still.
 
-A step with a prompt chunk may take a small multiple of the step the streams are used to, or as long as a reader does
-not notice, whichever is longer. How many tokens that is follows from what steps take on this machine: the cost
-curve where it has been measured, and seconds a token of wider steps as they happen.
+A prompt is soonest read in one step, and all streams stand still meanwhile. Pieces cost it time: narrow steps are dear
+for each of their tokens, and every step takes the streams' next tokens along. So a piece is as narrow as it can be
+while the prompt is read hardly later than in one step; narrower than that where the streams would stop for too long,
+but never so narrow that it is dear; and as wide as a reader does not notice in any case. How many tokens that is
+follows from what steps take on this machine: the cost curve where it has been measured, and wider steps as they happen.
 """
 
 from __future__ import annotations
 
 import math
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lcspec.cost import CostCurve
 
-# A step with a prompt chunk may take this many times a step without.
-STALL = 4.0
+# Reading a prompt in pieces may take this many times as long as reading it in the best steps there are ...
+HARDLY = 1.05
+# ... and so many times where the streams would stop for longer than PAUSE, seconds: a reader's thoughts stay with the
+# text for about that long (Nielsen 1993).
+DEAR = 1.15
+PAUSE = 1.0
 # Gaps in a stream shorter than this are not noticed (Miller 1968: a tenth of a second appears instantaneous), seconds.
 UNNOTICED = 0.1
-# Prompt tokens beside decodes as long as nothing has been timed.
+# Prompt tokens of a step as long as nothing has been timed.
 FIRST_CHUNK = 32
 # How fast the running figures follow.
 RATE = 0.3
 
 
 class Pace:
-    """Running figures of how long steps take: by width (in powers of two), and of decoding alone."""
+    """Running figures of how long steps take, by width."""
 
     def __init__(self) -> None:
-        self._per_token: dict[int, float] = {}  # width.bit_length() -> seconds a token
-        self._decode: dict[int, float] = {}  # decoding slots -> seconds a step
+        self._points: dict[int, tuple[float, float]] = {}  # width.bit_length() -> mean width, mean seconds
 
     def observe(self, width: int, seconds: float) -> None:
         """A step of `width` tokens took `seconds`."""
-        if width > 0:
-            _follow(self._per_token, width.bit_length(), seconds / width)
+        bits = width.bit_length()
+        w, s = self._points.get(bits, (width, seconds))
+        self._points[bits] = w + RATE * (width - w), s + RATE * (seconds - s)
 
-    def decoded(self, slots: int, seconds: float) -> None:
-        """A step in which `slots` decode and nobody reads a prompt took `seconds`."""
-        _follow(self._decode, slots, seconds)
-
-    def limit(self, slots: int, context: int, curve: CostCurve | None) -> float | None:
-        """Seconds that a step beside `slots` decoding slots may take; None when nothing is known yet."""
-        usual = self._decode.get(slots)
-        if curve is not None and math.isfinite(plain := curve.seconds(slots, context)):
-            usual = plain
-        elif usual is None and self._decode:
-            usual = self._decode[min(self._decode, key=lambda n: abs(n - slots))]
-        return None if usual is None else max(STALL * usual, UNNOTICED)
-
-    def room(self, slots: int, base: int, context: int, curve: CostCurve | None = None) -> int:
-        """Prompt tokens that fit into a step whose `slots` decoding slots take `base` tokens; may be 0 or less."""
-        limit = self.limit(slots, context, curve)
-        per_token = dict(self._per_token)
-        if curve is not None:
-            for width in curve.widths:
-                per_token.setdefault(width.bit_length(), curve.seconds(width, context) / width)
-        if limit is None or not per_token:
+    def room(self, base: int, context: int, curve: CostCurve | None = None) -> int:
+        """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1."""
+        timed, seconds = self._seconds(context, curve)
+        if len(seconds) <= base:
             return FIRST_CHUNK
-        # The widest step that ends in time. Seconds a token fall with the width, so the figure of a narrower width
-        # errs on the safe side; where it was too careful, the wider step it allows is timed, and the next is wider.
-        for bits in sorted(per_token, reverse=True):
-            width = int(limit / per_token[bits])
-            if width >= 1 << (bits - 1):
-                return min(width, (2 << bits) - 1) - base
-        return 0
+        widths = np.arange(1, len(seconds) + 1)
+        each = seconds[base:] / (widths[base:] - base)  # of the tokens beyond `base`
 
+        def lasting(limit: float) -> int:
+            return int(widths[seconds <= limit].max(initial=0)) - base
 
-def _follow(figures: dict[int, float], key: int, value: float) -> None:
-    old = figures.get(key)
-    figures[key] = value if old is None else old + RATE * (value - old)
+        def costing(factor: float) -> int:
+            n = int(np.argmax(each <= factor * each.min())) + 1
+            return n if base + n >= timed else FIRST_CHUNK
+
+        return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), lasting(PAUSE)))
+
+    def _seconds(self, context: int, curve: CostCurve | None) -> tuple[float, NDArray[np.float64]]:
+        """What steps of 1, 2, 3 ... tokens take, up to twice the widest timed, and the narrowest one timed.
+
+        Straight lines between the widths that have been timed, and from zero; nothing if none has.
+        """
+        points = dict(self._points.values())
+        if curve is not None:
+            points = {w: s for w, s in points.items() if w > curve.max_width}
+            points |= {w: s for w in curve.widths if math.isfinite(s := curve.seconds(w, context))}
+        if not points:
+            return math.inf, np.zeros(0)
+        known = np.array([0, *sorted(points)])
+        taken = np.array([0.0, *(points[w] for w in sorted(points))])
+        slope = max(0.0, (taken[-1] - taken[-2]) / (known[-1] - known[-2]))
+        widths = np.arange(1, int(2 * known[-1]) + 1)
+        between: NDArray[np.float64] = np.interp(widths, known, taken)
+        return float(known[1]), between + slope * np.maximum(0.0, widths - known[-1])

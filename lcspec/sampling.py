@@ -22,6 +22,8 @@ from lcspec.errors import SamplingError
 from lcspec.tree import Distribution
 
 SEED_LIMIT = 2**64
+# A temperature below this is taken for 0: it scales logits out of the range of a float.
+COLDEST = 1e-3
 # Furthest that a logit bias reaches, as in OpenAI's API.
 BIAS_LIMIT = 100.0
 
@@ -190,7 +192,7 @@ class SamplingParams:
     @property
     def greedy(self) -> bool:
         """Whether the most probable token is always taken."""
-        return self.temperature == 0.0
+        return self.temperature < COLDEST
 
     @property
     def plain_greedy(self) -> bool:

@@ -1,7 +1,7 @@
 """What goes into a step's batch: who decodes, who gets how many prompt tokens, and what every slot drafts.
 
 Iteration-level scheduling (Yu et al. 2022, Orca) with prompts in chunks beside running decodes (Agrawal et al. 2023,
-arXiv:2308.16369). The chunk is bounded by time, not by a number of tokens: see `Pace`.
+arXiv:2308.16369). How long a chunk is follows from what steps take: see `Pace`.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Scheduler:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self.pace = Pace()
+        self._read = 0  # prompt tokens evaluated so far
 
     def plan(self) -> tuple[list[Staged], Plan]:
         """Decide what every running slot puts into the batch: a prompt chunk, or its pending token and a tree."""
@@ -74,6 +75,15 @@ class Scheduler:
             decoding = any(w.decodes for w in work)
             plan.width = exact.pad(max(plan.width, base + drafted + probes)) if decoding else PROMPT_BLOCK
         return work, plan
+
+    def enter(self, slot: Slot) -> None:
+        """A slot begins: give its prompt a place among those that are read.
+
+        The shorter of two prompts that come together is read first, which gives the least waiting altogether. Nobody is
+        passed for long: a prompt that comes later needs to be shorter by what has been read meanwhile.
+        """
+        slot.turn = self._read + slot.behind
+        self.follow(slot)
 
     def follow(self, slot: Slot) -> None:
         """Let a slot wait while one before it evaluates the beginning of its prompt: then it is evaluated once.
@@ -106,54 +116,62 @@ class Scheduler:
         auto = self.engine.auto
         return auto if auto is not None and slot.request.speculation.auto else self.engine.fixed
 
-    def took(self, work: Sequence[Staged], width: int, seconds: float) -> None:
-        """A step with `work` took the target `seconds` for `width` tokens."""
-        self.pace.observe(width, seconds)
-        if all(w.decodes for w in work):
-            self.pace.decoded(len(work), seconds)
-
     def _bare(self) -> list[Staged]:
         """Everybody's part without drafts: pending tokens first, then what prompts may take beside them."""
         engine = self.engine
         ready: list[Slot] = []
         reading: list[Slot] = []
-        wanted: dict[int, int] = {}  # slot -> tokens another slot waits for
         for slot in engine.running:
-            if slot.follows is not None:
-                other, shared = slot.follows
-                wanted[other.id] = min(wanted.get(other.id, shared), shared)
-            else:
+            if slot.follows is None:
                 # A recurrent state that could not be taken back is evaluated again like a prompt.
                 long = slot.prefilling or slot.behind > engine.options.max_width
                 (reading if long else ready).append(slot)
         work = [_whole(slot) for slot in ready]
-        wishes = []
-        for slot in reading:
-            # Others wait for a beginning of this prompt: a step ends there, unless little is left.
-            stop = wanted.get(slot.id, len(slot.tokens))
-            early = slot.cache.length < stop < len(slot.tokens) - SHORT
-            wishes.append((stop if early else len(slot.tokens)) - slot.cache.length)
-        for slot, n in zip(reading, shares(wishes, self._chunk(ready, reading))):
+        wishes = self._wishes(reading)
+        left = self._chunk(ready, wishes)
+        for slot, wish in wishes:
+            n = min(wish, left)
+            left -= n
+            self._read += n
             if n == slot.behind:
                 work.append(_whole(slot))
             elif n > 0:
                 work.append(Staged(slot, slot.cache.length + n))
         return work
 
-    def _chunk(self, ready: Sequence[Slot], reading: Sequence[Slot]) -> int:
+    def _wishes(self, reading: Sequence[Slot]) -> list[tuple[Slot, int]]:
+        """The prompts to be read, in their order, and how far each of them goes at most in one step."""
+        turns = {slot.id: slot.turn for slot in reading}
+        stops = {slot.id: len(slot.tokens) for slot in reading}
+        for slot in self.engine.running:
+            if slot.follows is not None:
+                # It waits for a beginning of another's prompt: that is read in its turn, and a step ends there.
+                other, shared = slot.follows
+                if other.id in turns:
+                    turns[other.id] = min(turns[other.id], slot.turn)
+                    stops[other.id] = min(stops[other.id], shared)
+        wishes = []
+        for slot in sorted(reading, key=lambda slot: turns[slot.id]):
+            # ... unless little is left.
+            early = slot.cache.length < stops[slot.id] < len(slot.tokens) - SHORT
+            wishes.append((slot, (stops[slot.id] if early else len(slot.tokens)) - slot.cache.length))
+        return wishes
+
+    def _chunk(self, ready: Sequence[Slot], wishes: Sequence[tuple[Slot, int]]) -> int:
         """Prompt tokens of this step, over all prompts."""
         engine, base = self.engine, sum(slot.behind for slot in ready)
-        if not reading:
+        if not wishes:
             return 0
-        if reading[0].request.speculation.exact:
-            return PROMPT_BLOCK - reading[0].cache.length % PROMPT_BLOCK
+        first, wish = wishes[0]
+        if first.request.speculation.exact:
+            return PROMPT_BLOCK - first.cache.length % PROMPT_BLOCK
         most = min(engine.options.batch, engine.context.batch.n_max - base)
-        if not ready:
-            return most
-        context = sum(len(slot.tokens) for slot in ready) // len(ready)
+        context = sum(len(slot.tokens) for slot in ready) // len(ready) if ready else 0
         curve = engine.auto.curve if engine.auto is not None else None
-        room = self.pace.room(len(ready), base, context, curve)
-        return min(most, max(room, len(reading)))  # every prompt gets on
+        room = self.pace.room(base, context, curve)
+        # With nobody to wait for it the first prompt is read in one step. Others come along as far as that makes the
+        # step no dearer for each token; beyond that they would only keep the first answer from beginning.
+        return min(most, max(1, room, 0 if ready else wish))
 
     def _limits(self, slot: Slot, base: int) -> Limits:
         """What this step can take for `slot`, when `base` tokens are in the batch anyway."""
@@ -185,17 +203,3 @@ def _whole(slot: Slot) -> Staged:
     """Everything that is not in the cache yet, up to the pending token, whose row is wanted."""
     bare = TokenTree.root(slot.tokens[-1])
     return Staged(slot, len(slot.tokens), Proposal(slot, bare, NOTHING, kept=bare))
-
-
-def shares(wants: Sequence[int], total: int) -> list[int]:
-    """Split `total` among `wants`, the smallest wishes first and the rest evenly (max-min fair).
-
-    So a short prompt is read within a few steps, whatever it stands beside.
-    """
-    out = [0] * len(wants)
-    left = total
-    order = sorted(range(len(wants)), key=wants.__getitem__)
-    for done, i in enumerate(order):
-        out[i] = min(wants[i], left // (len(wants) - done))
-        left -= out[i]
-    return out

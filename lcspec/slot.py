@@ -73,6 +73,7 @@ class Slot:
         self.reason: str | None = None
         self.cancelled = False
         self.follows: tuple[Slot, int] | None = None  # waits until that slot has evaluated so many shared tokens
+        self.turn = 0  # prompts are read in the order of these (see Scheduler.enter)
         self.started = False  # Started has been said
         self.reused = 0  # prompt tokens that were not evaluated for this request
         self.decode_start = 0.0

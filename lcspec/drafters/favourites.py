@@ -35,7 +35,8 @@ def favourites(
         if tokens is not None:  # the noise is that of the token, not of its place
             dist = dist._replace(ids=tokens[dist.ids])
         order = coupled_top(dist, slot.seed, position, n)
-        score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
+        with np.errstate(divide="ignore"):
+            score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
         weights = np.exp(score - score.max())
         share = (weights / weights.sum())[order]
         ids = dist.ids[order]
@@ -54,6 +55,7 @@ def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> D
     probs = np.exp(x - x[0])
     probs /= probs.sum()
     keep = np.cumsum(probs) - probs < params.top_p
+    keep[0] = True  # with a top_p of 0 as well
     ids, x, probs = ids[keep], x[keep], probs[keep]
     keep = probs >= params.min_p * probs[0]
     ids, x = ids[keep], x[keep]

@@ -30,6 +30,9 @@ from lcspec.verify import DRAFT_STREAM, Verdict
 P_MIN = 0.3
 # Widest draft decode: nodes expanded at one level.
 MAX_LEVEL = 16
+# Tokens of a prompt that the draft model reads in one step: all streams wait for it. Never a matter of time, because
+# with some verifiers the text depends on where drafts begin.
+SLICE = 128
 
 
 # Given a slot and what has been drafted for it so far, what may follow (see ModelDrafter.begin).
@@ -96,7 +99,7 @@ class ModelDrafter:
         self._slots[slot.id] = _State(self.shelf.take(slot.tokens), p_min, guess)
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
-        """Grow a tree below the pending token, a level per draft decode."""
+        """Grow a tree below the pending token, a level per draft decode; nothing while a long text is being read."""
         state = self._slots[slot.id]
         tree = TokenTree.root(slot.tokens[-1])
         depth, branch = budget.depth, budget.branch
@@ -106,7 +109,8 @@ class ModelDrafter:
         depth = min(depth, self.context.n_ctx - base - 1)
         if depth <= 0 or budget.nodes <= 0:
             return tree
-        self._catch_up(state, slot, base)
+        if not self._catch_up(state, slot, base):
+            return tree
         state.tree, state.placed = tree, {0: 0}
         if state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
             self._grow_guessing(state, state.guess, slot, tree, base, replace(budget, depth=depth))
@@ -250,24 +254,23 @@ class ModelDrafter:
             out.append(node)
         return out
 
-    def _catch_up(self, state: _State, slot: SlotView, base: int) -> None:
-        """Decode the tokens the draft has not seen; the last row is node 0's."""
+    def _catch_up(self, state: _State, slot: SlotView, base: int) -> bool:
+        """Decode tokens the draft has not seen, a slice of them; the last row is node 0's, if that has been reached."""
         batch, cache = self.context.batch, state.cache
         if base - cache.length > self.context.options.max_width:
             self.shelf.top_up(cache, slot.tokens)
-        while True:
-            start = cache.length
-            stop = min(base + 1, start + self.context.options.batch)
-            batch.clear()
-            last = stop == base + 1
-            batch.add_run(slot.tokens[start : stop - last], start, cache.main)
-            if last:
-                batch.add(slot.tokens[base], base, (cache.main,), logits=True)
-                cache.grow(base)
-            self.context.decode()
-            if last:
-                return
+        start = cache.length
+        stop = min(base + 1, start + min(SLICE, self.context.options.batch))
+        last = stop == base + 1
+        batch.clear()
+        batch.add_run(slot.tokens[start : stop - last], start, cache.main)
+        if last:
+            batch.add(slot.tokens[base], base, (cache.main,), logits=True)
+            cache.grow(base)
+        self.context.decode()
+        if not last:
             cache.length = stop
+        return last
 
     def _decode_level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> None:
         """Decode the nodes of one level side by side; the first child of a node continues its branch, others fork."""

@@ -22,6 +22,8 @@ from lcspec.tree import Distribution
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 PARSER = "error parsing grammar: "
+# The library allocates as many entries as a penalty is told to look back.
+LONGEST_WINDOW = 1 << 20
 DRY_BREAKERS = (b"\n", b":", b'"', b"*")
 
 
@@ -33,8 +35,8 @@ class Sampler:
     allows it, otherwise the choice is made again from the candidates that it allows.
     """
 
-    def __init__(self, vocab: Vocab, params: SamplingParams, seed: int) -> None:
-        """Build the chain.
+    def __init__(self, vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int = LONGEST_WINDOW) -> None:
+        """Build the chain; penalties look back over `n_ctx` tokens at most.
 
         Raises:
             GrammarError: the grammar does not compile.
@@ -49,7 +51,7 @@ class Sampler:
         self._template["id"] = np.arange(vocab.n_tokens, dtype=np.int32)
         self._scratch = np.empty_like(self._template)
         self._grammar = _grammar(vocab, params.grammar) if params.grammar is not None else None
-        self._chain = None if params.plain_greedy else _chain(vocab, params, seed)
+        self._chain = None if params.plain_greedy else _chain(vocab, params, seed, n_ctx)
         # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
         self._bias: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
         if params.logit_bias and replace(params, logit_bias=()).plain_greedy:
@@ -175,16 +177,13 @@ def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
     return cast(ctypes.c_void_p, handle)
 
 
-# The library allocates as many entries as a penalty is told to look back.
-LONGEST_WINDOW = 1 << 20
+def _window(n: int, n_ctx: int) -> int:
+    """Tokens a penalty looks back; -1 is the whole context, which the library's samplers would take for nothing."""
+    longest = min(n_ctx, LONGEST_WINDOW)
+    return longest if n < 0 else min(n, longest)
 
 
-def _window(n: int) -> int:
-    """Tokens a penalty looks back; -1 is everything, which the library itself would take for nothing."""
-    return LONGEST_WINDOW if n < 0 else min(n, LONGEST_WINDOW)
-
-
-def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
+def _chain(vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int) -> ctypes.c_void_p:
     chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
 
     def add(sampler: ctypes.c_void_p) -> None:
@@ -199,7 +198,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
         add(
             C.llama_sampler_init_penalties(
                 vocab.n_tokens,
-                _window(params.repeat_last_n),
+                _window(params.repeat_last_n, n_ctx),
                 params.repeat_penalty,
                 params.frequency_penalty,
                 params.presence_penalty,
@@ -212,15 +211,15 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int) -> ctypes.c_void_p:
                 vocab.handle,
                 params.dry_multiplier,
                 params.dry_base,
-                params.dry_allowed_length,
-                min(params.dry_penalty_last_n, LONGEST_WINDOW),
+                min(params.dry_allowed_length, LONGEST_WINDOW),
+                _window(params.dry_penalty_last_n, n_ctx),
                 breakers,
                 len(DRY_BREAKERS),
             )
         )
     if not params.greedy:
         if params.top_k > 0:
-            add(C.llama_sampler_init_top_k(params.top_k))
+            add(C.llama_sampler_init_top_k(min(params.top_k, vocab.n_tokens)))
         if params.typical_p < 1.0:
             add(C.llama_sampler_init_typical(params.typical_p, 1))
         if params.top_p < 1.0:

@@ -13,10 +13,10 @@ from fastapi.responses import JSONResponse, Response
 from lcspec.events import Finished, Tokens
 from lcspec.server import answer
 from lcspec.server.answer import Text
+from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
-from lcspec.server.job import Job, begin, unless_gone
+from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
-from lcspec.server.parameters import check_model, refuse_unknown
 from lcspec.server.prompts import (
     Wanted,
     chat_ids,
@@ -28,7 +28,7 @@ from lcspec.server.prompts import (
 )
 from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.service import Service
-from lcspec.server.streaming import DONE, EventStream, event
+from lcspec.server.streaming import DONE, event
 from lcspec.server.toolparser import CallArguments, CallStart, Content, Delta, ToolParser
 from lcspec.server.tools import ToolUse
 from lcspec.slot import Request as EngineRequest
@@ -68,17 +68,7 @@ class Chat:
 @router.post("/v1/chat/completions", summary="Answer a conversation")
 async def chat_completions(body: ChatBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""
-    service: Service = http.app.state.service
-    model = check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
-    check(body)
-    service.check_open()
-    chat = await service.in_thread(prepare, service, body, model)
-    job = Job(service, chat.requests)
-    if not body.stream:
-        return await unless_gone(http, whole(chat, job))
-    await begin(http, job)
-    return EventStream(streamed(chat, job), job.cancel, service.settings.keep_alive_seconds)
+    return await respond(body, http, check=check, prepare=prepare, whole=whole, streamed=streamed)
 
 
 def check(body: ChatBody) -> None:
@@ -89,8 +79,7 @@ def check(body: ChatBody) -> None:
     """
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
-    if body.stream_options is not None and not body.stream:
-        raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    check_stream_options(body)
     if body.max_tokens is not None and body.max_completion_tokens is not None:
         raise invalid("give max_tokens or max_completion_tokens, not both", "max_tokens")
 

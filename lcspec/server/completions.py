@@ -14,14 +14,14 @@ from lcspec.errors import UnsupportedModel
 from lcspec.events import Finished, Tokens
 from lcspec.server import answer
 from lcspec.server.answer import Text
+from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
-from lcspec.server.job import Job, begin, unless_gone
+from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
-from lcspec.server.parameters import check_model, refuse_unknown
 from lcspec.server.prompts import Wanted, engine_requests, grammar_of
 from lcspec.server.schemas import CompletionBody
 from lcspec.server.service import Service
-from lcspec.server.streaming import DONE, EventStream, event
+from lcspec.server.streaming import DONE, event
 from lcspec.server.tools import ToolUse
 from lcspec.slot import Request as EngineRequest
 
@@ -59,17 +59,7 @@ class Completion:
 @router.post("/v1/completions", summary="Continue a text")
 async def completions(body: CompletionBody, http: Request) -> Response:
     """The continuation of one or more prompts, at once or as server-sent events."""
-    service: Service = http.app.state.service
-    model = check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
-    check(body)
-    service.check_open()
-    made = await service.in_thread(prepare, service, body, model)
-    job = Job(service, made.requests)
-    if not body.stream:
-        return await unless_gone(http, whole(made, job))
-    await begin(http, job)
-    return EventStream(streamed(made, job), job.cancel, service.settings.keep_alive_seconds)
+    return await respond(body, http, check=check, prepare=prepare, whole=whole, streamed=streamed)
 
 
 def check(body: CompletionBody) -> None:
@@ -80,8 +70,7 @@ def check(body: CompletionBody) -> None:
     """
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of must equal n: texts are not ranked here", "best_of")
-    if body.stream_options is not None and not body.stream:
-        raise invalid("stream_options is only allowed when stream is true", "stream_options")
+    check_stream_options(body)
     if body.echo and body.logprobs is not None:
         raise invalid("log-probabilities of the prompt are not to be had: leave out echo or logprobs", "logprobs")
     if body.echo and body.suffix is not None:

@@ -13,8 +13,7 @@ from lcspec.server.schemas import Echoed, Sampling, Speculation, Strict
 from lcspec.server.settings import ServerSettings
 from lcspec.session import parse_speculation
 
-# Below this a temperature scales logits out of the range of a float; llama.cpp calls it greedy as well.
-COLDEST = 1e-3
+SAMPLED = tuple(name for name in Sampling.model_fields if name != "seed")
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
 
 
@@ -55,7 +54,7 @@ def refuse_unknown(body: Strict, settings: ServerSettings, where: str = "") -> N
 
 
 def sampling_params(
-    body: Sampling, grammar: str | None, bias: Mapping[str, float] | None, n_vocab: int, n_ctx: int, index: int = 0
+    body: Sampling, grammar: str | None, bias: Mapping[str, float] | None, n_vocab: int, index: int = 0
 ) -> SamplingParams:
     """Sampling of the `index`-th text of a request; a given seed counts up from text to text.
 
@@ -63,13 +62,7 @@ def sampling_params(
         ApiError: a token of the bias is not in the vocabulary.
         SamplingError: a value is out of its range.
     """
-    given = {name: getattr(body, name) for name in Sampling.NAMES if getattr(body, name) is not None}
-    if 0 < given.get("temperature", 1.0) < COLDEST:
-        given["temperature"] = 0.0
-    for name in ("repeat_last_n", "dry_penalty_last_n"):
-        # -1 means the context; the library makes room for as many tokens as it is told, so never more than that.
-        if name in given and not 0 <= given[name] <= n_ctx:
-            given[name] = n_ctx
+    given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
     seed = None if body.seed is None else (body.seed + index) % 2**64
     return SamplingParams(**given, logit_bias=_bias(bias or {}, n_vocab), grammar=grammar, seed=seed)
 

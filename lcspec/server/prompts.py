@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Callable, Mapping, Sequence
 
 from lcspec.config import SpeculationParams
+from lcspec.errors import GrammarError
+from lcspec.grammars import check_grammar
 from lcspec.server.errors import invalid
-from lcspec.server.grammars import check_grammar, check_schema
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
 from lcspec.server.schemas_chat import ContentPart, Message, ResponseFormat, TextFormat, Tool, ToolChoice
@@ -51,9 +52,7 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     return [
         Request(
             prompt=ids,
-            sampling=sampling_params(
-                wanted.sampling, wanted.grammar, wanted.bias, service.vocab.n_tokens, service.n_ctx, i
-            ),
+            sampling=sampling_params(wanted.sampling, wanted.grammar, wanted.bias, service.vocab.n_tokens, i),
             speculation=speculation,
             max_tokens=wanted.max_tokens,
             stop=wanted.stop,
@@ -151,8 +150,7 @@ def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> st
     """The GBNF grammar a request asks for in one way or another.
 
     Raises:
-        ApiError: it asks in two ways, or a schema is missing.
-        GrammarError: a schema cannot be turned into a grammar.
+        ApiError: it asks in two ways, a schema is missing or cannot be turned into a grammar, or it asks for too much.
     """
     from lcspec.llama.grammar import schema_to_gbnf
 
@@ -163,12 +161,19 @@ def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> st
     if raw is not None and (form is not None or use.forced):
         raise invalid("a grammar cannot go with response_format or a forced tool", "grammar")
     if use.forced:
-        check_schema(use.schema(), "tools")
-        return check_grammar(schema_to_gbnf(use.schema()), "tools")
+        return _guarded("tools", lambda: schema_to_gbnf(use.schema()))
     if form is not None:
         schema = form.json_schema.schema_ if form.type == "json_schema" else form.schema_ or ANY_OBJECT
         if schema is None:
             raise invalid("response_format: json_schema needs a schema", "response_format.json_schema.schema")
-        check_schema(schema, "response_format")
-        return check_grammar(schema_to_gbnf(schema), "response_format")
-    return check_grammar(raw) if raw is not None else None
+        return _guarded("response_format", lambda: schema_to_gbnf(schema))
+    return _guarded("grammar", lambda: check_grammar(raw)) if raw is not None else None
+
+
+def _guarded(param: str, make: Callable[[], str]) -> str:
+    """A grammar; what is wrong with it is the fault of `param`."""
+    try:
+        return make()
+    except GrammarError as error:
+        code = "invalid_value" if param == "grammar" else "invalid_schema"
+        raise invalid(f"{param}: {error}", param, code) from error

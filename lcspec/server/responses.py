@@ -12,15 +12,15 @@ from fastapi.responses import JSONResponse, Response
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.chat import split_calls
+from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
-from lcspec.server.job import Job, begin, unless_gone
+from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
-from lcspec.server.parameters import check_model, refuse_unknown
 from lcspec.server.prompts import Wanted, chat_ids, chat_prompt, content_text, engine_requests, grammar_of, tool_use
 from lcspec.server.schemas_chat import JsonObjectFormat, JsonSchemaFormat, ResponseFormat, Tool, ToolChoice
 from lcspec.server.schemas_responses import FlatJsonObject, FlatJsonSchema, FlatToolChoice, Item, ResponseBody
 from lcspec.server.service import Service
-from lcspec.server.streaming import EventStream, event
+from lcspec.server.streaming import event
 from lcspec.server.toolparser import ToolParser
 from lcspec.server.tools import ToolUse
 from lcspec.slot import Request as EngineRequest
@@ -42,6 +42,11 @@ class Reply:
     def __post_init__(self) -> None:
         self.id = f"resp_{secrets.token_hex(16)}"
         self.created = answer.now()
+
+    @property
+    def requests(self) -> list[EngineRequest]:
+        """What the engine is to do: one text."""
+        return [self.request]
 
     def parser(self) -> ToolParser | None:
         """Finds calls, if any may come."""
@@ -90,19 +95,11 @@ class Reply:
 @router.post("/v1/responses", summary="Answer a conversation (Responses API)")
 async def responses(body: ResponseBody, http: Request) -> Response:
     """The answer to an input, at once or as server-sent events."""
-    service: Service = http.app.state.service
-    model = check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
-    check(body)
-    service.check_open()
-    reply = await service.in_thread(prepare, service, body, model)
-    job = Job(service, [reply.request])
-    if not body.stream:
-        return await unless_gone(http, whole(reply, job))
     from lcspec.server.responses_stream import streamed
 
-    await begin(http, job)
-    return EventStream(streamed(reply, job), job.cancel, service.settings.keep_alive_seconds, _error_event)
+    return await respond(
+        body, http, check=check, prepare=prepare, whole=whole, streamed=streamed, on_error=_error_event
+    )
 
 
 def _error_event(error: ApiError) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal, Union
+from typing import Annotated, Any, Literal, Union
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -87,42 +87,15 @@ class Sampling(Strict):
     xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
 
-    NAMES: ClassVar[tuple[str, ...]] = (
-        "temperature",
-        "top_p",
-        "top_k",
-        "min_p",
-        "typical_p",
-        "repeat_penalty",
-        "repeat_last_n",
-        "frequency_penalty",
-        "presence_penalty",
-        "dry_multiplier",
-        "dry_base",
-        "dry_allowed_length",
-        "dry_penalty_last_n",
-        "xtc_probability",
-        "xtc_threshold",
-    )
 
-
-class Generating(Sampling):
-    """What /v1/chat/completions and /v1/completions share."""
+class Asking(Sampling):
+    """What all text endpoints share."""
 
     model: str | None = None
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
-    stop: Stop | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
     user: str | None = None
     speculation: Speculation | None = None
     prediction: Prediction | None = None
-    grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="A GBNF grammar.")
-    ignore_eos: bool | None = None
-    # llama.cpp's name for what always happens here.
-    cache_prompt: bool | None = None
     # Known to the OpenAI API and without a meaning here.
     metadata: dict[str, Any] | None = None
     store: bool | None = None
@@ -130,6 +103,20 @@ class Generating(Sampling):
     safety_identifier: str | None = None
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
+
+
+class Generating(Asking):
+    """What /v1/chat/completions and /v1/completions share."""
+
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    stop: Stop | None = None
+    stream_options: StreamOptions | None = None
+    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="A GBNF grammar.")
+    ignore_eos: bool | None = None
+    # llama.cpp's name for what always happens here.
+    cache_prompt: bool | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Prediction, Sampling, Speculation, Strict
+from lcspec.server.schemas import INT32, Asking, Echoed, Strict
 from lcspec.server.schemas_chat import Name
 
 
@@ -77,34 +77,23 @@ class TextOptions(Strict):
     verbosity: str | None = None
 
 
-class ResponseBody(Sampling):
+class ResponseBody(Asking):
     """POST /v1/responses, without anything stored on the server."""
 
-    model: str | None = None
     input: str | Annotated[list[Item], Field(min_length=1, max_length=4096)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
-    stream: bool | None = None
     tools: Annotated[list[FlatTool], Field(max_length=128)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatToolChoice | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     include: Annotated[list[str], Field(max_length=16)] | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    speculation: Speculation | None = None
-    prediction: Prediction | None = None
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
     # Known to the OpenAI API and without a meaning here.
-    metadata: dict[str, Any] | None = None
-    store: bool | None = None
-    user: str | None = None
     truncation: Literal["auto", "disabled"] | None = None
     reasoning: dict[str, Any] | None = None
-    service_tier: str | None = None
-    safety_identifier: str | None = None
-    prompt_cache_key: str | None = None
-    prompt_cache_retention: str | None = None
     stream_options: dict[str, Any] | None = None
     max_tool_calls: int | None = None

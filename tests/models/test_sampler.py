@@ -11,6 +11,7 @@ from typing import Any
 import llama_cpp as ll
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lcspec.errors import GrammarError, SamplingError, UsageError
 from lcspec.llama.grammar import schema_to_gbnf
@@ -18,6 +19,7 @@ from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session
+from lcspec.tree import Distribution
 from tests.models.running import answer, request
 
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "temperature": 1.0}
@@ -130,18 +132,57 @@ def test_temperature_0_takes_the_most_probable(vocab: Vocab, changes: dict[str, 
 @pytest.mark.parametrize("window", [-1, 2**31 - 1])
 def test_penalties_may_look_back_over_everything(vocab: Vocab, window: int) -> None:
     """-1 means the whole text, and no number makes the library allocate gigabytes."""
-    logits, found = logits_of(7, vocab.n_tokens), []
-    for last_n in (window, 500):
-        sampler = Sampler(vocab, SamplingParams(**OFF, repeat_penalty=1.7, repeat_last_n=last_n), 1)
-        for token in HISTORY + [11] * 100:
-            sampler.accept(token)
-        found.append(sampler.distribution(logits))
-        sampler.close()
-    assert found[0].ids.tolist() == found[1].ids.tolist()
-    assert np.allclose(found[0].probs, found[1].probs)
-    without = Sampler(vocab, SamplingParams(**OFF), 1)
-    assert not np.isclose(found[0].prob_of(200), without.distribution(logits).prob_of(200))
-    without.close()
+    logits, text = logits_of(7, vocab.n_tokens), HISTORY + [11] * 100
+    found = [
+        after(vocab, text, logits, repeat_penalty=1.7, repeat_last_n=last_n, n_ctx=n_ctx)
+        for last_n, n_ctx in ((window, None), (window, len(text)), (500, None))
+    ]
+    for dist in found[1:]:
+        assert np.array_equal(found[0].ids, dist.ids) and np.array_equal(found[0].probs, dist.probs)
+    assert not np.isclose(found[0].prob_of(200), after(vocab, text, logits).prob_of(200))
+
+
+@pytest.mark.parametrize("last_n", [None, -1, 2**31 - 1, 1000])
+def test_dry_looks_back_over_everything(vocab: Vocab, last_n: int | None) -> None:
+    """The library takes -1 for nothing at all; here it is the whole context, also where nobody says so."""
+    said = {} if last_n is None else {"dry_penalty_last_n": last_n}
+    logits = np.zeros(vocab.n_tokens, dtype=np.float32)
+    text = [201, 202, 203, 204, *([11, 12] * 40), 201, 202, 203]  # 204 would go on with what stands at the beginning
+    even = 1 / vocab.n_tokens
+    for n_ctx in (None, len(text)):
+        dist = after(vocab, text, logits, dry_multiplier=0.8, n_ctx=n_ctx, **said)
+        assert dist.prob_of(204) < 0.5 * even < dist.prob_of(205)
+
+
+def test_dry_looks_back_no_further_than_it_is_told(vocab: Vocab) -> None:
+    logits = np.zeros(vocab.n_tokens, dtype=np.float32)
+    text = [201, 202, 203, 204, *([11, 12] * 40), 201, 202, 203]
+    for last_n in (0, 60):
+        dist = after(vocab, text, logits, dry_multiplier=0.8, dry_penalty_last_n=last_n)
+        assert np.isclose(dist.prob_of(204), dist.prob_of(205))
+
+
+def after(
+    vocab: Vocab, text: list[int], logits: NDArray[np.float32], n_ctx: int | None = None, **changes: Any
+) -> Distribution:
+    """The distribution for `logits` after `text`."""
+    window = {} if n_ctx is None else {"n_ctx": n_ctx}
+    sampler = Sampler(vocab, SamplingParams(**OFF, **changes), 1, **window)
+    for token in text:
+        sampler.accept(token)
+    dist = sampler.distribution(logits)
+    sampler.close()
+    return dist
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-38, 1e-5])
+def test_a_temperature_next_to_nothing_takes_the_most_probable(vocab: Vocab, temperature: float) -> None:
+    sampler, logits = (
+        Sampler(vocab, SamplingParams(**{**OFF, "temperature": temperature}), 1),
+        logits_of(4, vocab.n_tokens),
+    )
+    assert sampler.choose(logits, 3) == logits.argmax()
+    sampler.close()
 
 
 def test_choices_are_samples_of_the_distribution(vocab: Vocab) -> None:

@@ -86,6 +86,13 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         "grammar",
         None,
     ),
+    "a grammar that is read in too many ways": (
+        CHAT,
+        {"messages": HELLO, "grammar": "root ::= ([a-z]? [a-z]?){20}"},
+        400,
+        "grammar",
+        None,
+    ),
     "a grammar that repeats backwards": (
         CHAT,
         {"messages": HELLO, "grammar": 'root ::= "a"{5,2}'},

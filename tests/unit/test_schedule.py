@@ -1,38 +1,17 @@
-"""Who gets how much of a step: fair shares of the prompt chunk, and a chunk that lasts no longer than it should."""
+"""Who gets how much of a step: prompts one after another, in pieces that are neither long nor dear."""
 
 from __future__ import annotations
 
 import random
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.pace import FIRST_CHUNK, STALL, UNNOTICED, Pace
-from lcspec.schedule import shares
+from lcspec.pace import DEAR, FIRST_CHUNK, HARDLY, PAUSE, UNNOTICED, Pace
+from scripts import simulate_schedule as sim
 from tests.simulate import CURVES, curve_of
-
-fixed = settings(derandomize=True, deadline=None, max_examples=300)
-
-
-@fixed
-@given(st.lists(st.integers(0, 5000), max_size=12), st.integers(0, 2000))
-def test_shares_are_max_min_fair(wants: list[int], total: int) -> None:
-    out = shares(wants, total)
-    assert all(0 <= got <= want for got, want in zip(out, wants))
-    assert sum(out) <= total
-    # nothing is left over while somebody wants more, but for a remainder smaller than the number of prompts
-    unserved = [i for i, (got, want) in enumerate(zip(out, wants)) if got < want]
-    assert not unserved or total - sum(out) < len(wants)
-    # nobody who goes short gets less than anybody else, but for that remainder
-    for i in unserved:
-        assert out[i] >= max(out) - 1
-
-
-def test_a_short_prompt_beside_a_long_one_is_read_at_once() -> None:
-    assert shares([10_000, 20], 512) == [492, 20]
-    assert shares([10_000, 400], 512) == [256, 256]
-    assert shares([7, 7, 7], 3) == [1, 1, 1]
 
 
 def machine(relative: list[float], unit: float) -> list[float]:
@@ -45,29 +24,118 @@ def machine(relative: list[float], unit: float) -> list[float]:
 @pytest.mark.parametrize("known", [True, False])
 @pytest.mark.parametrize("slots", [1, 4])
 @pytest.mark.parametrize("name", list(CURVES))
-def test_steps_with_a_prompt_end_in_time_and_use_it(name: str, slots: int, known: bool, unit: float) -> None:
+def test_pieces_of_a_prompt_are_neither_long_nor_dear(name: str, slots: int, known: bool, unit: float) -> None:
     took = machine(CURVES[name], unit)
     curve = curve_of([s * unit / 0.02 for s in CURVES[name]]) if known else None
     pace, rng = Pace(), random.Random(1)
-    pace.decoded(slots, took[slots - 1])
+    pace.observe(slots, took[slots - 1])
     pace.observe(512, took[511])  # the first prompt had the machine for itself
-    limit = max(STALL * took[slots - 1], UNNOTICED)
-    late, widths = 0, []
-    for _ in range(40):
-        room = max(1, min(512, pace.room(slots, slots, 0, curve)))
-        seconds = took[slots + room - 1] * rng.lognormvariate(0, 0.03)
-        pace.observe(slots + room, seconds)
-        late += seconds > 1.15 * limit
-        widths.append(room)
-    assert late <= 3  # while it is learning
-    best = max((n for n in range(1, 513) if took[slots + n - 1] <= limit), default=1)
-    assert sum(widths[20:]) / 20 > 0.5 * best
+    rooms = []
+    for _ in range(60):
+        room = min(512, pace.room(slots, 0, curve))
+        pace.observe(slots + room, took[slots + room - 1] * rng.lognormvariate(0, 0.01))
+        rooms.append(room)
+
+    def each(n: int) -> float:
+        return took[slots + n - 1] / n
+
+    best = min(map(each, range(1, 513)))
+    for room in rooms[-20:]:
+        seconds = took[slots + room - 1]
+        # What it knows of widths between those it has seen is a straight line, hence the tenth.
+        assert each(room) <= 1.1 * DEAR * best or seconds >= 0.9 * UNNOTICED
+        long = seconds > 1.1 * UNNOTICED and each(room) < 0.9 * HARDLY * best
+        slow = seconds > 1.1 * PAUSE and each(room) < 0.9 * DEAR * best
+        assert not long and not slow
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert Pace().room(2, 2, 0) == FIRST_CHUNK
+    assert Pace().room(2, 0) == FIRST_CHUNK
     pace = Pace()
-    pace.decoded(3, 0.01)
-    assert pace.room(2, 2, 0) == FIRST_CHUNK
-    pace.observe(100, 1.0)  # a hundredth of a second a token, and a tenth may pass
-    assert 1 <= pace.room(2, 2, 0) + 2 <= 100
+    pace.observe(400, 4.0)  # a hundredth of a second a token, as far as anybody knows; so narrow steps are tried
+    assert pace.room(2, 0) == FIRST_CHUNK
+    pace.observe(34, 1.0)  # ... and found to be dear
+    assert pace.room(2, 0) > 2 * FIRST_CHUNK
+
+
+# --- whole runs in virtual time: see the script ---------------------------------------------------------------------
+
+
+def firsts(found: list[sim.Stream]) -> list[float]:
+    return sorted(s.times[0] - s.asked for s in found)
+
+
+@pytest.mark.parametrize("streams", [2, 4, 8])
+def test_first_tokens_come_as_soon_as_if_streams_stood_still_for_prompts(streams: int) -> None:
+    machine = sim.Machine(sim.POINTS)
+    ours, whole = list[sim.Stream](), list[sim.Stream]()
+    for seed in range(6):
+        ours += sim.run(machine, sim.scheduled(), streams, 6 * streams, 64, seed)
+        whole += sim.run(machine, sim.whole, streams, 6 * streams, 64, seed)
+    gap, other = (max(b - a for s in found for a, b in zip(s.times, s.times[1:])) for found in (ours, whole))
+    first, their = firsts(ours), firsts(whole)
+    assert sum(first) <= 1.02 * sum(their)
+    assert first[len(first) // 2] <= 1.2 * their[len(their) // 2]
+    assert gap <= 1.1 * PAUSE < 0.5 * other
+
+
+@settings(derandomize=True, deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 900), min_size=1, max_size=6), st.integers(0, 3))
+def test_every_prompt_is_read_in_order_and_to_its_end(lengths: list[int], streams: int) -> None:
+    machine, rule, now = sim.Machine(sim.POINTS), sim.scheduled(), 0.0
+    running = [stream(-1 - i, 1, 10**6) for i in range(streams)]
+    running += [stream(i, n, 1) for i, n in enumerate(lengths)]
+    order: list[sim.Stream] = []
+    while any(s.prefilling for s in running):
+        parts, took = rule(running)
+        reading = [s for s, _ in parts if s.prefilling]
+        assert reading and len(parts) - len(reading) == sum(not s.prefilling for s in running)
+        width = sum(length - s.cache.length for s, length in parts)
+        assert width <= sim.BATCH + 64
+        now += machine.seconds(width)
+        took(machine.seconds(width))
+        for s, length in parts:
+            s.advance(length, now)
+        order += [s for s in reading if not s.prefilling]
+    mine = [s for s in order if s.id >= 0]
+    assert [len(s.prompt) for s in mine] == sorted(lengths)  # they came together, so the shortest goes first
+
+
+def test_a_long_prompt_is_not_passed_for_ever() -> None:
+    """Short prompts keep coming: the long one still gets on, because each has to be shorter by what has been read."""
+    machine, rule = sim.Machine(sim.POINTS), sim.scheduled()
+    long, now, passed = stream(0, 900, 1), 0.0, 0
+    running = [long]
+    rule(running)  # it has come
+    while long.prefilling:
+        running = [long, *(s for s in running[1:] if s.prefilling)]
+        while len(running) < 4:
+            passed += 1
+            running.append(stream(passed, 100, 1))
+        parts, took = rule(running)
+        now += 1.0
+        took(machine.seconds(sum(length - s.cache.length for s, length in parts)))
+        for s, length in parts:
+            s.advance(length, now)
+        assert passed < 40
+    assert passed > 3  # they did pass it at first
+
+
+def test_the_beginning_that_others_wait_for_is_read_in_their_turn() -> None:
+    rule = sim.scheduled()
+    long, short, follower = stream(0, 900, 1), stream(1, 300, 1), stream(2, 120, 1)
+    rule([stream(-1, 1, 9), long, short, follower])
+    follower.follows = (long, 100)
+    parts, _ = rule([decoding(), long, short, follower])
+    reading: list[Any] = [s for s, _ in parts if s.prefilling]
+    assert reading[0] is long and follower not in reading
+
+
+def stream(number: int, prompt: int, answer: int) -> sim.Stream:
+    return sim.Stream(number, [number + 10] * prompt, answer, 0.0)
+
+
+def decoding() -> sim.Stream:
+    s = stream(-1, 1, 9)
+    s.advance(1, 0.0)
+    return s
