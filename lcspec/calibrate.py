@@ -42,7 +42,7 @@ def run(
 
 def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float], dict[int, float], bool]:
     """The curve, seconds of a step of every draft model, T(1) by thread count, and whether the curve was stored."""
-    from lcspec.measure import Meter, measure, save_curve
+    from lcspec.measure import ENOUGH_SECONDS, Meter, measure, save_curve
 
     engine = session.engine
     seq = engine.pool.take()
@@ -57,7 +57,7 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
             bar.update(int(fraction * 1000) - shown)
             shown = int(fraction * 1000)
 
-        curve = measure(engine.context, seq, repeat=5, progress=progress)
+        curve = measure(engine.context, seq, repeat=5, enough=ENOUGH_SECONDS, progress=progress)
     by_threads: dict[int, float] = {}
     context = engine.context
     for n in sorted({max(1, context.n_threads // 2), context.n_threads, context.n_threads + 1}):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import statistics
 import time
 from pathlib import Path
@@ -23,6 +24,8 @@ SHORT_CONTEXT = 32
 LONG_CONTEXT = 512
 # What the first use of a model may spend on measuring, seconds.
 QUICK_SECONDS = 3.0
+# After so many seconds `lcspec calibrate` begins no further round over the widths.
+ENOUGH_SECONDS = 8.0
 
 Progress = Callable[[float], None]
 
@@ -85,9 +88,10 @@ def measure(
     widths: Sequence[int] = tuple(range(1, MAX_WIDTH + 1)),
     repeat: int = 3,
     budget: float | None = None,
+    enough: float = math.inf,
     progress: Progress | None = None,
 ) -> CostCurve:
-    """Measure T(n) at `widths` and two context lengths.
+    """Measure T(n) at `widths` and two context lengths, in `repeat` rounds each, fewer once `enough` seconds are spent.
 
     Rounds go over all widths in turn, so that a busy moment does not fall on one width. With a `budget` (seconds) the
     widest widths, then the second context length, are left out when time is short; what was not measured is not used.
@@ -109,7 +113,7 @@ def measure(
     samples: dict[tuple[int, int], list[float]] = {}
     total = len(set(lengths)) * len(widths) * repeat
     try:
-        for length in dict.fromkeys(lengths):
+        for i, length in enumerate(dict.fromkeys(lengths)):
             if budget is not None and length > SHORT_CONTEXT and samples:
                 per_token = min(samples[(max(w for w, _ in samples), lengths[0])]) / max(w for w, _ in samples)
                 if spent() + per_token * length > budget:
@@ -117,6 +121,8 @@ def measure(
             meter.fill(length)
             meter.time(1)  # the first decode of a shape pays for building its graph
             for round_ in range(repeat):
+                if round_ > 0 and spent() > enough * (i + 1) / len(set(lengths)):
+                    break
                 for width in widths:
                     if budget is not None and round_ == 0 and width > 8 and spent() > budget * 0.5:
                         widths = [w for w in widths if w < width]

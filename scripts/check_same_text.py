@@ -115,7 +115,7 @@ def compare(plain: list[TokenInfo], other: list[TokenInfo], name: str, tally: Ta
 
 def load_prompts(path: Path, limit: int) -> list[tuple[str, str]]:
     """(id, first turn) of `limit` prompts spread evenly over the file."""
-    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line.strip()]
     chosen = rows[:: max(1, len(rows) // limit)][:limit]
     return [(str(r.get("id", r.get("question_id", i))), r["turns"][0]) for i, r in enumerate(chosen)]
 

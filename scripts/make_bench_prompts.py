@@ -47,7 +47,7 @@ def repetitive(i: int) -> str:
 @click.option("--per-kind", default=10, show_default=True)
 def main(collection: Path, out: Path, per_kind: int) -> None:
     """Write OUT from COLLECTION."""
-    rows = [json.loads(line) for line in collection.read_text(encoding="utf-8").splitlines() if line.strip()]
+    rows = [json.loads(line) for line in collection.read_text(encoding="utf-8").split("\n") if line.strip()]
     result = []
     for (set_name, category), kind in KINDS.items():
         found = [r for r in rows if r["set"] == set_name and r["category"] == category]

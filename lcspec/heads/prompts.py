@@ -61,7 +61,7 @@ def _from_text(content: str) -> list[Source]:
 
 def _from_lines(path: Path, content: str) -> list[Source]:
     out = []
-    for number, line in enumerate(content.splitlines(), start=1):
+    for number, line in enumerate(content.split("\n"), start=1):
         if not line.strip():
             continue
         try:

@@ -29,7 +29,7 @@ def read_prompts(path: Path, categories: tuple[str, ...] = ()) -> list[Prompt]:
         PromptError: the file cannot be read, a line is malformed, or nothing is left.
     """
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise PromptError(f"cannot read the prompts in {path}: {error}") from error
     prompts = []

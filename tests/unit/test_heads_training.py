@@ -20,6 +20,7 @@ from lcspec.heads.network import (
     initial,
     softmax_loss,
 )
+from lcspec.heads.prompts import Source, read_sources
 from lcspec.heads.states import NONE, OUTSIDE, StateStore, labels
 from lcspec.heads.train import State, Trainer, load_state
 
@@ -223,3 +224,9 @@ def test_training_stops_early_when_it_only_learns_by_heart(tmp_path: Path) -> No
     assert run.state.stale >= 1
     assert run.state.best_loss == pytest.approx(min(losses), abs=1e-3)
     assert run.state.best_loss < losses[-1]
+
+
+def test_a_line_of_json_ends_at_a_newline_and_nowhere_else(tmp_path: Path) -> None:
+    path = tmp_path / "texts.jsonl"
+    path.write_text('{"text": "one\u2028two\x85three"}\n\n{"text": "four"}\n', encoding="utf-8")
+    assert read_sources([path]) == [Source(text="one\u2028two\x85three"), Source(text="four")]
