@@ -143,13 +143,14 @@ def test_interrupt_keeps_what_is_finished(tmp_path: Path, monkeypatch: pytest.Mo
     assert "interrupted" in (tmp_path / "report.html").read_text(encoding="utf-8")
 
 
-def test_an_output_directory_that_goes_away_is_an_error_not_a_crash(
+def test_an_output_directory_that_becomes_a_file_is_an_error_not_a_crash(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out, original = tmp_path / "out", Bench.run_prompt
 
     def run_prompt(self: Bench, *arguments: Any) -> Any:
         out.rmdir()
+        out.touch()
         return original(self, *arguments)
 
     monkeypatch.setattr(Bench, "run_prompt", run_prompt)
