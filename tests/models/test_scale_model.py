@@ -102,13 +102,14 @@ def test_greedy_text_is_unchanged(source: Path, tmp_path: Path) -> None:
 def test_feed_forward_that_fills_no_whole_blocks(tmp_path: Path) -> None:
     """172 units: no quantization has blocks of that size, so llama.cpp leaves those rows in F16.
 
-    The new columns then share SIMD registers with the old ones, and sums are rounded differently.
+    The new columns then share SIMD registers with the old ones, and sums are rounded differently; on CPUs with AMX only
+    the larger of the two gets its kernels, which quantize activations otherwise.
     """
     path = tiny.write_llama(tmp_path / "odd.gguf", n_ff=172)
     quantize(path, tmp_path / "small.gguf", "Q8_0")
     scale_model(path, tmp_path / "large.gguf", "0.5m", "Q8_0")
     expected, found = (logits_of(tmp_path / name, TOKENS, 8) for name in ("small.gguf", "large.gguf"))
-    assert np.abs(found - expected).max() <= 0.02 * expected.std()
+    assert np.abs(found - expected).max() <= 0.06 * expected.std()
 
 
 def test_the_comparison_would_notice_an_effect(source: Path, tmp_path: Path) -> None:
