@@ -23,7 +23,8 @@ from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget, Drafter, branch_of
 from lcspec.longrun import LongRun
 from lcspec.planner import Limits, Plan, Proposal, ask
-from lcspec.record import ENOUGH_TESTS, TIME_RATE, DrafterRecord
+from lcspec.record import ENOUGH_TESTS, DrafterRecord
+from lcspec.rest import Rest
 from lcspec.tree import TokenTree
 from lcspec.widths import COLUMN, Item, Step, choose
 from lcspec.window import Offer, Sizer
@@ -42,9 +43,6 @@ FIRST_EVERY = 48
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
-# Share of a decode that asking free drafters may take while nothing pays, and the longest rest from asking, in steps.
-THINKING_SHARE = 0.01
-MAX_REST = 16
 # Steps that pass before windows that did not pay are thought about again.
 IDLE = 3
 # Nodes asked from a drafter that costs nothing.
@@ -69,8 +67,7 @@ class AutoPlanner:
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
         self._table_age = 0
         self._asking = 0.0  # seconds that asking the free drafters took
-        self._thinking = 0.0  # seconds a step that asking and choosing take, costly drafters aside
-        self._rest = 0  # steps for which nobody is asked
+        self.rest = Rest()
         self._resting = False
         self._idle = 0  # steps for which no window is offered anything
         # The step at hand: decoding slots, those of them planned for, seconds of a decode without drafts, tokens and
@@ -96,9 +93,8 @@ class AutoPlanner:
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         free: TokenTree | None = None
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
-        self._resting = self._rest > 0 and others == 0
+        self._resting = others == 0 and self.rest.takes()
         if self._resting:
-            self._rest -= 1
             nodes = 0
         if nodes > 0:
             self._costs = self._table(len(slot.tokens), limits.widths)
@@ -158,10 +154,6 @@ class AutoPlanner:
         price = self._tokens_a_second if self.speedup is not None else None
         chosen, considered = choose(sorted(pool), Step(base, need, expected, room), self._costs, price)
         used = need + sum(item.rows for item in chosen)
-        self._thinking += TIME_RATE * (self._asking + time.perf_counter() - start - self._thinking)
-        if not chosen and slots == 1:
-            # Nothing pays at the moment. Where thinking costs a share of a decode, think less often.
-            self._rest = min(MAX_REST, int(self._thinking / (THINKING_SHARE * self._narrowest)))
         for i, p in enumerate(proposals):
             nodes = [item.node for item in chosen if item.proposal == i and item.node != COLUMN]
             columns = [item.rows for item in chosen if item.proposal == i and item.node == COLUMN]
@@ -172,6 +164,9 @@ class AutoPlanner:
         self._used = used
         expected -= sum(item.worth for item in chosen if item.node != COLUMN)
         seconds, width = self._costs.get(used, (0.0, 0))
+        if slots == 1:
+            gained = (expected - slots) / self._tokens_a_second - (seconds - self._narrowest)
+            self.rest.thought(self._asking + time.perf_counter() - start, gained, self._narrowest, not chosen)
         return Plan(width, expected, seconds, considered)
 
     def _window_offers(self, proposals: Sequence[Proposal], need: int) -> list[Offer]:

@@ -1,9 +1,9 @@
 """`lcspec bench` on a machine made of numbers: the models are real, the clock is not.
 
 Every decode of the target takes what a given cost curve says for its width, every decode of a draft model a given
-time; nothing else takes any time. Drafts, acceptance and texts are the real ones of the models at hand. So the
-planner's decisions can be judged without a machine's noise, and for machines one does not have: `--curve flat:20`
-stands for a GPU on which every width up to 32 takes 20 ms.
+time; nothing else takes any, except what `--look-us` puts on every look at the clock, for Python. Drafts, acceptance
+and texts are the real ones of the models at hand. So the planner's decisions can be judged without a machine's noise,
+and for machines one does not have: `--curve flat:20` stands for a GPU on which every width up to 32 takes 20 ms.
 
     python scripts/simulate_speed.py --curve curve.json --draft-ms 0.7 -- \\
         models/demo-target-q8_0.gguf --draft models/demo-draft-q8_0.gguf --strategies 'ngram;auto' --repeat 1
@@ -41,14 +41,15 @@ def read_curve(text: str) -> CostCurve:
 class VirtualTime:
     """Stands in for the module `time` in everything that measures, and advances by what decodes are said to take."""
 
-    def __init__(self, curve: CostCurve, draft_seconds: float, noise: float) -> None:
-        self.curve, self.draft_seconds, self.noise = curve, draft_seconds, noise
+    def __init__(self, curve: CostCurve, draft_seconds: float, noise: float, look: float) -> None:
+        self.curve, self.draft_seconds, self.noise, self.look = curve, draft_seconds, noise, look
         self.random = random.Random(1)
         self.now = 0.0
         self.target: object = None  # the first context that decodes
 
     def perf_counter(self) -> float:
         """Virtual seconds."""
+        self.now += self.look
         return self.now
 
     def seconds_of(self, context: object, width: int) -> float:
@@ -88,14 +89,15 @@ class VirtualTime:
 @click.option("--curve", required=True, help="A file from `lcspec calibrate --json`, or flat:MILLISECONDS.")
 @click.option("--draft-ms", type=float, default=0.7, show_default=True, help="A step of the draft model.")
 @click.option("--noise", type=float, default=0.0, show_default=True, help="Spread (log) of the target's times.")
+@click.option("--look-us", type=float, default=0.0, show_default=True, help="What a look at the clock takes: Python.")
 @click.argument("bench", nargs=-1, type=click.UNPROCESSED)
-def main(curve: str, draft_ms: float, noise: float, bench: tuple[str, ...]) -> None:
+def main(curve: str, draft_ms: float, noise: float, look_us: float, bench: tuple[str, ...]) -> None:
     """Run `lcspec bench` in virtual time."""
     from lcspec.cli import cli
 
     with tempfile.TemporaryDirectory() as cache:  # nothing learned here may be taken for the machine's own figures
         os.environ["LCSPEC_CACHE_DIR"] = cache
-        VirtualTime(read_curve(curve), draft_ms / 1e3, noise).install()
+        VirtualTime(read_curve(curve), draft_ms / 1e3, noise, look_us / 1e6).install()
         cli.main(["bench", *bench], standalone_mode=True)
 
 

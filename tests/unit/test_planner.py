@@ -17,6 +17,7 @@ from lcspec.cost import CostCurve
 from lcspec.longrun import LongRun
 from lcspec.planner import FixedPlanner, Limits, Proposal
 from lcspec.record import DrafterRecord
+from lcspec.rest import SHARE, Rest
 from lcspec.tree import Distribution, TokenTree
 from tests.simulate import (
     CURVES,
@@ -509,3 +510,17 @@ def test_who_never_was_first_gets_its_turn(clock: Clock) -> None:
         planner._costs = planner.curve.effective(0)
         firsts.append(planner._by_turn(slot, tree, 0)[0].name)
     assert set(firsts) == {"model", "model2"}
+
+
+def test_rests_come_only_where_thoughts_gain_less_than_they_cost() -> None:
+    rest = Rest()
+    for _ in range(200):
+        rest.thought(0.4e-3, 0.0, 20e-3, idle=True)
+    assert rest.left > 1 and rest.takes()
+    share = rest.thinking / (rest.left + 1) / 20e-3
+    assert share <= SHARE, "while nothing comes of it, thinking takes a small share"
+    rest = Rest()
+    for i in range(400):
+        paid = i % 20 == 0
+        rest.thought(0.4e-3, 30e-3 if paid else 0.0, 20e-3, idle=not paid)
+        assert not rest.takes(), "a draft now and then is worth asking every time"
