@@ -65,6 +65,11 @@ def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]
         node = match
 
 
+def _grown(tree: TokenTree, size: int) -> bool:
+    """Whether the nodes from `size` on left the others' rivals as they were: all their siblings are new as well."""
+    return all(min(tree.child_map(tree.parents[v]).values()) >= size for v in range(size, len(tree.tokens)))
+
+
 @dataclass
 class Offsets:
     """A request's own correction, in log-odds, by proposers and rivals."""
@@ -120,10 +125,12 @@ class Acceptance:
         if n == 1:
             return [1.0]
         known, size, mine, reach = self._latest
-        if known is not tree or size != n or mine is not offsets:
-            reach, parents, probs = [1.0] * n, tree.parents, tree.probs
-            for node in range(1, n):
-                reach[node] = reach[parents[node]] * self._estimate(key_of(tree, node), probs[node], offsets)
+        if known is not tree or size > n or mine is not offsets or not _grown(tree, size):
+            size, reach = 1, [1.0]
+        if size < n:
+            parents, probs, reach = tree.parents, tree.probs, reach[:]
+            for node in range(size, n):
+                reach.append(reach[parents[node]] * self._estimate(key_of(tree, node), probs[node], offsets))
             self._latest = tree, n, offsets, reach
         return list(reach)
 

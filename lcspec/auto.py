@@ -28,7 +28,7 @@ from lcspec.rest import Rest
 from lcspec.tree import TokenTree
 from lcspec.widths import COLUMN, Item, Step, choose
 from lcspec.window import Offer, Sizer
-from lcspec.worth import bucket, promises, value
+from lcspec.worth import bucket, least_row, promises, value
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -45,6 +45,8 @@ TABLE_STEPS = 8
 TABLE_CONTEXT = 64
 # Steps that pass before windows that did not pay are thought about again.
 IDLE = 3
+# A drafter may be surer than it says: nodes are cut before they are looked at below this share of what a row costs.
+SAFE = 0.5
 # Nodes asked from a drafter that costs nothing.
 FREE_NODES = 24
 FREE_BRANCH = 3
@@ -332,7 +334,9 @@ class AutoPlanner:
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         start = time.perf_counter()
-        both = ask(slot, drafter, Budget(nodes, limits.depth, branch, slot.bit_of(drafter), keep_going), both)
+        floor = SAFE * price * least_row(self._costs, base)
+        budget = Budget(nodes, limits.depth, branch, slot.bit_of(drafter), floor, keep_going)
+        both = ask(slot, drafter, budget, both)
         spent = time.perf_counter() - start
         if not levels and len(both) == len(tree):
             # It reads the text as yet, which says nothing of what its drafts cost and gain.
@@ -345,7 +349,7 @@ class AutoPlanner:
         if record.tested >= ENOUGH_TESTS:
             record.gained(case, net, probe=not worth)
         if not worth:
-            self.probe_credit -= spent
+            self.probe_credit -= min(spent, max(0.0, -net / price)) if alone else spent  # what paid was no expense
         return both
 
     def _price(self, free: Sequence[float], base: int) -> float:

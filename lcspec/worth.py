@@ -34,6 +34,15 @@ def value(costs: Costs, ranked: Sequence[float], base: int, price: float) -> flo
     return best
 
 
+def least_row(costs: Costs, base: int) -> float:
+    """Seconds of a row where rows are cheapest: on average over the first four drafted nodes, or as many more as there
+    may be. The first one is left out, for it may take a step to another kind of kernel."""
+    first = costs.get(base + 1)
+    if first is None:
+        return 0.0
+    return min((costs[n][0] - first[0]) / (n - base - 1) for n in costs if n > base + 4) if base + 5 in costs else 0.0
+
+
 def promises(
     costs: Costs, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, price: float
 ) -> bool:

@@ -72,6 +72,7 @@ class Budget:
         depth: no node deeper than this.
         branch: children a node; 1 is a chain.
         source: the drafter's bit, for TokenTree.add.
+        floor: probability (of the whole path) below which a node cannot be worth its row.
         keep_going: asked by costly drafters after every level with the tree so far and its newest nodes: is another
             level worth its time? None means yes.
     """
@@ -80,6 +81,7 @@ class Budget:
     depth: int
     branch: int
     source: int = 0
+    floor: float = 0.0
     keep_going: Callable[[TokenTree, Iterable[int]], bool] | None = None
 
 

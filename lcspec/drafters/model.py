@@ -220,6 +220,8 @@ class ModelDrafter:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
         planned = budget.keep_going is not None
+        floor = state.p_min if not planned else 0.0
+        paths = tree.path_probs() if budget.floor else None
         for node, row in zip(level, self.context.logits() if rows is None else rows):
             position = base + tree.depths[node] + 1
             room = min(slot.draws, branch) or branch
@@ -228,9 +230,9 @@ class ModelDrafter:
                 if dist is not None:
                     # A draw stays whatever it drew; only what comes below it may depend on how likely it was.
                     child = tree.add_sampled(node, token, dist, budget.source)
-                    if child not in fresh and (planned or prob >= state.p_min):
+                    if child not in fresh and prob >= floor:
                         fresh.append(child)
-                elif planned or prob >= state.p_min:
+                elif prob >= floor and (paths is None or prob * paths[node] >= budget.floor):
                     fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
         return fresh
 

@@ -129,7 +129,7 @@ class TranslatedDrafter:
             enough = translated.n_drafted > budget.nodes or max(translated.depths) > budget.depth
             return not enough and budget.keep_going(translated, [len(translated) - 1])
 
-        ask = Budget(budget.nodes + EXTRA, budget.depth + EXTRA, 1, budget.source, None)
+        ask = Budget(budget.nodes + EXTRA, budget.depth + EXTRA, 1, budget.source)
         if budget.keep_going is not None:
             ask = replace(ask, keep_going=keep_going)
         state.drafted = self.inner.draft(state.view, ask)
