@@ -8,6 +8,7 @@ which seldom matter, are left to the n-grams, which cost nothing.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Sequence
 
 from lcspec.config import DrafterSpec
@@ -58,7 +59,7 @@ class CascadeDrafter:
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
         """The draft model's chain, and an n-gram continuation below its end."""
         tail = min(self._shape[slot.id][1], budget.nodes - 1)
-        chain = Budget(budget.nodes - tail, budget.depth, 1, budget.source, budget.floor, budget.keep_going)
+        chain = replace(budget, nodes=budget.nodes - tail, branch=1)
         tree = TokenTree.root(slot.tokens[-1])
         tree.merge(self.strong.draft(slot, chain))
         node = len(tree) - 1

@@ -219,8 +219,7 @@ class ModelDrafter:
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
-        planned = budget.keep_going is not None
-        floor = state.p_min if not planned else 0.0
+        p_min = state.p_min if budget.keep_going is None else 0.0
         paths = tree.path_probs() if budget.floor else None
         for node, row in zip(level, self.context.logits() if rows is None else rows):
             position = base + tree.depths[node] + 1
@@ -230,9 +229,9 @@ class ModelDrafter:
                 if dist is not None:
                     # A draw stays whatever it drew; only what comes below it may depend on how likely it was.
                     child = tree.add_sampled(node, token, dist, budget.source)
-                    if child not in fresh and prob >= floor:
+                    if child not in fresh and prob >= p_min:
                         fresh.append(child)
-                elif prob >= floor and (paths is None or prob * paths[node] >= budget.floor):
+                elif prob >= p_min and (paths is None or prob * paths[node] >= budget.floor):
                     fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
         return fresh
 

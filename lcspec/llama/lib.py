@@ -69,10 +69,14 @@ def init() -> None:
     if not _initialised:
         C.llama_log_set(_on_log, ctypes.c_void_p(0))
         C.llama_backend_init()
-        if amx.cpu_has_amx() and not amx.sound(C.llama_cpp._lib):
+        if not _uses_amx() and amx.cpu_has_amx():
             with printed_to_stderr():  # the library says that it may not use tiles
                 _repacks = amx.forbid(C.llama_cpp._lib)
         _initialised = True
+
+
+def _uses_amx() -> bool:
+    return amx.cpu_has_amx() and amx.sound(C.llama_cpp._lib)
 
 
 def may_repack() -> bool:
@@ -82,7 +86,7 @@ def may_repack() -> bool:
 
 def build() -> str:
     """What the library was compiled for, and whether its AMX code is used: another one takes other times."""
-    tiles = "" if amx.cpu_has_amx() and amx.sound(C.llama_cpp._lib) else "without AMX; "
+    tiles = "" if _uses_amx() else "without AMX; "
     return tiles + str(C.llama_print_system_info().decode())
 
 
