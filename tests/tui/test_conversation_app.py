@@ -10,12 +10,13 @@ from textual.widgets import Static
 from lcspec.tui.app import ChatOptions
 from lcspec.tui.bridge import Answer
 from lcspec.tui.markdown import code_blocks
+from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Store
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.message import UserView
 from lcspec.tui.widgets.notice import Notice
 
-from .conftest import PLAIN, Start
+from .conftest import PLAIN, Driver, Start
 
 HELLO = "Hi! I'd like to order a large iced latte, please."
 LONG = "Write a python function to find the maximum of a list of numbers."
@@ -335,12 +336,18 @@ async def test_what_is_on_the_screen_stays_where_it_is_while_messages_come_and_g
         assert transcript.first < 100
 
 
+async def with_lines(driver: Driver, n: int) -> ChatScreen:
+    """The chat with a conversation of `n` short messages."""
+    chat = await driver.ready()
+    for i in range(n):
+        chat.chat.add_user(f"line {i}", parent=chat.chat.info.leaf)
+    await chat.open(chat.chat)
+    return chat
+
+
 async def test_page_keys_scroll_from_the_input_and_the_end_is_one_key_away(start: Start) -> None:
     async with start(size=(80, 24)) as driver:
-        chat = await driver.ready()
-        for i in range(120):
-            chat.chat.add_user(f"line {i}", parent=chat.chat.info.leaf)
-        await chat.open(chat.chat)
+        chat = await with_lines(driver, 120)
         transcript = chat.transcript
         await driver.until(lambda: transcript.max_scroll_y > 0 and transcript.scroll_y == transcript.max_scroll_y)
         while transcript.last == 120:
@@ -352,10 +359,7 @@ async def test_page_keys_scroll_from_the_input_and_the_end_is_one_key_away(start
 
 async def test_a_tall_terminal_is_filled(start: Start) -> None:
     async with start(size=(120, 90)) as driver:
-        chat = await driver.ready()
-        for i in range(80):
-            chat.chat.add_user(f"line {i}", parent=chat.chat.info.leaf)
-        await chat.open(chat.chat)
+        chat = await with_lines(driver, 80)
         transcript = chat.transcript
         await driver.until(lambda: transcript.max_scroll_y > transcript.size.height)
         assert transcript.first > 0
