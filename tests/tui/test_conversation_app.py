@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from textual import events
@@ -316,9 +317,14 @@ async def test_what_is_on_the_screen_stays_where_it_is_while_messages_come_and_g
         async def settled() -> None:
             """Nothing more comes or goes."""
             ahead = 2 * transcript.size.height
-            await driver.until(lambda: not transcript.first or transcript.scroll_y > ahead)
-            await driver.until(lambda: transcript.last == 120 or transcript.max_scroll_y - transcript.scroll_y > ahead)
             await driver.pilot.pause()
+            await driver.until(
+                lambda: (
+                    not transcript.fetching
+                    and (not transcript.first or transcript.scroll_y > ahead)
+                    and (transcript.last == 120 or transcript.max_scroll_y - transcript.scroll_y > ahead)
+                )
+            )
 
         await settled()
         transcript.release_anchor()
@@ -334,6 +340,20 @@ async def test_what_is_on_the_screen_stays_where_it_is_while_messages_come_and_g
             if (first, last) != (transcript.first, transcript.last):
                 assert wanted.virtual_region.y - transcript.scroll_y == place
         assert transcript.first < 100
+        while transcript.first and transcript.last == 120:  # to where there are others above and below
+            transcript.scroll_page_up(animate=False)
+            await settled()
+        for load, step in ((transcript.load_earlier, -9), (transcript.load_later, 9)):
+            view, offset = top()
+            wanted = next(v for v in transcript.views if v.message.id == view)
+            first, last = transcript.first, transcript.last
+            loading = asyncio.create_task(load())
+            await asyncio.sleep(0)
+            transcript.scroll_to(y=transcript.scroll_y + step, animate=False, immediate=True)  # while they come
+            await loading
+            await settled()
+            assert (first, last) != (transcript.first, transcript.last), "others came"
+            assert wanted.virtual_region.y - transcript.scroll_y == offset - step, "and the user's step counts"
 
 
 async def with_lines(driver: Driver, n: int) -> ChatScreen:

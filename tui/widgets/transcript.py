@@ -4,7 +4,7 @@ and those that are left far behind go."""
 from __future__ import annotations
 
 from itertools import takewhile
-from typing import Callable, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 from textual import on
 from textual.app import ComposeResult
@@ -28,7 +28,13 @@ AHEAD = 2
 BEHIND = 4
 
 PlaceOf = Callable[[str], tuple[int, int]]
-Held = tuple[MessageView, float] | None
+
+
+class Held(NamedTuple):
+    """A message that keeps its place on the screen while others come and go."""
+
+    view: MessageView
+    y: int  # its row among all before they do
 
 
 class MoreMark(Static):
@@ -68,8 +74,8 @@ class Transcript(VerticalScroll, can_focus=False):
         self.place_of = place_of
         self.lens = False
         self.branch: list[Message] = []
-        self.first = 0  # index in the branch of the first message that is a widget
-        self._fetching = False
+        self._index: dict[str, int] = {}  # of a message's id in the branch
+        self.fetching = False  # from when others begin to come until they have their place
 
     def compose(self) -> ComposeResult:
         """The marks; messages come between them with `show`."""
@@ -87,9 +93,14 @@ class Transcript(VerticalScroll, can_focus=False):
         return [child for child in self.children if isinstance(child, MessageView)]
 
     @property
+    def first(self) -> int:
+        """Index in the branch of the first message that is a widget."""
+        return next((self._index[v.message.id] for v in self.views if v.message.id in self._index), 0)
+
+    @property
     def last(self) -> int:
         """Index in the branch behind the last message that is a widget."""
-        return self.first + len(self.views)
+        return next((self._index[v.message.id] + 1 for v in reversed(self.views) if v.message.id in self._index), 0)
 
     def view_of(self, message: str) -> MessageView | None:
         """The widget of a message, if it is one."""
@@ -97,29 +108,21 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def show(self, branch: Sequence[Message]) -> None:
         """Show the end of a branch: what is there already stays, everything else is replaced."""
-        views = self.views
-        keep = 0
-        while (
-            keep < len(views)
-            and self.first + keep < len(branch)
-            and branch[self.first + keep].id == views[keep].message.id
-        ):
-            keep += 1
-        if len(branch) - (self.first + keep) > WINDOW:
+        views, first = self.views, self.first
+        ids = [message.id for message in branch[first : first + len(views)]]
+        keep = sum(1 for _ in takewhile(lambda pair: pair[0].message.id == pair[1], zip(views, ids)))
+        if len(branch) - (first + keep) > WINDOW:
             keep = 0  # the end is far away: nothing of what is there stays
         self.branch = list(branch)
+        self._index = {message.id: i for i, message in enumerate(branch)}
         with self.app.batch_update():
             await self.remove_children(Notice)
-            if not keep:
-                self.first = max(0, len(branch) - WINDOW)
             await self.remove_children(views[keep:])
-            await self._mount_at(self.first + keep, len(branch))
+            await self._mount_at(first + keep if keep else max(0, len(branch) - WINDOW), len(branch))
             for view in self.views[:keep]:
                 view.show_place(self.place_of(view.message.id))
             if len(self.views) > LIMIT and not self._away:
-                surplus = self.views[:-WINDOW]
-                self.first += len(surplus)
-                await self.remove_children(surplus)
+                await self.remove_children(self.views[:-WINDOW])
         self._mark()
         self.call_after_refresh(self._fill)
 
@@ -146,63 +149,62 @@ class Transcript(VerticalScroll, can_focus=False):
 
     async def load_earlier(self, n: int = STRETCH) -> None:
         """Make more of the earlier messages widgets; what is on the screen stays where it is."""
-        if self._fetching or not self.first:
+        if self.fetching or not self.first:
             return
-        self._fetching = True
+        self.fetching = True
+        held, shifted = self._hold(), 0.0
         try:
-            held = self._hold()
             with self.app.batch_update():
                 await self.remove_children(self._far_below())
                 views = self._views(max(0, self.first - n), self.first)
-                self.first -= len(views)
                 await self.mount_all(views, after=self.query_one("#earlier"))
                 self._mark()
-                self._shift(self._height_of(views))
-            self.call_after_refresh(self._stay, held)
+                shifted = self._shift(self._height_of(views))
         finally:
-            self._fetching = False
+            self.call_after_refresh(self._stay, held, shifted)
 
     async def load_later(self, n: int = STRETCH) -> None:
         """Make more of the later messages widgets, after the user has been far above."""
-        if self._fetching or self.last >= len(self.branch):
+        if self.fetching or self.last >= len(self.branch):
             return
-        self._fetching = True
+        self.fetching = True
+        self.release_anchor()  # what is added at the end is not to be followed
+        held, shifted = self._hold(), 0.0
         try:
-            self.release_anchor()  # what is added at the end is not to be followed
-            held = self._hold()
             with self.app.batch_update():
                 await self._mount_at(self.last, min(len(self.branch), self.last + n))
                 far = self._far_above()
                 gone = sum(view.outer_size.height + view.styles.margin.height for view in far)
-                self.first += len(far)
                 await self.remove_children(far)
                 self._mark()
-                self._shift(-gone)
-            self.call_after_refresh(self._stay, held)
+                shifted = self._shift(-gone)
         finally:
-            self._fetching = False
+            self.call_after_refresh(self._stay, held, shifted)
 
-    def _hold(self) -> Held:
-        """The first message that is seen, and how far below the top it begins."""
-        for view in self.views:
-            region = view.virtual_region
-            if region.bottom > self.scroll_y:
-                return view, region.y - self.scroll_y
-        return None
+    def _hold(self) -> Held | None:
+        """The first message that is seen."""
+        return next(
+            (Held(v, v.virtual_region.y) for v in self.views if v.virtual_region.bottom > self.scroll_y), None
+        )
 
-    def _shift(self, rows: int) -> None:
-        """Scroll along with what comes or goes above, in the same picture."""
+    def _shift(self, rows: int) -> float:
+        """Scroll along with what comes or goes above, in the same picture; the rows that there was room for."""
+        before = self.scroll_y
         if rows and (self._anchor_released or self.last < len(self.branch)):
             self.scroll_to(y=max(0, self.scroll_y + rows), animate=False, immediate=True)
+            self.release_anchor()  # as far as there is room yet is not the end
+        return self.scroll_y - before
 
-    def _stay(self, held: Held) -> None:
-        """The message that was held stands where it stood (it does, if the heights were foreseen rightly)."""
+    def _stay(self, held: Held | None, shifted: float) -> None:
+        """Scroll by what the message held has moved but for `shifted` (nothing, if the heights were foreseen rightly),
+        so that whatever the user has scrolled meanwhile stays scrolled."""
+        self.fetching = False
         if not self._anchor_released and self.last >= len(self.branch):
             self.anchor()  # whoever follows the end goes on following it
-        elif held is not None and held[0].is_attached:
-            view, offset = held
-            if view.virtual_region.y - self.scroll_y != offset:
-                self.scroll_to(y=view.virtual_region.y - offset, animate=False, immediate=True)
+        elif held is not None and held.view.is_attached:
+            missing = held.view.virtual_region.y - held.y - shifted
+            if missing:
+                self.scroll_to(y=self.scroll_y + missing, animate=False, immediate=True)
         self._fill()
 
     def _fill(self) -> None:
