@@ -183,9 +183,7 @@ class Transcript(VerticalScroll, can_focus=False):
 
     def _hold(self) -> Held | None:
         """The first message that is seen."""
-        return next(
-            (Held(v, v.virtual_region.y) for v in self.views if v.virtual_region.bottom > self.scroll_y), None
-        )
+        return next((Held(v, v.virtual_region.y) for v in self.views if v.virtual_region.bottom > self.scroll_y), None)
 
     def _shift(self, rows: int) -> float:
         """Scroll along with what comes or goes above, in the same picture; the rows that there was room for."""
