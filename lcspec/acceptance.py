@@ -38,6 +38,11 @@ def family_of(key: Key) -> Key:
     return (key[0], key[1], -1, 0, key[4])
 
 
+def bin_of(prob: float) -> int:
+    """The bin of a raw estimate."""
+    return PROB_BINS - 1 if prob >= 1.0 else int(prob * PROB_BINS)
+
+
 def key_of(tree: TokenTree, node: int) -> Key:
     """The cell of a node. Rivals are drafters that proposed something else in its place: where drafters disagree each
     of them is right much less often than where it was asked alone.
@@ -48,9 +53,9 @@ def key_of(tree: TokenTree, node: int) -> Key:
         for sibling in siblings.values():
             rivals |= tree.sources[sibling]
         rivals &= ~source
-    prob, depth = tree.probs[node], tree.depths[node]
-    bin_ = PROB_BINS - 1 if prob >= 1.0 else int(prob * PROB_BINS)
-    return (source, rivals, tree.features[node], depth if depth < MAX_DEPTH_CELL else MAX_DEPTH_CELL, bin_)
+    depth = tree.depths[node]
+    depth = depth if depth < MAX_DEPTH_CELL else MAX_DEPTH_CELL
+    return (source, rivals, tree.features[node], depth, bin_of(tree.probs[node]))
 
 
 def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
@@ -99,6 +104,10 @@ class Acceptance:
     def estimate(self, tree: TokenTree, node: int, offsets: Offsets) -> float:
         """P(node is accepted, given its parent was)."""
         return self._estimate(key_of(tree, node), tree.probs[node], offsets)
+
+    def expected(self, source: int, depth: int, feature: int, prob: float, offsets: Offsets) -> float:
+        """`estimate` of a node that is not in a tree yet, if nobody else proposes it or anything in its place."""
+        return self._estimate((source, 0, feature, min(depth, MAX_DEPTH_CELL), bin_of(prob)), prob, offsets)
 
     def _estimate(self, key: Key, raw: float, offsets: Offsets) -> float:
         """A cell's estimate. What it has not seen yet it takes from its family, and that from the raw estimate:

@@ -1,15 +1,14 @@
 """Which drafters to ask, how deep, and how many of their nodes to keep.
 
 For a fixed width the best tree has the largest P(v), the probability that node v is accepted; P never grows along a
-path, so the most probable nodes always form a tree. What is to be maximised is
+path, so the most probable nodes always form a tree. Every step maximises
 
-    tokens / time = sum over steps of (B + sum of the n best P) / sum over steps of (T(B + n) + drafting time)
+    tokens / time = (B + sum of the n best P) / (T(B + n) + drafting time)
 
-for B slots, with T the measured cost curve. n = 0 is plain decoding. A ratio of sums is largest when every step
-maximises tokens - rate x time at the rate that is reached in the long run (renewal reward; Dinkelbach 1967): a step
-with a sure draft may then be wider, and one without narrower, than its own tokens / time alone would say. Until that
-rate is known a step maximises its own. One formula serves one slot and many: the nodes of all slots compete for one
-width, so speculation fades by itself as load rises.
+for B slots, with T the measured cost curve. n = 0 is plain decoding. One formula serves one slot and many: the nodes of
+all slots compete for one width, so speculation fades by itself as load rises. (A ratio of sums is largest when a step
+maximises tokens - rate x time at the long-run rate instead; but that rate is an estimate, too high after every easy
+passage, and a step that waits for better drafts than the text allows loses more than the others gain.)
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from lcspec.rest import Rest
 from lcspec.tree import TokenTree
 from lcspec.widths import COLUMN, Item, Step, choose
 from lcspec.window import Offer, Sizer
-from lcspec.worth import bucket, least_row, promises, value
+from lcspec.worth import bucket, least_row, promises, rate, value
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -68,9 +67,10 @@ class AutoPlanner:
         self._costs: dict[int, tuple[float, int]] = {}
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
         self._table_age = 0
-        self._asking = 0.0  # seconds that asking the free drafters took
-        self.rest = Rest()
+        self.pause = Rest()
         self._resting = False
+        self._gained: float | None = None  # what the step at hand promises, in steps without drafts
+        self._asking = 0.0  # seconds of it that costly drafters took: their own records are the judge of those
         self._idle = 0  # steps for which no window is offered anything
         # The step at hand: decoding slots, those of them planned for, seconds of a decode without drafts, tokens and
         # drafting seconds so far.
@@ -87,17 +87,24 @@ class AutoPlanner:
         """Tokens per second over those of plain decoding in recent steps, at least 1; None before it is known."""
         return self.rate.speedup
 
+    def rest(self, others: int) -> Plan | None:
+        """A plain step while thinking about more does not pay (see Rest)."""
+        self._resting = others == 0 and 1 in self._costs and self.pause.takes()
+        if not self._resting:
+            return None
+        self._slots = self._planned = self._tokens = 1
+        self._narrowest, width = self._costs[1]
+        self._drafting = 0.0
+        return Plan(width, 1.0, self._narrowest)
+
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
-        start = time.perf_counter()
+        start, self._asking = time.perf_counter(), 0.0
         tree = TokenTree.root(slot.tokens[-1])
         cap = slot.request.speculation.max_draft
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         free: TokenTree | None = None
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
-        self._resting = others == 0 and self.rest.takes()
-        if self._resting:
-            nodes = 0
         if nodes > 0:
             self._costs = self._table(len(slot.tokens), limits.widths)
             if slot.id not in self._offsets:
@@ -108,7 +115,6 @@ class AutoPlanner:
                 if not drafter.costly:
                     width = 1 if branch == 1 else branch_of(drafter, branch)
                     tree = ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
-            self._asking = time.perf_counter() - start
             for drafter in self._by_turn(slot, tree, others):
                 before = tree
                 tree = self._ask_costly(slot, drafter, tree, nodes, limits, others, alone=free is None)
@@ -117,8 +123,7 @@ class AutoPlanner:
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Keep the n most probable nodes of all slots together, n by expected tokens and seconds."""
-        start = time.perf_counter()
-        self._costs = self._table(context, proposals[0].limits.widths)
+        self._costs, self._gained = self._table(context, proposals[0].limits.widths), None
         # Streams that draft nothing lose as much by a longer step as the others.
         slots = self._slots = max(streams, len(proposals))
         self._planned = len(proposals)
@@ -147,14 +152,9 @@ class AutoPlanner:
             else:
                 pool += [Item(-reach[v], 1, i, v) for v in range(1, len(p.tree))]
         self._tokens_a_second = (self.speedup or 1.0) * slots / self._narrowest
-        if self._resting:
-            seconds, width = self._costs[base]
-            self._used = base
-            return Plan(width, expected, seconds)
         offers = self._window_offers(proposals, need)
         pool += [Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
-        price = self._tokens_a_second if self.speedup is not None else None
-        chosen, considered = choose(sorted(pool), Step(base, need, expected, room), self._costs, price)
+        chosen, considered = choose(sorted(pool), Step(base, need, expected, room), self._costs)
         used = need + sum(item.rows for item in chosen)
         for i, p in enumerate(proposals):
             nodes = [item.node for item in chosen if item.proposal == i and item.node != COLUMN]
@@ -166,9 +166,9 @@ class AutoPlanner:
         self._used = used
         expected -= sum(item.worth for item in chosen if item.node != COLUMN)
         seconds, width = self._costs.get(used, (0.0, 0))
-        if slots == 1:
-            gained = (expected - slots) / self._tokens_a_second - (seconds - self._narrowest)
-            self.rest.thought(self._asking + time.perf_counter() - start, gained, self._narrowest, not chosen)
+        if slots == 1 and seconds:
+            more = seconds - self._narrowest + self._asking
+            self._gained = expected - 1.0 - more / (self._narrowest + self.pause.bare)
         return Plan(width, expected, seconds, considered)
 
     def _window_offers(self, proposals: Sequence[Proposal], need: int) -> list[Offer]:
@@ -221,6 +221,13 @@ class AutoPlanner:
             plain = self._slots * (seconds + self._drafting) / self._narrowest
             self.rate.add(self._tokens, plain)
             self._tokens, self._drafting = 0, 0.0
+
+    def aside(self, seconds: float) -> None:
+        """The step took so many seconds besides its decode."""
+        if self._resting:
+            self.pause.rested(seconds)
+        elif self._gained is not None:
+            self.pause.thought(seconds - self._asking, self._gained, self._narrowest)
 
     def _saved(self, nodes: int) -> float:
         """Seconds that the step at hand would have taken less with so many nodes fewer."""
@@ -278,7 +285,7 @@ class AutoPlanner:
         if len(costly) < 2 or base not in self._costs:
             return costly
         free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
-        case = bucket(value(self._costs, free, base, self._price(free, base)), alone=True)
+        case = bucket(value(self._costs, free, base, rate(self._costs, free, base)), alone=True)
 
         def rank(drafter: Drafter) -> float:
             record = self.records.setdefault(drafter.name, DrafterRecord())
@@ -297,18 +304,18 @@ class AutoPlanner:
         """`tree` with what `drafter` says, or `tree` itself if it is not worth asking. `alone`: no other costly
         drafter has been asked in this step.
         """
-        record = self.records.setdefault(drafter.name, DrafterRecord())
+        record, bit = self.records.setdefault(drafter.name, DrafterRecord()), slot.bit_of(drafter)
         offsets = self.offsets(slot)
         base = others + 1
         if base not in self._costs:
             return tree
         free = self.acceptance.path_probs(tree, offsets)[1:]
         free.sort(reverse=True)
-        price = self._price(free, base)
+        price = rate(self._costs, free, base)
         now = value(self._costs, free, base, price)
         case = bucket(now, alone)
         gain = record.gain(case)
-        worth = gain > 0.0 if gain is not None else promises(self._costs, free, 1.0, record, base, price)
+        worth = gain > 0.0 if gain is not None else promises(self._costs, free, 1.0, record, base)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -327,7 +334,8 @@ class AutoPlanner:
                 parent = place[draft.parents[v]]
                 place[v] = None if parent is None else tree.child(parent, draft.tokens[v])
             ranked = sorted(free + [reach[v] for v, other in place.items() if other is None], reverse=True)
-            stopped = levels >= 2 + record.tested or not promises(self._costs, ranked, ahead, record, base, price)
+            spent = levels * record.level_seconds
+            stopped = levels >= 2 + record.tested or not promises(self._costs, ranked, ahead, record, base, spent)
             return not stopped
 
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
@@ -335,9 +343,14 @@ class AutoPlanner:
         both.merge(tree)
         start = time.perf_counter()
         floor = SAFE * price * least_row(self._costs, base)
-        budget = Budget(nodes, limits.depth, branch, slot.bit_of(drafter), floor, keep_going)
+
+        def expects(depth: int, rank: int, prob: float) -> float:
+            return self.acceptance.expected(bit, depth, rank, prob, offsets)
+
+        budget = Budget(nodes, limits.depth, branch, bit, floor, expects, keep_going)
         both = ask(slot, drafter, budget, both)
         spent = time.perf_counter() - start
+        self._asking += spent
         if not levels and len(both) == len(tree):
             # It reads the text as yet, which says nothing of what its drafts cost and gain.
             self.probe_credit -= 0.0 if worth else spent
@@ -351,16 +364,3 @@ class AutoPlanner:
         if not worth:
             self.probe_credit -= min(spent, max(0.0, -net / price)) if alone else spent  # what paid was no expense
         return both
-
-    def _price(self, free: Sequence[float], base: int) -> float:
-        """Tokens that a second is worth: the long-run rate, or what the free drafters promise until it is known."""
-        slots = min(self._slots, base)
-        narrowest = self._costs[slots][0]
-        if self.speedup is not None:
-            return self.speedup * slots / narrowest
-        best, tokens = slots / narrowest, float(slots)
-        for n, p in enumerate(free, start=base + 1):
-            tokens += p
-            if n in self._costs:
-                best = max(best, tokens / self._costs[n][0])
-        return best

@@ -94,6 +94,8 @@ class Engine:
         self._learn(work, n, target)
         drafting = sum(w.proposal.seconds for w in work if w.proposal)
         rest = max(0.0, time.perf_counter() - start - target - drafting)
+        if self.auto is not None:
+            self.auto.aside(drafting + rest)
         for item in work:
             events += self._account(item, n, plan, target, drafting, rest)
         return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
@@ -147,8 +149,10 @@ class Engine:
         if slot.wants_hidden:
             hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
             slot.hidden = hidden[last].copy() if len(hidden) else None
-        for drafter in slot.drafters:
-            if not slot.reason:
+        if item.resting:
+            slot.untold += slot.generated - before
+        elif not slot.reason:
+            for drafter in slot.drafters:
                 drafter.observe(slot, tree, verdict)
         return events
 
@@ -327,7 +331,7 @@ class Engine:
 
     def _begin_drafters(self, slot: Slot) -> None:
         slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
-        slot.hidden = None  # what an earlier set of drafters left is out of date
+        slot.hidden, slot.untold = None, 0  # what an earlier set of drafters left is out of date
         for spec in slot.request.speculation.drafters:
             self.drafters[spec.name].begin(slot, spec)
             slot.drafters.append(self.drafters[spec.name])
@@ -377,6 +381,8 @@ class Engine:
         decoding = [w for w in work if w.proposal and w.slot.stats.target_steps]
         for w in decoding:
             assert w.proposal is not None
+            if w.resting:
+                continue
             self.scheduler.planner_of(w.slot).observe(w.proposal, w.slot.emitted)
         self.scheduler.pace.observe(self.context.batch.n, target)
         self.ledger.stepped(width, target, len(decoding) == len(work))

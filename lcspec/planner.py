@@ -95,6 +95,12 @@ class Plan:
 class Planner(Protocol):
     """Decides for every step; learns from what it cost and what was accepted."""
 
+    def rest(self, others: int) -> Plan | None:
+        """The plan of a step in which nobody is asked for drafts, nor told what came of it; None: ask.
+
+        `others` is the width the other slots need anyway.
+        """
+
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """Ask the slot's drafters; `others` is the width the other slots need anyway."""
 
@@ -111,6 +117,9 @@ class Planner(Protocol):
     def timed(self, width: int, context: int, seconds: float) -> None:
         """A target decode took `seconds`."""
 
+    def aside(self, seconds: float) -> None:
+        """The step took `seconds` besides its target decode."""
+
 
 def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
     """`tree` with what `drafter` says merged into it; the drafter's own tree where `tree` is bare."""
@@ -125,6 +134,10 @@ def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenT
 
 class FixedPlanner:
     """No decisions: every drafter gets `max_draft` (or its own default) nodes, and the best of them are kept."""
+
+    def rest(self, others: int) -> Plan | None:
+        """Never."""
+        return None
 
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """The same budget every step, within what the step can take."""
@@ -153,4 +166,7 @@ class FixedPlanner:
         """Nothing to learn."""
 
     def timed(self, width: int, context: int, seconds: float) -> None:
+        """Nothing to learn."""
+
+    def aside(self, seconds: float) -> None:
         """Nothing to learn."""

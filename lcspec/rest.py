@@ -1,7 +1,8 @@
 """Thinking less often while nothing comes of it.
 
-Asking the free drafters and choosing among what they say takes Python's time, a few per cent of a short decode. Where a
-thought gains less than it costs, the planner rests for a few steps, so that thinking takes a small share of the time.
+Asking drafters and choosing among what they say takes Python's time: a few per cent of a short decode, half of a very
+short one. Where a thought gains less than it costs, the planner rests for some steps, in which nobody is asked or told
+anything, so that thinking takes a small share of the time.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from dataclasses import dataclass
 
 # Share of the decode time that thinking may take while nothing comes of it, and the longest rest, in steps.
 SHARE = 0.01
-LONGEST = 16
-# How fast the running figures follow.
+LONGEST = 64
+# How fast the running figures follow; their first values are means.
 TIME_RATE = 0.1
 GAIN_RATE = 1 / 24
 # What a thought is believed to gain before anything is known, in steps without drafts.
@@ -24,25 +25,37 @@ class Rest:
 
     Attributes:
         left: steps for which nobody is asked.
-        thinking: seconds of a thought.
+        bare: seconds besides its decode that a step of a rest takes.
+        thinking: seconds that a step with a thought takes more than that.
         gain: what a thought gains, in steps without drafts.
     """
 
     left: int = 0
+    bare: float = 0.0
     thinking: float = 0.0
     gain: float = FIRST_GAIN
+    _rested: int = 0
+    _thoughts: int = 0
 
     def takes(self) -> bool:
         """Whether this step belongs to a rest."""
-        self.left -= self.left > 0
-        return self.left > 0
+        resting = self.left > 0
+        self.left -= resting
+        return resting
 
-    def thought(self, seconds: float, gained: float, step: float, idle: bool) -> None:
-        """A thought took `seconds` and is expected to save `gained` seconds, where a step without drafts takes `step`.
+    def rested(self, seconds: float) -> None:
+        """A step of a rest took so many seconds besides its decode."""
+        self._rested += 1
+        self.bare += max(TIME_RATE, 1.0 / self._rested) * (seconds - self.bare)
 
-        `idle`: it chose nothing.
+    def thought(self, seconds: float, gained: float, decode: float) -> None:
+        """A step with a thought took `seconds` besides its decode, and is expected to gain as much as `gained` steps
+        without drafts, whose decode takes `decode`.
         """
-        self.thinking += TIME_RATE * (seconds - self.thinking)
-        self.gain += GAIN_RATE * (gained / step - self.gain)
-        if idle and self.gain * step < self.thinking:
-            self.left = min(LONGEST, int(self.thinking / (SHARE * step))) + 1
+        step = decode + self.bare
+        self._thoughts += 1
+        more = max(0.0, seconds - self.bare)
+        self.thinking += max(TIME_RATE, 1.0 / self._thoughts) * (more - self.thinking)
+        self.gain += GAIN_RATE * (gained - self.gain)
+        if self.gain * step < self.thinking:
+            self.left = min(LONGEST, int(self.thinking / (SHARE * step)))

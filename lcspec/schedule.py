@@ -31,6 +31,7 @@ class Staged:
     slot: Slot
     length: int
     proposal: Proposal | None = None
+    resting: bool = False  # a plain step that the slot's planner and drafters know nothing of
     order: list[int] = field(default_factory=list)
     row_of: list[int] = field(default_factory=list)
 
@@ -59,7 +60,12 @@ class Scheduler:
             mine = [w for w in drafting if planner is self.planner_of(w.slot)]
             if planner is None or not mine:
                 continue
+            rest = planner.rest(base - 1)
+            if rest is not None:
+                plan, mine[0].resting = rest, True
+                continue
             for w in mine:
+                w.slot.tell()
                 w.proposal = planner.propose(w.slot, self._limits(w.slot, base), base - 1)
             context = sum(len(w.slot.tokens) for w in mine) // len(mine)
             streams = sum(w.decodes for w in work)

@@ -79,6 +79,7 @@ class Slot:
         self.decode_start = 0.0
         self.step_accepted = 0
         self.emitted: list[int] = []  # tokens of the latest verdict
+        self.untold = 0  # tokens of plain steps that the drafters have not observed yet
         self._rows: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._row_of: list[int] = []
         self._decoder = StreamDecoder()
@@ -145,6 +146,14 @@ class Slot:
     def forced_text(self, limit: int) -> str:
         """What the grammar allows no alternative to (see drafters.SlotView)."""
         return self.sampler.forced_text(limit)
+
+    def tell(self) -> None:
+        """Let the drafters observe the plain steps of a rest, as one."""
+        if self.untold:
+            n, self.untold = self.untold, 0
+            tree, verdict = TokenTree.root(self.tokens[-n - 1]), Verdict([], self.tokens[-n:], bonus=False)
+            for drafter in self.drafters:
+                drafter.observe(self, tree, verdict)
 
     # Emission.
 

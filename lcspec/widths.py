@@ -32,14 +32,13 @@ class Step(NamedTuple):
     room: int
 
 
-def choose(pool: Sequence[Item], step: Step, costs: Costs, price: float | None) -> tuple[list[Item], Considered]:
-    """The beginning of `pool` with the most tokens - price x seconds, and (nodes, tokens, seconds) of all beginnings.
+def choose(pool: Sequence[Item], step: Step, costs: Costs) -> tuple[list[Item], Considered]:
+    """The beginning of `pool` with the most tokens a second, and (nodes, tokens, seconds) of all beginnings.
 
     Args:
         pool: descending in worth.
         step: what they are added to.
         costs: need -> (seconds, width).
-        price: tokens that a second is worth; None: the best rate that this step could reach by itself.
     """
     base, need, tokens, room = step
     if need not in costs:
@@ -51,9 +50,7 @@ def choose(pool: Sequence[Item], step: Step, costs: Costs, price: float | None) 
             taken.append(item)
             wide, tokens = wide + item.rows, tokens - item.worth * item.rows
             considered.append((wide - base, tokens, costs[wide][0]))
-    if price is None:
-        price = max(tokens / seconds for _, tokens, seconds in considered)
-    best = max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
+    best = max(range(len(considered)), key=lambda n: considered[n][1] / considered[n][2])
     chosen, used = taken[:best], base + considered[best][0]
     # Rows that the step has anyway, because a wider one is cheaper, go to the columns that come next.
     for item in taken[best:]:

@@ -43,23 +43,38 @@ def least_row(costs: Costs, base: int) -> float:
     return min((costs[n][0] - first[0]) / (n - base - 1) for n in costs if n > base + 4) if base + 5 in costs else 0.0
 
 
+def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
+    """Tokens a second of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
+    tokens = float(base)
+    best = tokens / (costs[base][0] + spent)
+    for n, p in enumerate(ranked, start=base + 1):
+        cost = costs.get(n)
+        if cost is None:
+            break
+        tokens += p
+        reached = tokens / (cost[0] + spent)
+        if reached > best:
+            best = reached
+    return best
+
+
 def promises(
-    costs: Costs, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, price: float
+    costs: Costs, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, spent: float = 0.0
 ) -> bool:
-    """Whether drafting on from a node reached with probability `ahead` promises more than stopping.
+    """Whether drafting on from a node reached with probability `ahead`, after `spent` seconds of it, promises a better
+    rate than stopping.
 
     The continuation is imagined as a chain accepted at the drafter's running rate; several levels are looked at
     because one more node may not pay where four more (the next cheap width) would.
     """
-    level_price = price * record.level_seconds
-    now = value(costs, ranked, base, price)
+    now = rate(costs, ranked, base, spent)
     hope, probs = record.hope, list(ranked)
     for level in range(1, LOOKAHEAD + 1):
         ahead *= hope
-        if ahead < level_price and ahead < 0.01:
+        if ahead < now * record.level_seconds and ahead < 0.01:
             return False
         bisect.insort(probs, ahead, key=operator.neg)
-        if value(costs, probs, base, price) - level * level_price > now:
+        if rate(costs, probs, base, spent + level * record.level_seconds) > now:
             return True
     return False
 

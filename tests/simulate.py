@@ -200,6 +200,18 @@ def run(
             break
         base = len(running)
         began = clock.now
+        if (rest := planner.rest(base - 1)) is not None:
+            width = max(1, rest.width)
+            seconds = UNIT * relative[width - 1] * rng.lognormvariate(0.0, noise)
+            clock.now += seconds
+            out.steps += 1
+            out.expected += 1.0
+            out.tokens += 1
+            out.seconds += clock.now - began
+            running[0].tokens.append(len(running[0].tokens))
+            planner.timed(width, len(slots[0].tokens), seconds)
+            planner.aside(0.0)
+            continue
         room = limits or Limits(len(relative) - base, 64, 32)
         proposals = [planner.propose(s, room, base - 1) for s in running]
         out.drafting += clock.now - began
@@ -219,6 +231,7 @@ def run(
             planner.observe(p, new)
         planner.timed(width, len(slots[0].tokens), seconds)
         out.seconds += clock.now - began
+        planner.aside(clock.now - began - seconds)
     return out
 
 

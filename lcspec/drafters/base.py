@@ -73,6 +73,8 @@ class Budget:
         branch: children a node; 1 is a chain.
         source: the drafter's bit, for TokenTree.add.
         floor: probability (of the whole path) below which a node cannot be worth its row.
+        expects: how likely the target is to take a child, given its depth, its rank among its siblings (0: best) and
+            the drafter's own estimate. None: the estimate itself.
         keep_going: asked by costly drafters after every level with the tree so far and its newest nodes: is another
             level worth its time? None means yes.
     """
@@ -82,6 +84,7 @@ class Budget:
     branch: int
     source: int = 0
     floor: float = 0.0
+    expects: Callable[[int, int, float], float] | None = None
     keep_going: Callable[[TokenTree, Iterable[int]], bool] | None = None
 
 
@@ -110,7 +113,10 @@ class Drafter(Protocol):
         """Propose continuations of `slot.tokens[-1]`; a bare root when there is nothing to say."""
 
     def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
-        """The step's verified tree and its outcome; `slot.tokens` holds the emitted tokens already."""
+        """The step's verified tree and its outcome; `slot.tokens` holds the emitted tokens already.
+
+        Steps of a rest, for which nobody was asked, are told together: a bare root, and all of their tokens.
+        """
 
     def end(self, slot: SlotView) -> None:
         """The request is over: drop its state."""

@@ -11,7 +11,7 @@ distribution close to the target's leads to the same choice more often than two 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Callable, Sequence
 
 import numpy as np
@@ -20,16 +20,15 @@ from numpy.typing import NDArray
 from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SlotView, register
 from lcspec.drafters.favourites import draft_distribution, favourites
+from lcspec.drafters.growth import MAX_LEVEL, Growth
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
 from lcspec.sampling import inverse_cdf, uniform_noise
 from lcspec.tree import Distribution, TokenTree
 from lcspec.verify import DRAFT_STREAM, Verdict
 
-# A child less likely than this (in the draft's eyes) ends its branch, unless the user says otherwise.
-P_MIN = 0.3
-# Widest draft decode: nodes expanded at one level.
-MAX_LEVEL = 16
+# A child less likely than this (in the draft model's eyes) ends its branch, if the user says so.
+P_MIN = 0.0
 # Tokens of a prompt that the draft model reads in one step: all streams wait for it. Never a matter of time, because
 # with some verifiers the text depends on where drafts begin.
 SLICE = 128
@@ -111,22 +110,25 @@ class ModelDrafter:
             return tree
         if not self._catch_up(state, slot, base):
             return tree
+        # Where a planner asks after every level, it is the one to say when a branch ends.
+        growth = Growth(slot.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
+        tree = growth.tree
         state.tree, state.placed = tree, {0: 0}
         if state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
-            self._grow_guessing(state, state.guess, slot, tree, base, replace(budget, depth=depth))
+            self._grow_guessing(state, state.guess, slot, growth, base, depth)
             return tree
         level = [0]
         while True:
-            fresh = self._expand(state, slot, tree, level, base, budget, branch)
+            fresh = self._expand(slot, growth, level, base, branch)
             enough = branch == 1 and tree.n_drafted >= budget.nodes
             if not fresh or enough or tree.depths[fresh[0]] >= depth:
                 break
-            level = fresh if branch == 1 else self._next_level(tree, fresh, budget.nodes, branch)
+            level = fresh if branch == 1 else growth.next_level(fresh, branch)
             level = self._placeable(state.cache, tree, level)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
             self._decode_level(state, tree, level, base)
-        return tree.best(budget.nodes)
+        return growth.best()
 
     def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
         """Roll the draft's cache back to the accepted text."""
@@ -172,18 +174,18 @@ class ModelDrafter:
         self.model.close()
 
     def _grow_guessing(
-        self, state: _State, guess: Guess, slot: SlotView, tree: TokenTree, base: int, budget: Budget
+        self, state: _State, guess: Guess, slot: SlotView, growth: Growth, base: int, deepest: int
     ) -> None:
         """Grow a chain; every decode takes the newest token and what is guessed to follow it."""
-        cache, batch = state.cache, self.context.batch
+        cache, batch, tree, budget = state.cache, self.context.batch, growth.tree, growth.budget
         node, guesses, going = 0, list[int](), True
         while True:
             right = 0
             # Row i is that of the newest token (0) or of guess i - 1, and tells whether guess i is right.
             for i in range(len(guesses) + 1):
                 rows = self.context.logits()[i : i + 1]
-                fresh = self._expand(state, slot, tree, [node], base, budget, 1, rows)
-                going = bool(fresh) and tree.n_drafted < budget.nodes and tree.depths[fresh[0]] < budget.depth
+                fresh = self._expand(slot, growth, [node], base, 1, rows)
+                going = bool(fresh) and tree.n_drafted < budget.nodes and tree.depths[fresh[0]] < deepest
                 going = going and (budget.keep_going is None or budget.keep_going(tree, fresh))
                 if not going:
                     break
@@ -195,7 +197,7 @@ class ModelDrafter:
             cache.retract(len(guesses) - right)
             if not going:
                 return
-            room = min(budget.nodes - tree.n_drafted, budget.depth - tree.depths[node], MAX_LEVEL) - 1
+            room = min(budget.nodes - tree.n_drafted, deepest - tree.depths[node], MAX_LEVEL) - 1
             path = [tree.tokens[v] for v in tree.path_to(node)[1:]]
             guesses = list(guess(slot, path))[: max(0, room)]
             state.placed[node] = len(state.placed)
@@ -208,40 +210,20 @@ class ModelDrafter:
 
     def _expand(
         self,
-        state: _State,
         slot: SlotView,
-        tree: TokenTree,
+        growth: Growth,
         level: list[int],
         base: int,
-        budget: Budget,
         branch: int,
         rows: NDArray[np.float32] | None = None,
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
-        p_min = state.p_min if budget.keep_going is None else 0.0
-        paths = tree.path_probs() if budget.floor else None
         for node, row in zip(level, self.context.logits() if rows is None else rows):
-            position = base + tree.depths[node] + 1
+            position = base + growth.tree.depths[node] + 1
             room = min(slot.draws, branch) or branch
-            found = self._children(slot, row[: self.n_vocab], position, room, node)
-            for rank, (token, prob, dist) in enumerate(found):
-                if dist is not None:
-                    # A draw stays whatever it drew; only what comes below it may depend on how likely it was.
-                    child = tree.add_sampled(node, token, dist, budget.source)
-                    if child not in fresh and prob >= p_min:
-                        fresh.append(child)
-                elif prob >= p_min and (paths is None or prob * paths[node] >= budget.floor):
-                    fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
+            fresh += growth.add(node, self._children(slot, row[: self.n_vocab], position, room, node))
         return fresh
-
-    @staticmethod
-    def _next_level(tree: TokenTree, fresh: list[int], nodes: int, branch: int) -> list[int]:
-        """The most probable of the new nodes that could still have a child among the `nodes` best of the tree."""
-        paths = tree.path_probs()
-        floor = np.sort(paths[1:])[-nodes] if tree.n_drafted >= nodes else 0.0
-        ranked = sorted((v for v in fresh if paths[v] > floor), key=lambda v: -paths[v])
-        return ranked[: min(branch * 2, MAX_LEVEL)]
 
     @staticmethod
     def _placeable(cache: SlotCache, tree: TokenTree, level: list[int]) -> list[int]:

@@ -14,10 +14,9 @@ from hypothesis import strategies as st
 from lcspec.acceptance import Acceptance, Offsets
 from lcspec.auto import FIRST_EVERY, AutoPlanner
 from lcspec.cost import CostCurve
-from lcspec.longrun import LongRun
 from lcspec.planner import FixedPlanner, Limits, Proposal
 from lcspec.record import DrafterRecord
-from lcspec.rest import SHARE, Rest
+from lcspec.rest import LONGEST, SHARE, Rest
 from lcspec.tree import Distribution, TokenTree
 from tests.simulate import (
     CURVES,
@@ -115,25 +114,6 @@ def test_slots_share_one_width_in_the_best_way(a: TokenTree, b: TokenTree, c: To
 
 def chain(*probs: float) -> TokenTree:
     return TokenTree.chain(0, range(1, len(probs) + 1), probs)
-
-
-@fixed
-@given(trees(), st.floats(1.0, 4.0), st.sampled_from(sorted(CURVES)))
-def test_once_the_long_run_rate_is_known_it_is_the_price_of_time(tree: TokenTree, speedup: float, name: str) -> None:
-    planner = planner_of(CURVES[name])
-    planner.rate = LongRun(100.0 * speedup, 100.0)
-    p = proposal(tree)
-    planner.select([p], 1, 0)
-    costs = planner.curve.effective(0)
-    price = speedup / costs[1][0]
-    reach = tree.path_probs()
-
-    def worth(keep: list[int]) -> float:
-        return sum(float(reach[v]) for v in keep) - price * costs[1 + len(keep)][0]
-
-    assert p.kept is not None
-    kept = sum(map(float, p.kept.path_probs()[1:])) - price * costs[len(p.kept)][0]
-    assert kept == pytest.approx(max(worth(keep) for keep in subtrees(tree)), abs=1e-6)
 
 
 def test_nothing_is_kept_when_nothing_pays() -> None:
@@ -244,7 +224,7 @@ def test_a_rest_from_asking_ends(clock: Clock) -> None:
     drafter = FakeDrafter("f", steady(0.0, 0.0), clock, extra=0.5 * UNIT)
     planner, slot = AutoPlanner(curve_of(STEEP)), slot_of([drafter])
     out = run(planner, [slot], STEEP, 400, clock)
-    assert out.steps / 30 < drafter.asked < out.steps / 4
+    assert out.steps / LONGEST < drafter.asked < out.steps / 4
 
 
 def test_max_draft_is_kept_to(clock: Clock) -> None:
@@ -388,7 +368,7 @@ def test_the_better_of_two_drafters_decides(clock: Clock) -> None:
     best = best_fixed([free, costly], Q4_0, 1500)
     assert best[1] == "f"
     assert simulate(Q4_0, [free, costly], clock) >= 0.96 * best[0]
-    assert costly.asked * 4 < free.asked, "asked only now and then"
+    assert costly.asked * 3 < free.asked, "asked only where the other has nothing, and now and then"
     seldom, good = FakeDrafter("f", confident(0.3), clock), FakeDrafter("m", confident(0.85), clock, 0.05 * UNIT)
     best = best_fixed([seldom, good], Q4_0, 1500)
     assert best[1] == "m"
@@ -462,10 +442,10 @@ def test_of_several_draft_models_the_better_one_is_asked_wherever_it_stands(name
     alone = simulate(relative, [pair()[1]], clock, 3000)
     weak, good = pair()
     assert simulate(relative, [weak, good], clock, 3000) >= 0.95 * alone
-    assert weak.asked * 2 < good.asked
+    assert weak.asked * 4 < good.asked * 3
     weak, good = pair()
     assert simulate(relative, [good, weak], clock, 3000) >= 0.95 * alone
-    assert weak.asked * 2 < good.asked
+    assert weak.asked * 4 < good.asked * 3
 
 
 def test_two_draft_models_that_say_the_same_are_not_both_asked(clock: Clock) -> None:
@@ -515,12 +495,22 @@ def test_who_never_was_first_gets_its_turn(clock: Clock) -> None:
 def test_rests_come_only_where_thoughts_gain_less_than_they_cost() -> None:
     rest = Rest()
     for _ in range(200):
-        rest.thought(0.4e-3, 0.0, 20e-3, idle=True)
-    assert rest.left > 1 and rest.takes()
-    share = rest.thinking / (rest.left + 1) / 20e-3
-    assert share <= SHARE, "while nothing comes of it, thinking takes a small share"
+        rest.thought(0.4e-3, 0.0, 20e-3)
+    assert rest.left > 0
+    assert rest.thinking / (rest.left + 1) / 20e-3 <= SHARE, "while nothing comes of it, thinking takes a small share"
     rest = Rest()
     for i in range(400):
-        paid = i % 20 == 0
-        rest.thought(0.4e-3, 30e-3 if paid else 0.0, 20e-3, idle=not paid)
+        rest.thought(0.4e-3, 1.5 if i % 20 == 0 else 0.0, 20e-3)
         assert not rest.takes(), "a draft now and then is worth asking every time"
+
+
+def test_thinking_costs_what_it_takes_more_than_a_step_of_a_rest() -> None:
+    rest, taken = Rest(), 0
+    for _ in range(3000):
+        if rest.takes():
+            taken += 1
+            rest.rested(0.1e-3)
+        else:
+            rest.thought(0.3e-3, 0.0, 1e-3)
+    assert rest.bare == pytest.approx(0.1e-3) and rest.thinking == pytest.approx(0.2e-3, rel=0.1)
+    assert 15 <= taken / (3000 - taken) <= 19, "0.2 ms every 19 steps of 1.1 ms are 1 %"
