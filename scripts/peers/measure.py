@@ -16,6 +16,7 @@ from .runners import RunError, Runner
 
 TUNING_SHARE = 0.4  # of the budget, at most
 GIVE_UP = 3  # failures in a row in the main part
+IMPOSSIBLE = 2.0  # times plain decoding, for a run that had no draft accepted
 
 
 @dataclass
@@ -202,6 +203,7 @@ class Measurement:
             if key not in self.runners:
                 self.runners[key] = self.make(entry.contender, setting)
             run = self.runners[key].run(prompt)
+            self._check(run)
         except RunError as error:
             if failure_key not in entry.failures:
                 entry.failures[failure_key] = str(error)
@@ -209,6 +211,22 @@ class Measurement:
             return None
         entry.walls.setdefault(setting.label, []).append(time.monotonic() - start)
         return run
+
+    def _check(self, run: Run) -> None:
+        """A run cannot be far ahead of plain decoding with no draft accepted: its decodes fail, and nobody says so.
+
+        Raises:
+            RunError: this one is.
+        """
+        first = self.entries[0]
+        rates = [one.rate for runs in first.runs.values() for one in runs]
+        rates = rates or [one.rate for runs in first.tuning.values() for one in runs.values()]
+        plain = geometric_mean(rates)
+        if run.drafted and not run.accepted and run.rate > IMPOSSIBLE * plain:  # false while plain is unknown (nan)
+            raise RunError(
+                f"it reports {run.rate:.0f} tokens/s with none of {run.drafted} drafted tokens accepted: "
+                "its decodes must have failed"
+            )
 
     def _count_failures(self, entry: Entry, in_a_row: dict[str, int], failed: bool) -> None:
         name = entry.contender.name

@@ -255,6 +255,23 @@ def test_measurement_picks_the_best_setting_and_reports_failures() -> None:
     assert "a (2)" in lines["t/s, x"] and "16.0 x1.25" in lines["fast"]
 
 
+def test_a_program_whose_decodes_fail_is_no_fast_program() -> None:
+    class Failing(FakeRunner):
+        def run(self, prompt: Prompt) -> Run:
+            run = super().run(prompt)
+            silent = self.name == "fast" and prompt.id == "p2"
+            return Run(1300.0, 96, 96 / 1300, 1300.0, 5, 672, 0, "<s><s><s>") if silent else run
+
+    prompts = [Prompt(f"p{i}", "a", "text") for i in range(3)]
+    contenders = [*lcspec_contenders("ngram"), Contender("fast", "llama-x", "ngram", (Setting("good"),))]
+    m = Measurement(
+        contenders, prompts, Failing, tune_prompts=1, repeat=1, budget=None, slow_factor=4.0,
+        report=lambda _: None, save=lambda _: None,
+    )  # fmt: skip
+    m.run()
+    assert set(m.entries[2].rates()) == {"p0"} and "decodes" in m.entries[2].failures["p2"]
+
+
 def test_an_interrupted_measurement_keeps_what_it_has() -> None:
     prompts = [Prompt("p0", "a", "text"), Prompt("ctrl-c", "a", "text")]
     saved: list[dict[str, Any]] = []
