@@ -228,6 +228,7 @@ class AutoPlanner:
             self.pause.rested(seconds)
         elif self._gained is not None:
             self.pause.thought(seconds - self._asking, self._gained, self._narrowest)
+        self._resting, self._gained = False, None
 
     def _saved(self, nodes: int) -> float:
         """Seconds that the step at hand would have taken less with so many nodes fewer."""
