@@ -2,7 +2,8 @@
 
 Every node carries its proposers, a raw estimate and a small feature (match length, rank among siblings). Nodes alike
 in those share a cell that counts how often such a node was the target's choice, given that its parent was. Counts
-forget, so a cell follows the text; a per-request offset follows it faster.
+forget, so a cell follows the text; a per-request offset follows it faster. What a cell has not seen yet it takes from
+the trend of all estimates with its feature, which a few observations are enough for.
 
 Whether a node *was* the target's choice is known from the emitted tokens alone, also for nodes the planner cut off
 and never verified. So estimates of drafters that are switched off stay current at no cost.
@@ -15,12 +16,12 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Sequence
 
 from lcspec.tree import TokenTree
+from lcspec.trend import Trend
 
 # A cell remembers about this many observations.
 MEMORY = 200.0
-# Observations that the family's estimate counts for in a cell, and the raw estimate in a family.
-PRIOR = 4.0
-FAMILY_PRIOR = 2.0
+# Observations that the trend counts for in a cell.
+PRIOR = 8.0
 NOTHING = (0.0, 0.0)
 # Step of the per-request offset, in log-odds per unit of error: at first, and after many observations.
 OFFSET_RATE = 0.15
@@ -29,13 +30,15 @@ OFFSET_SETTLES = 20
 OFFSET_LIMIT = 2.5
 PROB_BINS = 10
 MAX_DEPTH_CELL = 4
+HIGHEST_KIND = 3
 
 Key = tuple[int, int, int, int, int]  # proposers, rivals, feature, depth, bin of the raw estimate
+Kind = tuple[int, int, int]  # proposers, rivals, feature up to HIGHEST_KIND
 
 
-def family_of(key: Key) -> Key:
-    """The wider cell that a cell starts from: any feature, any depth."""
-    return (key[0], key[1], -1, 0, key[4])
+def kind_of(key: Key) -> Kind:
+    """The cells that share a trend: any depth and any estimate; ranks apart, long matches together."""
+    return (key[0], key[1], min(key[2], HIGHEST_KIND))
 
 
 def bin_of(prob: float) -> int:
@@ -99,6 +102,7 @@ class Acceptance:
     """Calibrated acceptance, shared by all requests of an engine and saved per target/drafter pair."""
 
     cells: dict[Key, tuple[float, float]] = field(default_factory=dict)  # (hits, observations), both forgetting
+    trends: dict[Kind, Trend] = field(default_factory=dict)
     _latest: tuple[TokenTree | None, int, Offsets | None, list[float]] = field(default=UNKNOWN, repr=False)
 
     def estimate(self, tree: TokenTree, node: int, offsets: Offsets) -> float:
@@ -110,13 +114,12 @@ class Acceptance:
         return self._estimate((source, 0, feature, min(depth, MAX_DEPTH_CELL), bin_of(prob)), prob, offsets)
 
     def _estimate(self, key: Key, raw: float, offsets: Offsets) -> float:
-        """A cell's estimate. What it has not seen yet it takes from its family, and that from the raw estimate:
-        plain decoding tests nothing but the first level, so deeper cells must not wait for observations of their own.
+        """A cell's estimate, the trend's where it has seen little: plain decoding tests nothing but the first level, so
+        deeper cells must not wait for observations of their own.
         """
-        cells = self.cells
-        hits, n = cells.get(family_of(key), NOTHING)
-        p = (hits + FAMILY_PRIOR * raw) / (n + FAMILY_PRIOR)
-        hits, n = cells.get(key, NOTHING)
+        trend = self.trends.get(kind_of(key))
+        p = raw if trend is None else trend.value(raw)
+        hits, n = self.cells.get(key, NOTHING)
         p = (hits + PRIOR * p) / (n + PRIOR)
         shift = offsets.by_source.get(key[:2], 0.0)
         if shift:
@@ -153,15 +156,20 @@ class Acceptance:
             key = key_of(tree, node)
             if not (key[0] | key[1]) & only and only != -1:
                 continue
-            offsets.learn(key[:2], self._estimate(key, tree.probs[node], offsets), hit)
+            raw = tree.probs[node]
+            offsets.learn(key[:2], self._estimate(key, raw, offsets), hit)
+            self.trends.setdefault(kind_of(key), Trend()).learn(raw, hit)
             keep = 1.0 - 1.0 / MEMORY
-            for cell in (key, family_of(key)):
-                hits, n = self.cells.get(cell, NOTHING)
-                self.cells[cell] = (hits * keep + float(hit), n * keep + 1.0)
+            hits, n = self.cells.get(key, NOTHING)
+            self.cells[key] = (hits * keep + float(hit), n * keep + 1.0)
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """For the cache file; `names[i]` is the drafter of bit i, so that a later session may number them anew."""
-        return {"drafters": list(names), "cells": [[*key, *value] for key, value in self.cells.items()]}
+        return {
+            "drafters": list(names),
+            "cells": [[*key, *value] for key, value in self.cells.items()],
+            "trends": [[*kind, *trend.as_list()] for kind, trend in self.trends.items()],
+        }
 
     @classmethod
     def from_dict(cls, data: Any, names: Sequence[str]) -> Acceptance:
@@ -173,14 +181,25 @@ class Acceptance:
         try:
             bits = {1 << i: 1 << list(names).index(n) for i, n in enumerate(data["drafters"]) if n in names}
             known = sum(bits)
+
+            def renumbered(source: int, rivals: int) -> tuple[int, int] | None:
+                if (source | rivals) & ~known:
+                    return None
+                mine, theirs = (sum(new for old, new in bits.items() if m & old) for m in (source, rivals))
+                return mine, theirs
+
             out: dict[Key, tuple[float, float]] = {}
+            trends: dict[Kind, Trend] = {}
             for source, rivals, feature, depth, bin_, hits, n in data["cells"]:
                 hits, n = float(hits), float(n)
                 if not (0.0 <= hits <= n <= MEMORY + 1):
                     raise ValueError("not acceptance counts: bad numbers")
-                if (int(source) | int(rivals)) & ~known == 0:
-                    mine, theirs = (sum(new for old, new in bits.items() if int(m) & old) for m in (source, rivals))
-                    out[(mine, theirs, int(feature), int(depth), int(bin_))] = (hits, n)
+                if (who := renumbered(int(source), int(rivals))) is not None:
+                    out[who[0], who[1], int(feature), int(depth), int(bin_)] = (hits, n)
+            for source, rivals, feature, *line in data["trends"]:
+                trend = Trend.from_list(line)
+                if (who := renumbered(int(source), int(rivals))) is not None:
+                    trends[who[0], who[1], int(feature)] = trend
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not acceptance counts: {error}") from error
-        return cls(out)
+        return cls(out, trends)

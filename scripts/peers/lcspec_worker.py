@@ -1,9 +1,9 @@
 """lcspec as one of the programs compared: a process that loads a model once and answers JSON lines.
 
 Started by compare_peers.py; one request object a line on standard input, one reply a line on standard output. Every
-completion gets an engine of its own, so that nothing carries over from one run of a prompt to the next (caches of
-earlier answers would make a repetition of the same prompt look far too good); only the target's weights stay, and what
-lcspec keeps in its cache directory between two calls anyway: the cost curve and the acceptance rates of drafters.
+completion gets an engine of its own that forgets all texts, so that nothing carries over from one run of a prompt to
+the next (earlier answers would make a repetition of it look far too good). What stays is the target's weights, and what
+lcspec keeps between two calls anyway: the cost curve and the acceptance rates of drafters.
 """
 
 from __future__ import annotations
@@ -109,12 +109,14 @@ class Worker:
 
     def _complete(self, request: Request) -> tuple[Finished, list[int], str]:
         options = ModelOptions(self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers)
+        draft = DraftFiles.of(self.draft)
         env = DrafterEnv(
-            self.model, 1, self.ctx, draft=DraftFiles.of(self.draft), threads=self.threads, gpu_layers=self.gpu_layers
+            self.model, 1, self.ctx, draft=draft, threads=self.threads, gpu_layers=self.gpu_layers, history=True
         )
         tokens: list[int] = []
         text = ""
         with Engine(self.model, options, env) as engine:
+            engine.forgetful = True
             for event in engine.run(request):
                 if isinstance(event, Tokens):
                     tokens += [info.id for info in event.tokens]

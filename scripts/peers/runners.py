@@ -212,12 +212,14 @@ class Lcspec:
     def __init__(self) -> None:
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         self.log = tempfile.TemporaryFile()  # noqa: SIM115  (closed with the process)
+        self.cache = tempfile.TemporaryDirectory()
         self.process = spawn(
             [sys.executable, str(Path(__file__).with_name("lcspec_worker.py"))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self.log,
-            env={**os.environ, "PYTHONPATH": path},
+            # What it keeps between two answers begins with this comparison and ends with it.
+            env={**os.environ, "PYTHONPATH": path, "LCSPEC_CACHE_DIR": self.cache.name},
         )
 
     def ask(self, op: str, **arguments: Any) -> Any:
@@ -245,6 +247,7 @@ class Lcspec:
         """Stop the process."""
         stop(self.process)
         self.log.close()
+        self.cache.cleanup()
 
 
 class LcspecRunner:

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.acceptance import Acceptance, Offsets, family_of, key_of
+from lcspec.acceptance import Acceptance, Offsets, key_of, kind_of
 from lcspec.acceptance import tested as fates
 from lcspec.tree import TokenTree
+from lcspec.trend import Trend
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -197,7 +198,7 @@ def learned() -> Acceptance:
 def test_round_trip() -> None:
     acceptance = learned()
     again = Acceptance.from_dict(json.loads(json.dumps(acceptance.as_dict(["a", "b"]))), ["a", "b"])
-    assert again.cells == acceptance.cells
+    assert again.cells == acceptance.cells and again.trends == acceptance.trends
 
 
 def test_drafters_are_renumbered_and_unknown_ones_dropped() -> None:
@@ -211,7 +212,7 @@ def test_drafters_are_renumbered_and_unknown_ones_dropped() -> None:
     acceptance.observe(only, [1], Offsets())
     rest = Acceptance.from_dict(acceptance.as_dict(["a", "b"]), ["a"])
     key = key_of(only, 1)
-    assert set(rest.cells) == {key, family_of(key)}
+    assert set(rest.cells) == {key} and set(rest.trends) == {kind_of(key)}
 
 
 JSON = st.recursive(
@@ -222,13 +223,21 @@ JSON = st.recursive(
 
 
 @fixed
-@given(JSON, st.sampled_from(["", "drafters", "cells", "cell", "number"]))
+@given(JSON, st.sampled_from(["", "drafters", "cells", "cell", "number", "trends", "trend", "line"]))
 def test_junk_is_a_value_error_or_sound_counts(junk: Any, where: str) -> None:
-    data: Any = {"drafters": ["a", "b"], "cells": [[1, 0, 0, 1, 5, 2.0, 3.0]]}
+    data: Any = {
+        "drafters": ["a", "b"],
+        "cells": [[1, 0, 0, 1, 5, 2.0, 3.0]],
+        "trends": [[1, 0, 0, *Trend().as_list()]],
+    }
     if where == "cell":
         data["cells"] = [junk]
     elif where == "number":
         data["cells"] = [[1, 0, junk, 1, 5, 2.0, 3.0], [1, 0, 0, 1, 5, junk, junk]]
+    elif where == "trend":
+        data["trends"] = [junk]
+    elif where == "line":
+        data["trends"] = [[1, 0, 0, junk, 1.0, junk, 0.0, 0.2], [junk, 0, 0, 0.0, 1.0, 4.0, 0.0, 0.2]]
     else:
         data = {**data, where: junk} if where else junk
     try:
@@ -236,9 +245,10 @@ def test_junk_is_a_value_error_or_sound_counts(junk: Any, where: str) -> None:
     except ValueError:
         return
     assert all(0.0 <= hits <= n for hits, n in found.cells.values())
+    assert all(0.0 <= trend.value(p) <= 1.0 for trend in found.trends.values() for p in (0.0, 0.5, 1.0))
 
 
 @pytest.mark.parametrize("counts", [[5.0, 3.0], [-1.0, 3.0], [1.0, 1e9], [float("nan"), 3.0], ["x", 3.0]])
 def test_impossible_counts_are_refused(counts: list[Any]) -> None:
     with pytest.raises(ValueError):
-        Acceptance.from_dict({"drafters": ["a"], "cells": [[1, 0, 0, 1, 5, *counts]]}, ["a"])
+        Acceptance.from_dict({"drafters": ["a"], "cells": [[1, 0, 0, 1, 5, *counts]], "trends": []}, ["a"])

@@ -369,11 +369,15 @@ def test_the_better_of_two_drafters_decides(clock: Clock) -> None:
     assert best[1] == "f"
     assert simulate(Q4_0, [free, costly], clock) >= 0.96 * best[0]
     assert costly.asked * 3 < free.asked, "asked only where the other has nothing, and now and then"
-    seldom, good = FakeDrafter("f", confident(0.3), clock), FakeDrafter("m", confident(0.85), clock, 0.05 * UNIT)
-    best = best_fixed([seldom, good], Q4_0, 1500)
-    assert best[1] == "m"
+    shares = []
+    for seed in range(4):
+        seldom = FakeDrafter("f", confident(0.3), clock, seed=seed)
+        good = FakeDrafter("m", confident(0.85), clock, 0.05 * UNIT, seed=seed)
+        best = best_fixed([seldom, good], Q4_0, 1500)
+        assert best[1] == "m"
+        shares.append(simulate(Q4_0, [seldom, good], clock) / best[0])
     # Getting to know two drafters at once takes some hundred tokens; after that it is at or above the best of them.
-    assert simulate(Q4_0, [seldom, good], clock) >= 0.94 * best[0]
+    assert sum(shares) / len(shares) >= 0.94 and min(shares) >= 0.9
 
 
 @pytest.mark.parametrize("cost", [0.0, 0.1])
@@ -449,17 +453,21 @@ def test_of_several_draft_models_the_better_one_is_asked_wherever_it_stands(name
 
 
 def test_two_draft_models_that_say_the_same_are_not_both_asked(clock: Clock) -> None:
-    def twin(name: str) -> FakeDrafter:
+    def twin(name: str, seed: int) -> FakeDrafter:
         # The same seed and skill by name: what one knows the other knows.
-        out = FakeDrafter(name, confident(0.8), clock, 0.1 * UNIT)
+        out = FakeDrafter(name, confident(0.8), clock, 0.1 * UNIT, seed=seed)
         out.known = known
         return out
 
     known: dict[int, tuple[bool, float, bool]] = {}
-    alone = simulate(Q4_0, [twin("model")], clock, 2500)
-    first, second = twin("model"), twin("model2")
-    assert simulate(Q4_0, [first, second], clock, 2500) >= 0.95 * alone
-    assert min(first.asked, second.asked) * 3 < max(first.asked, second.asked)
+    less = more = 0
+    for seed in range(4):
+        known.clear()
+        alone = simulate(Q4_0, [twin("model", seed)], clock, 2500)
+        first, second = twin("model", seed), twin("model2", seed)
+        assert simulate(Q4_0, [first, second], clock, 2500) >= 0.95 * alone
+        less, more = less + min(first.asked, second.asked), more + max(first.asked, second.asked)
+    assert less * 2 < more
 
 
 def test_draft_models_that_are_good_at_different_texts_take_turns(clock: Clock) -> None:
