@@ -15,7 +15,8 @@ def favourites(
 ) -> list[tuple[int, float]]:
     """The `n` best tokens for `position`, best first, each with the probability that the target agrees.
 
-    At temperature > 0 the ranking uses the very noise the target will use.
+    At temperature > 0 the ranking uses the very noise the target will use. What the target is kept from saying is not
+    worth drafting, so the request's `logit_bias` counts here as well.
 
     Args:
         slot: whose sampling parameters and seed they are.
@@ -24,6 +25,7 @@ def favourites(
         n: how many, at least 1; there may be fewer.
         tokens: the token of each logit, int32 [k]; None: they are numbered by it.
     """
+    logits = biased(logits, slot.params, tokens)
     if slot.params.greedy:
         top = np.argpartition(-logits, n)[:n] if n < logits.size else np.arange(logits.size)
         top = top[np.argsort(-logits[top], kind="stable")]
@@ -31,7 +33,7 @@ def favourites(
         share = weights[top].astype(np.float64) / float(weights.sum())
         ids = top if tokens is None else tokens[top]
     else:
-        dist = draft_distribution(logits, slot.params)
+        dist = _distribution(logits, slot.params)
         if tokens is not None:  # the noise is that of the token, not of its place
             dist = dist._replace(ids=tokens[dist.ids])
         order = coupled_top(dist, slot.seed, position, n)
@@ -43,11 +45,30 @@ def favourites(
     return list(zip(ids.tolist(), share.tolist()))
 
 
+def biased(
+    logits: NDArray[np.float32], params: SamplingParams, tokens: NDArray[np.int32] | None = None
+) -> NDArray[np.float32]:
+    """Logits float32 [n] with the request's `logit_bias`; `tokens` as in `favourites`."""
+    if not params.logit_bias:
+        return logits
+    out = logits.copy()
+    for token, bias in params.logit_bias:
+        if tokens is not None:
+            out[tokens == token] += bias
+        elif token < out.size:
+            out[token] += bias
+    return out
+
+
 def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
-    """The draft's distribution from logits float32 [n]: top-k, temperature, top-p and min-p of the request.
+    """The draft's distribution from logits float32 [n]: logit_bias, top-k, temperature, top-p and min-p of the request.
 
     Penalties and grammars are left to the target: they only cost acceptance here, never correctness.
     """
+    return _distribution(biased(logits, params), params)
+
+
+def _distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
     k = min(params.top_k or 256, logits.size)
     ids = np.argpartition(-logits, k - 1)[:k] if k < logits.size else np.arange(logits.size)
     ids = ids[np.argsort(-logits[ids], kind="stable")]

@@ -273,10 +273,6 @@ class ModelDrafter:
         self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int, node: int
     ) -> list[tuple[int, float, Distribution | None]]:
         """The `n` best continuations: (token, probability that the target agrees, the distribution if it was drawn)."""
-        if slot.params.logit_bias:  # what the target is kept from saying is not worth drafting
-            logits = logits.copy()
-            for token, bias in slot.params.logit_bias:
-                logits[token] += bias
         if not slot.draws:
             return [(token, prob, None) for token, prob in favourites(slot, logits, position, n)]
         dist = draft_distribution(logits, slot.params)
