@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import abc
 
+from threadpoolctl import threadpool_limits
+
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
 from lcspec.drafters.favourites import favourites
@@ -41,6 +43,9 @@ class HeadsDrafter(abc.ABC):
         """
         self.heads = load_heads(env, self.name)
         self.shape = self.choose_shape()
+        # Threads of numpy's BLAS go on spinning after a product and take the cores from the target's decode, which
+        # then lasts several times as long. The heads are too small to need more than one.
+        self._limits = threadpool_limits(limits=1, user_api="blas")
 
     @abc.abstractmethod
     def choose_shape(self) -> Shape:
@@ -73,8 +78,9 @@ class HeadsDrafter(abc.ABC):
     def end(self, slot: SlotView) -> None:  # noqa: B027
         """Nothing to drop."""
 
-    def close(self) -> None:  # noqa: B027
-        """Nothing to free."""
+    def close(self) -> None:
+        """Give numpy its threads back."""
+        self._limits.restore_original_limits()
 
 
 @register("medusa")
