@@ -51,7 +51,7 @@ def biased(
     """Logits float32 [n] with the request's `logit_bias`; `tokens` as in `favourites`."""
     if not params.logit_bias:
         return logits
-    out = logits.copy()
+    out: NDArray[np.float32] = logits.copy()
     for token, bias in params.logit_bias:
         if tokens is not None:
             out[tokens == token] += bias
