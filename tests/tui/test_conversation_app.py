@@ -112,7 +112,8 @@ async def test_editing_an_earlier_message_branches(start: Start) -> None:
 
 
 async def test_switching_drafters_in_mid_answer_leaves_the_text_alone(start: Start) -> None:
-    async with start(max_tokens=160, temperature=0.0) as driver:
+    # exact: steps of other widths run other kernels, which decide near ties differently
+    async with start(max_tokens=160, temperature=0.0, exact=True) as driver:
         chat = await driver.ready()
         plain = await driver.answer(LONG)
         assert plain.spans == ()
