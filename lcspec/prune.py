@@ -90,6 +90,11 @@ def _new_name(tensor: TensorInfo, layers: Sequence[int]) -> str | None:
     return f"blk.{layers.index(number)}.{match[2]}" if number in layers else None
 
 
+def copy_field(writer: Any, field: Any, value: Any) -> None:
+    """Write a field that a gguf.GGUFReader read, with `value`, to a gguf.GGUFWriter, in its own type."""
+    writer.add_key_value(field.name, value, field.types[0], field.types[-1] if len(field.types) > 1 else None)
+
+
 def _copy_metadata(
     writer: Any, contents: GGUFContents, layers: Sequence[int], n: int, about: Mapping[str, str | float]
 ) -> None:
@@ -118,11 +123,10 @@ def _copy_metadata(
             continue
         if key in ("general.architecture", "general.size_label"):
             continue
-        is_array = field.types[0] == kinds.ARRAY
         value, found = field.contents(), metadata.get(key)
         per_layer = isinstance(found, MetadataArray) and found.count == n and key.startswith(prefix)
         if per_layer and not key.endswith(_NOT_PER_LAYER):
             value = [value[i] for i in layers]
-        writer.add_key_value(key, value, field.types[0], field.types[-1] if is_array else None)
+        copy_field(writer, field, value)
     for key, (value, kind, element) in changed.items():
         writer.add_key_value(key, value, kind, element)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from lcspec.errors import LcspecError, UsageError
 from lcspec.gguf_header import read_gguf
+from lcspec.prune import copy_field
 
 PER_TOKEN = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores")
 MATRICES = ("token_embd.weight", "output.weight", "output.bias")
@@ -49,8 +50,7 @@ def renumber(src: Path, dst: Path, seed: int = 1) -> Path:
             value = [value[i] for i in old]
         elif name.startswith("tokenizer.ggml.") and name.endswith("_token_id"):
             value = int(new[value])
-        element_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(name, value, field.types[0], element_type)
+        copy_field(writer, field, value)
     for tensor in reader.tensors:
         data = tensor.data[old] if tensor.name in MATRICES else tensor.data
         writer.add_tensor(tensor.name, np.ascontiguousarray(data), raw_dtype=tensor.tensor_type)

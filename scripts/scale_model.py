@@ -29,6 +29,7 @@ import numpy as np
 from lcspec.errors import LcspecError, ModelFileError, UsageError
 from lcspec.gguf_header import FILE_TYPES, TENSOR_TYPES, GGUFContents, TensorInfo, format_size, read_gguf
 from lcspec.heads.target import SCALED_FROM, fingerprint
+from lcspec.prune import copy_field
 
 WIDTH_STEP = 256  # the largest block of any quantization: new units then fill blocks of their own
 _SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}
@@ -260,8 +261,7 @@ def _start_file(src: Path, small: GGUFContents, dst: Path, width: int, n_params:
     for field in reader.fields.values():
         if field.name.startswith("GGUF.") or field.name == "general.architecture" or field.name in changed:
             continue
-        element_type = field.types[-1] if field.types[0] == gguf.GGUFValueType.ARRAY else None
-        writer.add_key_value(field.name, field.contents(), field.types[0], element_type)
+        copy_field(writer, field, field.contents())
     for key, value in changed.items():
         kind = gguf.GGUFValueType.STRING if isinstance(value, str) else gguf.GGUFValueType.UINT32
         writer.add_key_value(key, value, kind)
