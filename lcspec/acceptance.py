@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from operator import itemgetter
 from typing import Any, Iterator, Sequence
 
 from lcspec.tree import TokenTree
@@ -31,6 +32,8 @@ OFFSET_LIMIT = 2.5
 PROB_BINS = 10
 MAX_DEPTH_CELL = 4
 HIGHEST_KIND = 3
+# A trend whose shift is surer than this (a variance) has something to say about others: half a dozen examples.
+LEARNED = 1.5
 
 Key = tuple[int, int, int, int, int]  # proposers, rivals, feature, depth, bin of the raw estimate
 Kind = tuple[int, int, int]  # proposers, rivals, feature up to HIGHEST_KIND
@@ -39,6 +42,14 @@ Kind = tuple[int, int, int]  # proposers, rivals, feature up to HIGHEST_KIND
 def kind_of(key: Key) -> Kind:
     """The cells that share a trend: any depth and any estimate; ranks apart, long matches together."""
     return (key[0], key[1], min(key[2], HIGHEST_KIND))
+
+
+def likeness(kind: Kind, other: Kind) -> int:
+    """How much one kind says about another: 0, nothing, unless they share a proposer and both or neither have rivals."""
+    shared = kind[0] & other[0]
+    if not shared or bool(kind[1]) != bool(other[1]):
+        return 0
+    return 4 * shared.bit_count() + 32 - (kind[0] ^ other[0]).bit_count() + (kind[2] == other[2])
 
 
 def bin_of(prob: float) -> int:
@@ -103,6 +114,7 @@ class Acceptance:
 
     cells: dict[Key, tuple[float, float]] = field(default_factory=dict)  # (hits, observations), both forgetting
     trends: dict[Kind, Trend] = field(default_factory=dict)
+    _lent: dict[Kind, Trend | None] = field(default_factory=dict, repr=False)  # of kinds without a trend of their own
     _latest: tuple[TokenTree | None, int, Offsets | None, list[float]] = field(default=UNKNOWN, repr=False)
 
     def estimate(self, tree: TokenTree, node: int, offsets: Offsets) -> float:
@@ -117,7 +129,8 @@ class Acceptance:
         """A cell's estimate, the trend's where it has seen little: plain decoding tests nothing but the first level, so
         deeper cells must not wait for observations of their own.
         """
-        trend = self.trends.get(kind_of(key))
+        kind = kind_of(key)
+        trend = self.trends.get(kind) or self._nearest(kind)
         p = raw if trend is None else trend.value(raw)
         hits, n = self.cells.get(key, NOTHING)
         p = (hits + PRIOR * p) / (n + PRIOR)
@@ -126,6 +139,14 @@ class Acceptance:
             p = min(max(p, 1e-4), 1 - 1e-4)
             p = 1.0 / (1.0 + (1.0 - p) / p * math.exp(-shift))
         return p
+
+    def _nearest(self, kind: Kind) -> Trend | None:
+        """The trend of the kind that is most like one without a trend of its own, if any has learned something."""
+        if kind not in self._lent:
+            found = [(likeness(kind, k), -t.var_shift, t) for k, t in self.trends.items() if t.var_shift < LEARNED]
+            best = max(found, key=itemgetter(0, 1), default=(0, 0.0, None))
+            self._lent[kind] = best[2] if best[0] else None
+        return self._lent[kind]
 
     def path_probs(self, tree: TokenTree, offsets: Offsets) -> list[float]:
         """P(v) of every node: the product of the estimates along its path.
@@ -152,13 +173,17 @@ class Acceptance:
         `only`: a mask of drafters; nodes that none of them proposed or rivalled are left out.
         """
         self._latest = UNKNOWN
+        self._lent.clear()
         for node, hit in tested(tree, tokens):
             key = key_of(tree, node)
             if not (key[0] | key[1]) & only and only != -1:
                 continue
             raw = tree.probs[node]
             offsets.learn(key[:2], self._estimate(key, raw, offsets), hit)
-            self.trends.setdefault(kind_of(key), Trend()).learn(raw, hit)
+            kind = kind_of(key)
+            if kind not in self.trends:
+                self.trends[kind] = Trend.like(self._nearest(kind))
+            self.trends[kind].learn(raw, hit)
             keep = 1.0 - 1.0 / MEMORY
             hits, n = self.cells.get(key, NOTHING)
             self.cells[key] = (hits * keep + float(hit), n * keep + 1.0)

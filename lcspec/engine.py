@@ -10,26 +10,23 @@ for each slot: verify -> commit the accepted path -> drafters observe -> emit ev
 from __future__ import annotations
 
 import collections
-import itertools
-import secrets
 import time
-from dataclasses import replace
 from typing import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.admission import check_request, make_ready
 from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.errors import LcspecError
-from lcspec.events import Event, Failed, Finished, Prefill, RequestStats, Started, StepStats
+from lcspec.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
 from lcspec.lanes import Lanes
-from lcspec.llama import Branching, CacheShelf, Context, Model, Sampler, SequencePool
+from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool
 from lcspec.measure import keep
 from lcspec.planner import FixedPlanner, Plan
+from lcspec.roster import Roster
 from lcspec.schedule import Scheduler, Staged
 from lcspec.slot import Request, Slot
 from lcspec.totals import Ledger, Totals
@@ -58,19 +55,16 @@ class Engine:
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
         self.forgetful = False  # forget_texts was called: what drafters know now is not worth keeping
-        self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
-        self.running: list[Slot] = []
+        self.roster = Roster(self)
         self.scheduler = Scheduler(self)
         self.ledger = Ledger()
         self.lanes = Lanes(self)
-        self._gone: list[Event] = []  # last words of requests that were cancelled before they got a slot
-        self._numbers = itertools.count(1)
 
     # ---------------------------------------------------------------- the loop
 
     def step(self) -> list[Event]:
         """One step for everything that runs; returns what happened. An empty list means there is nothing to do."""
-        events = self._admit()
+        events = self.roster.admit()
         events += self.lanes.step()
         if not self.running:
             return events
@@ -87,7 +81,7 @@ class Engine:
             finally:
                 self.pad.drop()
         except LcspecError as error:
-            return events + [self._fail(slot, error) for slot in list(self.running)]
+            return events + [self.roster.fail(slot, error) for slot in list(self.running)]
         rows = self.context.logits()
         for item in work:
             events += self._settle(item, rows)
@@ -98,7 +92,7 @@ class Engine:
             self.auto.aside(drafting + rest)
         for item in work:
             events += self._account(item, n, plan, target, drafting, rest)
-        return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
+        return events + [self.roster.finish(slot) for slot in list(self.running) if slot.reason]
 
     def _stage(self, item: Staged) -> None:
         """Put a slot's tokens into the batch."""
@@ -156,220 +150,6 @@ class Engine:
                 drafter.observe(slot, tree, verdict)
         return events
 
-    # ------------------------------------------------------- requests come and go
-
-    def submit(self, request: Request) -> int:
-        """Queue a request; returns its number.
-
-        Raises:
-            ContextOverflow: the prompt does not fit a slot.
-            UsageError: the request asks for something that does not exist here.
-            ExactnessError: identical output cannot be promised for this model.
-        """
-        check_request(request, self.context.n_ctx, self.model.n_vocab)
-        request = replace(request, speculation=make_ready(self, request.speculation))
-        number = next(self._numbers)
-        self.waiting.append((number, request))
-        return number
-
-    def cancel(self, number: int) -> None:
-        """Stop a request between steps; it ends with reason `cancelled`."""
-        for slot in [*self.running, *self.lanes.running]:
-            if slot.id == number:
-                slot.cancelled = True
-        for item in list(self.waiting):
-            if item[0] == number:
-                self.waiting.remove(item)
-                seed = item[1].sampling.seed or 0
-                self.ledger.ended("cancelled")
-                self._gone.append(Finished(number, "cancelled", None, len(item[1].prompt), 0, seed, RequestStats()))
-
-    def totals(self) -> Totals:
-        """What happened since the engine was made, as figures that only grow, and how it stands now."""
-        return self.ledger.totals(self)
-
-    @property
-    def busy(self) -> bool:
-        """Whether a step would have anything to do."""
-        return bool(self.running or self.waiting or self._gone or self.lanes.running)
-
-    def cancel_all(self) -> None:
-        """Cancel every request, running or waiting."""
-        for slot in [*self.running, *self.lanes.running]:
-            slot.cancelled = True
-        for number, _ in list(self.waiting):
-            self.cancel(number)
-
-    def forget_texts(self) -> None:
-        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more.
-
-        For measurements, which would otherwise find the answer to a repeated prompt in an earlier one. Only while
-        nothing runs. They keep nothing for later sessions from then on.
-        """
-        self.forgetful = True
-        for name, drafter in self.drafters.items():
-            if not drafter.costly:
-                drafter.close()
-                self.drafters[name] = create(name, self.env)
-
-    def switch(self, number: int, speculation: SpeculationParams) -> None:
-        """Give a running request other drafters between two steps; its text stays what it would have been.
-
-        `exact` and the verifier stay as they were when the request started.
-
-        Raises:
-            LcspecError: as `submit` does; the request goes on as before.
-        """
-        lane = self.lanes.of(number)
-        if lane is not None:
-            lane.auto = self.auto
-            lane.switch(number, speculation)
-        for slot in self.running:
-            if slot.id != number:
-                continue
-            before = slot.request
-            wanted = replace(speculation, verifier=before.speculation.verifier, exact=before.speculation.exact)
-            try:
-                self._swap_drafters(slot, replace(before, speculation=make_ready(self, wanted)))
-            except LcspecError:
-                self._swap_drafters(slot, before)
-                raise
-
-    def run(self, request: Request) -> Iterator[Event]:
-        """Submit one request and yield its events to the end. Closing the iterator cancels the request.
-
-        Raises:
-            LcspecError: whatever ended the request.
-        """
-        number = self.submit(request)
-        try:
-            while True:
-                for event in self.step():
-                    if event.request != number:
-                        continue
-                    if isinstance(event, Failed):
-                        raise event.error
-                    yield event
-                    if isinstance(event, Finished):
-                        return
-        finally:
-            for slot in list(self.running):
-                if slot.id == number:
-                    self._finish(slot)
-            self.cancel(number)
-            self.lanes.drop(number)
-
-    def close(self) -> None:
-        """End everything and free the context (not the model)."""
-        for slot in list(self.running):
-            self._finish(slot)
-        self.lanes.close()
-        keep(self)
-        for drafter in self.drafters.values():
-            drafter.close()
-        self.drafters = {}
-        self.context.close()
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _admit(self) -> list[Event]:
-        """Drop cancelled requests, then give free slots to waiting ones."""
-        events, self._gone = self._gone, []
-        for slot in list(self.running):
-            if slot.cancelled:
-                slot.reason = "cancelled"
-                events.append(self._finish(slot))
-        while self.waiting and len(self.running) + len(self.lanes.running) < self.options.slots:
-            number, request = self.waiting.popleft()
-            try:
-                if request.speculation.exact and self.options.slots > 1:
-                    self.lanes.start(number, request)
-                else:
-                    self.start(number, request)
-            except LcspecError as error:
-                self.ledger.ended("failed")
-                events.append(Failed(number, error))
-        for slot in self.running:
-            if not slot.started and self.scheduler.may_start(slot):
-                slot.started, slot.reused = True, slot.cache.length
-                events.append(Started(slot.id, slot.n_prompt, slot.reused, slot.seed))
-        return events + [self._finish(slot) for slot in list(self.running) if slot.reason]
-
-    def start(self, number: int, request: Request) -> None:
-        """Give an admitted request a free slot.
-
-        Raises:
-            LcspecError: it cannot start.
-        """
-        seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
-        sampler = Sampler(self.model.vocab, request.sampling, seed, self.context.n_ctx)
-        cache = self.shelf.take(request.prompt, exact=request.speculation.exact)
-        slot = Slot(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
-        for token in request.prompt:
-            sampler.accept(token, generated=False)
-        slot.draws = 0 if request.sampling.greedy else slot.verifier.draws
-        self.running.append(slot)
-        try:
-            self._begin_drafters(slot)
-        except LcspecError:
-            self._finish(slot)
-            raise
-        if request.max_tokens == 0:
-            slot.reason = "length"
-        else:
-            self.scheduler.enter(slot)
-
-    def _swap_drafters(self, slot: Slot, request: Request) -> None:
-        for drafter in slot.drafters:
-            drafter.end(slot)
-        slot.request, slot.drafters = request, []
-        self._begin_drafters(slot)
-
-    def _begin_drafters(self, slot: Slot) -> None:
-        slot.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
-        slot.hidden, slot.untold = None, 0  # what an earlier set of drafters left is out of date
-        for spec in slot.request.speculation.drafters:
-            self.drafters[spec.name].begin(slot, spec)
-            slot.drafters.append(self.drafters[spec.name])
-        slot.wants_hidden = any(drafter.wants_hidden for drafter in slot.drafters)
-        self._follow_hidden()
-
-    def _follow_hidden(self) -> None:
-        """Hidden states are kept while a running request needs them."""
-        self.context.want_hidden(any(slot.wants_hidden for slot in self.running))
-
-    def _finish(self, slot: Slot) -> Event:
-        self.ledger.ended(slot.reason or "cancelled", slot)
-        self.shelf.put(slot.cache, slot.tokens)
-        return self._dismiss(slot)
-
-    def _fail(self, slot: Slot, error: LcspecError) -> Event:
-        self.ledger.ended("failed", slot)
-        slot.cache.release()
-        self.shelf.lost(slot.cache)
-        self._dismiss(slot)
-        return Failed(slot.id, error)
-
-    def fail_all(self, error: LcspecError) -> list[Event]:
-        """End everything that runs after a step broke off somewhere; what waits is not touched."""
-        return [self._fail(slot, error) for slot in list(self.running)] + self.lanes.fail_all(error)
-
-    def _dismiss(self, slot: Slot) -> Event:
-        self.running.remove(slot)
-        self._follow_hidden()
-        for drafter in slot.drafters:
-            drafter.end(slot)
-        if self.auto is not None:
-            self.auto.forget(slot)
-        slot.sampler.close()
-        return slot.finished()
-
-    # ---------------------------------------------------------------- accounting
-
     def _mark_canonical(self, slot: Slot) -> None:
         """Note which cells a later exact request may reuse: prompt blocks, and answers if they give the same bits."""
         exact = self.certificate if slot.request.speculation.exact else None
@@ -412,3 +192,117 @@ class Engine:
                 item.proposal.n_probes,
             )
         ]
+
+    # ------------------------------------------------------- requests come and go
+
+    @property
+    def running(self) -> list[Slot]:
+        """Requests that have a slot."""
+        return self.roster.running
+
+    @property
+    def waiting(self) -> collections.deque[tuple[int, Request]]:
+        """Requests that have none yet, by number."""
+        return self.roster.waiting
+
+    def submit(self, request: Request) -> int:
+        """Queue a request; returns its number.
+
+        Raises:
+            ContextOverflow: the prompt does not fit a slot.
+            UsageError: the request asks for something that does not exist here.
+            ExactnessError: identical output cannot be promised for this model.
+        """
+        return self.roster.submit(request)
+
+    def start(self, number: int, request: Request) -> None:
+        """Give a request that has passed `submit` elsewhere a free slot (see Lanes).
+
+        Raises:
+            LcspecError: it cannot start.
+        """
+        self.roster.start(number, request)
+
+    def cancel(self, number: int) -> None:
+        """Stop a request between steps; it ends with reason `cancelled`."""
+        self.roster.cancel(number)
+
+    def cancel_all(self) -> None:
+        """Cancel every request, running or waiting."""
+        self.roster.cancel_all()
+
+    def switch(self, number: int, speculation: SpeculationParams) -> None:
+        """Give a running request other drafters between two steps; its text stays what it would have been.
+
+        `exact` and the verifier stay as they were when the request started.
+
+        Raises:
+            LcspecError: as `submit` does; the request goes on as before.
+        """
+        self.roster.switch(number, speculation)
+
+    def fail_all(self, error: LcspecError) -> list[Event]:
+        """End everything that runs after a step broke off somewhere; what waits is not touched."""
+        return self.roster.fail_all(error)
+
+    def totals(self) -> Totals:
+        """What happened since the engine was made, as figures that only grow, and how it stands now."""
+        return self.ledger.totals(self)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a step would have anything to do."""
+        return self.roster.busy or bool(self.lanes.running)
+
+    def forget_texts(self) -> None:
+        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more.
+
+        For measurements, which would otherwise find the answer to a repeated prompt in an earlier one. Only while
+        nothing runs. They keep nothing for later sessions from then on.
+        """
+        self.forgetful = True
+        for name, drafter in self.drafters.items():
+            if not drafter.costly:
+                drafter.close()
+                self.drafters[name] = create(name, self.env)
+
+    def run(self, request: Request) -> Iterator[Event]:
+        """Submit one request and yield its events to the end. Closing the iterator cancels the request.
+
+        Raises:
+            LcspecError: whatever ended the request.
+        """
+        number = self.submit(request)
+        try:
+            while True:
+                for event in self.step():
+                    if event.request != number:
+                        continue
+                    if isinstance(event, Failed):
+                        raise event.error
+                    yield event
+                    if isinstance(event, Finished):
+                        return
+        finally:
+            for slot in list(self.running):
+                if slot.id == number:
+                    self.roster.finish(slot)
+            self.cancel(number)
+            self.lanes.drop(number)
+
+    def close(self) -> None:
+        """End everything and free the context (not the model)."""
+        for slot in list(self.running):
+            self.roster.finish(slot)
+        self.lanes.close()
+        keep(self)
+        for drafter in self.drafters.values():
+            drafter.close()
+        self.drafters = {}
+        self.context.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

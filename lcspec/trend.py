@@ -37,6 +37,11 @@ class Trend:
     var_both: float = 0.0
     var_slope: float = SLOPE_VARIANCE
 
+    @classmethod
+    def like(cls, other: Trend | None) -> Trend:
+        """A new one that begins with what `other` has found, and as open to be taught as if it had found nothing."""
+        return cls() if other is None else cls(other.shift, other.slope)
+
     def value(self, estimate: float) -> float:
         """The probability that an estimate stands for."""
         return 1.0 / (1.0 + math.exp(-self.shift - self.slope * log_odds(estimate)))

@@ -11,6 +11,7 @@ import heapq
 import itertools
 import random
 from dataclasses import dataclass, field
+from typing import NamedTuple, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +35,37 @@ YOUNG = 128
 MAX_SEEN = 3
 
 
+class Grams(NamedTuple):
+    """What n-grams say comes next: tokens, of which `at` are taken already, weight, and what is known of each."""
+
+    at: int
+    items: list[tuple[Gram, float, Entry]]
+
+    @classmethod
+    def after(cls, pool: NgramPool, text: Sequence[int], n: int) -> Grams:
+        """Those that overlap with the end of `text`, the ones that share most of it; the latest used weigh most."""
+        for shared in range(min(n - 1, len(text)), 0, -1):
+            known = tuple(text[len(text) - shared + 1 :])
+            found = [(g[shared - 1 :], e) for g, e in pool.after(text[-shared]) if g[: shared - 1] == known]
+            items = [(rest, 1.0 / rank, entry) for rank, (rest, entry) in enumerate(found, start=1) if rest]
+            if items:
+                return cls(0, items)
+        return cls(0, [])
+
+    @property
+    def ended(self) -> bool:
+        """Whether none of them has a token left."""
+        return all(len(gram) <= self.at for gram, _, _ in self.items)
+
+    def below(self) -> dict[int, list[tuple[Gram, float, Entry]]]:
+        """They by their next token."""
+        out: dict[int, list[tuple[Gram, float, Entry]]] = {}
+        for item in self.items:
+            if self.at < len(item[0]):
+                out.setdefault(item[0][self.at], []).append(item)
+        return out
+
+
 @dataclass
 class _State:
     """One slot's window and pool. `width` 0: the planner sizes it; `open`: the n-grams' length is yet to be chosen."""
@@ -49,6 +81,11 @@ class _State:
     top_nodes: list[int] = field(default_factory=list)
     tops: list[int] = field(default_factory=list)
     feeding: Feeding = Feeding()
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest n-grams in the pool."""
+        return max(self.window.n, self.length)
 
 
 @register("lookahead")
@@ -88,35 +125,33 @@ class LookaheadDrafter:
         self._slots[slot.id] = state
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
-        """The n-grams that begin with the pending token, as one tree; those used last weigh most."""
+        """N-grams of the pool that go on after the pending token, as one tree.
+
+        Those that share most with the end of the text, at least the pending token; the paper has all that begin with
+        it. Where they end, others that overlap with their ends go on, so drafts are not bound to n - 1 tokens.
+        """
         state = self._slots[slot.id]
         state.bit = budget.source
         tree = TokenTree.root(slot.tokens[-1])
-        grams = [(gram, 1.0 / (rank + 1), entry) for rank, (gram, entry) in enumerate(state.pool.after(tree.tokens[0]))]
-        heap: list[tuple[float, int, int, list[tuple[Gram, float, Entry]]]] = [(-1.0, 0, 0, grams)]
+        # Of every node to go on from: its reach, itself, and the n-grams there.
+        n = state.longest
+        text = list(slot.tokens[-n:])
+        heap: list[tuple[float, int, Grams]] = [(-1.0, 0, Grams.after(state.pool, text, n))]
         while heap and tree.n_drafted < budget.nodes:
-            reach, _, node, here = heapq.heappop(heap)
-            depth = tree.depths[node]
-            if depth >= budget.depth:
+            reach, node, grams = heapq.heappop(heap)
+            if tree.depths[node] >= budget.depth:
                 continue
-            below: dict[int, list[tuple[Gram, float, Entry]]] = {}
-            weights: dict[int, float] = {}
-            total = 0.0
-            for item in here:
-                gram, weight, _ = item
-                total += weight
-                if depth < len(gram):
-                    token = gram[depth]
-                    if token in below:
-                        below[token].append(item)
-                        weights[token] += weight
-                    else:
-                        below[token], weights[token] = [item], weight
+            if node and grams.ended:
+                path = [tree.tokens[v] for v in tree.path_to(node)]
+                grams = Grams.after(state.pool, text[:-1] + path, n)
+            below = grams.below()
+            weights = {token: sum(weight for _, weight, _ in items) for token, items in below.items()}
+            total = sum(weight for _, weight, _ in grams.items)
             for token, items in itertools.islice(below.items(), min(budget.branch, budget.nodes - tree.n_drafted)):
                 # More than counted: that an n-gram was found once does not make it certain.
                 share = weights[token] / (total + 1.0)
                 child = tree.add(node, token, share, budget.source, _feature([entry for _, _, entry in items]))
-                heapq.heappush(heap, (reach * share, child, child, items))
+                heapq.heappush(heap, (reach * share, child, Grams(grams.at + 1, items)))
         return tree
 
     def column_rows(self, slot: SlotView) -> int:
@@ -155,7 +190,8 @@ class LookaheadDrafter:
         """Move the window on and keep the n-grams it gave."""
         state = self._slots[slot.id]
         key, emitted, at = tree.tokens[0], verdict.tokens, len(slot.tokens) - 1
-        state.feeding = Feeding(len(state.tops), self._gained(state, tree, verdict, at))
+        before = list(slot.tokens[-len(emitted) - state.longest : -len(emitted)])
+        state.feeding = Feeding(len(state.tops), self._gained(state, tree, verdict, before, at))
         state.pool.used(key, emitted)
         for first, gram in state.window.advance(state.tops, emitted):
             state.pool.add(first, gram, at)
@@ -171,13 +207,16 @@ class LookaheadDrafter:
             state.read = len(text) - n + 1
 
     @staticmethod
-    def _gained(state: _State, tree: TokenTree, verdict: Verdict, at: int) -> float:
-        """Accepted tokens that nobody else had drafted, from n-grams that are all young."""
-        gained, drafted = 0, [tree.tokens[v] for v in verdict.path]
-        for depth, node in enumerate(verdict.path, start=1):
-            if tree.sources[node] == state.bit:
-                same = [e for g, e in state.pool.after(tree.tokens[0]) if list(g[:depth]) == drafted[:depth]]
-                gained += bool(same) and min(entry.born for entry in same) > at - YOUNG
+    def _gained(state: _State, tree: TokenTree, verdict: Verdict, text: list[int], at: int) -> float:
+        """Accepted tokens that nobody else had drafted, from n-grams that are all young; `text` ended before them."""
+        gained, grams = 0, Grams.after(state.pool, text, state.longest)
+        for node in verdict.path:
+            if grams.ended:
+                grams = Grams.after(state.pool, text, state.longest)
+            text.append(tree.tokens[node])
+            grams = Grams(grams.at + 1, grams.below().get(text[-1], []))
+            if tree.sources[node] == state.bit and grams.items:
+                gained += min(entry.born for _, _, entry in grams.items) > at - YOUNG
         return float(gained)
 
     def feeding(self, slot: SlotView) -> Feeding:

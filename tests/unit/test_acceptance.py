@@ -150,6 +150,40 @@ def test_where_drafters_disagree_they_are_judged_apart() -> None:
     assert acceptance.estimate(both, 1, offsets) == pytest.approx(0.5, abs=0.15)
 
 
+def proposed(sources: int, stated: float, rivals: int = 0) -> TokenTree:
+    """A node by `sources`, and another in its place by `rivals`."""
+    tree = TokenTree.root(0)
+    tree.add(0, 1, stated, sources)
+    if rivals:
+        tree.add(0, 2, 0.01, rivals)
+    return tree
+
+
+@pytest.mark.parametrize(
+    ("sources", "rivals", "moved"),
+    [(1, 0, True), (1 | 4, 0, True), (2, 0, False), (1, 4, False), (2 | 4, 0, False)],
+)
+def test_a_new_company_begins_with_what_its_like_has_shown(sources: int, rivals: int, moved: bool) -> None:
+    acceptance, offsets = Acceptance(), Offsets()
+    for _ in range(30):
+        acceptance.observe(proposed(1, 0.3), [1], offsets)  # it is right much more often than it says
+    found = acceptance.estimate(proposed(sources, 0.3, rivals), 1, Offsets())
+    assert found > 0.7 if moved else found == pytest.approx(0.3)
+    # Whatever it began with, what it shows itself decides.
+    for _ in range(30):
+        acceptance.observe(proposed(sources, 0.3, rivals), [7], offsets)
+    assert acceptance.estimate(proposed(sources, 0.3, rivals), 1, Offsets()) < 0.55
+
+
+def test_of_those_alike_the_one_with_most_in_common_counts() -> None:
+    acceptance = Acceptance()
+    for _ in range(30):
+        acceptance.observe(proposed(1, 0.5), [7], Offsets())
+        acceptance.observe(proposed(1 | 2, 0.5), [1], Offsets())
+    assert acceptance.estimate(proposed(1 | 2 | 4, 0.5), 1, Offsets()) > 0.8
+    assert acceptance.estimate(proposed(1 | 4, 0.5), 1, Offsets()) < 0.2
+
+
 def test_siblings_of_one_drafter_are_not_rivals() -> None:
     tree = TokenTree.root(0)
     tree.add(0, 1, 0.5, source=1)

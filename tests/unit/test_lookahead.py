@@ -233,7 +233,7 @@ def paths(tree: TokenTree) -> set[tuple[int, ...]]:
 
 def test_what_is_drafted_are_the_pool_s_ngrams_after_the_pending_token() -> None:
     drafter, view = started("lookahead:n=4:pool_from_prompt", [5, 1, 2, 3, 5, 1, 2, 4, 5, 9, 9, 9, 5])
-    tree = drafter.draft(view, budget())
+    tree = drafter.draft(view, budget(depth=3))
     assert paths(tree) == {(1, 2, 3), (1, 2, 4), (9, 9, 9)}
     assert tree.n_drafted == 7, "equal beginnings are shared"
     assert all(0.0 < p < 1.0 for p in tree.probs[1:]) and set(tree.sources[1:]) == {1}
@@ -244,6 +244,32 @@ def test_what_is_drafted_are_the_pool_s_ngrams_after_the_pending_token() -> None
     assert empty.draft(other, budget()).n_drafted == 0, "the prompt's n-grams only where they are asked for"
 
 
+def test_where_an_ngram_ends_others_go_on() -> None:
+    drafter, view = started("lookahead:n=3:pool_from_prompt", [1, 2, 3, 4, 5, 6, 1])
+    assert paths(drafter.draft(view, budget(nodes=8))) == {(2, 3, 4, 5, 6, 1, 2, 3)}
+    drafter, view = started("lookahead:n=3:pool_from_prompt", [1, 2, 3, 4, 5, 8, 5, 6, 7, 1])
+    assert paths(drafter.draft(view, budget(depth=5))) == {(2, 3, 4, 5, 8)}, "the one that overlaps with most"
+
+
+def test_ngrams_that_share_more_of_the_text_come_in_place_of_the_others() -> None:
+    known = [7, 2, 4, 1, 2, 5]
+    for end, expected in (([9, 2], {(4, 1), (5, 9)}), ([1, 2], {(5, 1)}), ([7, 2], {(4, 1)})):
+        drafter, view = started("lookahead:n=3:pool_from_prompt", known + end)
+        assert paths(drafter.draft(view, budget(depth=2))) == expected
+
+
+def test_ngrams_that_go_on_are_owed_to_the_window_if_it_brought_them() -> None:
+    for born, expected in ((0, 4.0), (-1000, 2.0)):
+        drafter, view = started("lookahead:w=3:n=3", [1])
+        pool = drafter._slots[view.id].pool
+        pool.add(1, (2, 3), now=0)
+        pool.add(3, (4, 5), now=born)
+        tree = drafter.draft(view, budget())
+        view.tokens += [2, 3, 4, 5, 9]
+        drafter.observe(view, tree, Verdict([1, 2, 3, 4], [2, 3, 4, 5, 9], False))
+        assert drafter.feeding(view).gained == expected
+
+
 def test_the_answer_s_own_ngrams_are_taken_unless_somebody_else_reads_it() -> None:
     for spec, expected in (("lookahead:n=3", {(2, 3), (6, 7)}), ("lookahead:n=3:pool_from_answer=0", set[Any]())):
         drafter, view = started(spec, [9, 9, 1])
@@ -251,12 +277,12 @@ def test_the_answer_s_own_ngrams_are_taken_unless_somebody_else_reads_it() -> No
             kept = TokenTree.root(view.tokens[-1])
             view.tokens += new
             drafter.observe(view, kept, Verdict([], new, False))
-        assert paths(drafter.draft(view, budget())) == expected
+        assert paths(drafter.draft(view, budget(depth=2))) == expected
 
 
 def test_the_pool_holds_no_more_than_asked_for() -> None:
     drafter, view = started("lookahead:n=3:g=2:pool_from_prompt", [5, 1, 1, 5, 2, 2, 5, 3, 3, 5])
-    assert paths(drafter.draft(view, budget())) == {(3, 3), (2, 2)}
+    assert paths(drafter.draft(view, budget(depth=2))) == {(3, 3), (2, 2)}
 
 
 @pytest.mark.parametrize("spec", ["lookahead:w=4:n=4:g=4", "lookahead:w=15:n=5:g=15", "jacobi:w=5"])

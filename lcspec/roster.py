@@ -1,0 +1,173 @@
+"""Who waits for a slot of an engine and who has one: requests come, start, change their drafters, and go."""
+
+from __future__ import annotations
+
+import collections
+import itertools
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from lcspec.admission import check_request, make_ready
+from lcspec.config import SpeculationParams
+from lcspec.errors import LcspecError
+from lcspec.events import Event, Failed, Finished, RequestStats, Started
+from lcspec.llama import Sampler
+from lcspec.slot import Request, Slot
+
+if TYPE_CHECKING:
+    from lcspec.engine import Engine
+
+
+class Roster:
+    """The requests of one engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
+        self.running: list[Slot] = []
+        self._gone: list[Event] = []  # last words of requests that were cancelled before they got a slot
+        self._numbers = itertools.count(1)
+
+    @property
+    def busy(self) -> bool:
+        """Whether anybody waits, runs, or has yet to be told of an end."""
+        return bool(self.running or self.waiting or self._gone)
+
+    def submit(self, request: Request) -> int:
+        """See Engine.submit."""
+        check_request(request, self.engine.context.n_ctx, self.engine.model.n_vocab)
+        request = replace(request, speculation=make_ready(self.engine, request.speculation))
+        number = next(self._numbers)
+        self.waiting.append((number, request))
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Stop a request between steps; it ends with reason `cancelled`."""
+        for slot in [*self.running, *self.engine.lanes.running]:
+            if slot.id == number:
+                slot.cancelled = True
+        for item in list(self.waiting):
+            if item[0] == number:
+                self.waiting.remove(item)
+                seed = item[1].sampling.seed or 0
+                self.engine.ledger.ended("cancelled")
+                self._gone.append(Finished(number, "cancelled", None, len(item[1].prompt), 0, seed, RequestStats()))
+
+    def cancel_all(self) -> None:
+        """Cancel every request, running or waiting."""
+        for slot in [*self.running, *self.engine.lanes.running]:
+            slot.cancelled = True
+        for number, _ in list(self.waiting):
+            self.cancel(number)
+
+    def switch(self, number: int, speculation: SpeculationParams) -> None:
+        """See Engine.switch."""
+        lane = self.engine.lanes.of(number)
+        if lane is not None:
+            lane.auto = self.engine.auto
+            lane.switch(number, speculation)
+        for slot in self.running:
+            if slot.id != number:
+                continue
+            before = slot.request
+            wanted = replace(speculation, verifier=before.speculation.verifier, exact=before.speculation.exact)
+            try:
+                self._swap_drafters(slot, replace(before, speculation=make_ready(self.engine, wanted)))
+            except LcspecError:
+                self._swap_drafters(slot, before)
+                raise
+
+    def admit(self) -> list[Event]:
+        """Drop cancelled requests, then give free slots to waiting ones."""
+        events, self._gone = self._gone, []
+        for slot in list(self.running):
+            if slot.cancelled:
+                slot.reason = "cancelled"
+                events.append(self.finish(slot))
+        while self.waiting and len(self.running) + len(self.engine.lanes.running) < self.engine.options.slots:
+            number, request = self.waiting.popleft()
+            try:
+                if request.speculation.exact and self.engine.options.slots > 1:
+                    self.engine.lanes.start(number, request)
+                else:
+                    self.start(number, request)
+            except LcspecError as error:
+                self.engine.ledger.ended("failed")
+                events.append(Failed(number, error))
+        for slot in self.running:
+            if not slot.started and self.engine.scheduler.may_start(slot):
+                slot.started, slot.reused = True, slot.cache.length
+                events.append(Started(slot.id, slot.n_prompt, slot.reused, slot.seed))
+        return events + [self.finish(slot) for slot in list(self.running) if slot.reason]
+
+    def start(self, number: int, request: Request) -> None:
+        """Give an admitted request a free slot.
+
+        Raises:
+            LcspecError: it cannot start.
+        """
+        seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
+        sampler = Sampler(self.engine.model.vocab, request.sampling, seed, self.engine.context.n_ctx)
+        cache = self.engine.shelf.take(request.prompt, exact=request.speculation.exact)
+        slot = Slot(number, request, cache, sampler, self.engine.model.vocab, seed, self.engine.context.n_ctx)
+        for token in request.prompt:
+            sampler.accept(token, generated=False)
+        slot.draws = 0 if request.sampling.greedy else slot.verifier.draws
+        self.running.append(slot)
+        try:
+            self._begin_drafters(slot)
+        except LcspecError:
+            self.finish(slot)
+            raise
+        if request.max_tokens == 0:
+            slot.reason = "length"
+        else:
+            self.engine.scheduler.enter(slot)
+
+    def _swap_drafters(self, slot: Slot, request: Request) -> None:
+        for drafter in slot.drafters:
+            drafter.end(slot)
+        slot.request, slot.drafters = request, []
+        self._begin_drafters(slot)
+
+    def _begin_drafters(self, slot: Slot) -> None:
+        slot.bits = {name: 1 << i for i, name in enumerate(self.engine.drafters)}
+        slot.hidden, slot.untold = None, 0  # what an earlier set of drafters left is out of date
+        for spec in slot.request.speculation.drafters:
+            self.engine.drafters[spec.name].begin(slot, spec)
+            slot.drafters.append(self.engine.drafters[spec.name])
+        slot.wants_hidden = any(drafter.wants_hidden for drafter in slot.drafters)
+        self._follow_hidden()
+
+    def _follow_hidden(self) -> None:
+        """Hidden states are kept while a running request needs them."""
+        self.engine.context.want_hidden(any(slot.wants_hidden for slot in self.running))
+
+    def finish(self, slot: Slot) -> Event:
+        """End a request, whose cache others may go on from."""
+        self.engine.ledger.ended(slot.reason or "cancelled", slot)
+        self.engine.shelf.put(slot.cache, slot.tokens)
+        return self._dismiss(slot)
+
+    def fail(self, slot: Slot, error: LcspecError) -> Event:
+        """End a request by an error; nothing of its cache is trusted any more."""
+        self.engine.ledger.ended("failed", slot)
+        slot.cache.release()
+        self.engine.shelf.lost(slot.cache)
+        self._dismiss(slot)
+        return Failed(slot.id, error)
+
+    def fail_all(self, error: LcspecError) -> list[Event]:
+        """End everything that runs after a step broke off somewhere; what waits is not touched."""
+        return [self.fail(slot, error) for slot in list(self.running)] + self.engine.lanes.fail_all(error)
+
+    def _dismiss(self, slot: Slot) -> Event:
+        self.running.remove(slot)
+        self._follow_hidden()
+        for drafter in slot.drafters:
+            drafter.end(slot)
+        if self.engine.auto is not None:
+            self.engine.auto.forget(slot)
+        slot.sampler.close()
+        return slot.finished()
