@@ -45,7 +45,7 @@ def kind_of(key: Key) -> Kind:
 
 
 def likeness(kind: Kind, other: Kind) -> int:
-    """How much one kind says about another: 0, nothing, unless they share a proposer and both or neither have rivals."""
+    """How much a kind says about another: 0, nothing, unless they share a proposer and both or neither have rivals."""
     shared = kind[0] & other[0]
     if not shared or bool(kind[1]) != bool(other[1]):
         return 0
