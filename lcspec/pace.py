@@ -59,6 +59,20 @@ class Pace:
 
         return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), lasting(PAUSE)))
 
+    def riders(self, width: int, others: int, context: int, curve: CostCurve | None = None) -> int:
+        """Tokens of `others` prompts that may ride along in a step of `width` tokens in which a prompt is finished.
+
+        They delay its answer, and save the others what a step of their own takes beyond what they add to this one: as
+        many as do not delay it by more than all the others gain.
+        """
+        _, seconds = self._seconds(context, curve)
+        if len(seconds) <= width or not others:
+            return 0
+        longer = seconds[width:]
+        delay, gain = longer - seconds[width - 1], seconds[width - 1] + seconds[: len(longer)] - longer
+        paying = np.flatnonzero(delay <= others * gain)
+        return int(paying[-1]) + 1 if paying.size else 0
+
     def _seconds(self, context: int, curve: CostCurve | None) -> tuple[float, NDArray[np.float64]]:
         """What steps of 1, 2, 3 ... tokens take, up to twice the widest timed, and the narrowest one timed.
 

@@ -18,6 +18,7 @@ from lcspec.tree import TokenTree
 from lcspec.window import feed
 
 if TYPE_CHECKING:
+    from lcspec.cost import CostCurve
     from lcspec.engine import Engine
 
 # Prompt tokens that are not worth a step's wait.
@@ -135,15 +136,27 @@ class Scheduler:
         work = [_whole(slot) for slot in ready]
         wishes = self._wishes(reading)
         left = self._chunk(ready, wishes)
-        for slot, wish in wishes:
+        for place, (slot, wish) in enumerate(wishes):
             n = min(wish, left)
             left -= n
             self._read += n
             if n == slot.behind:
                 work.append(_whole(slot))
+                if place == 0:
+                    # Its answer begins with this step, which is no place for the others' prompts.
+                    left = min(left, self._riders(ready, n, len(wishes) - 1))
             elif n > 0:
                 work.append(Staged(slot, slot.cache.length + n))
         return work
+
+    def _riders(self, ready: Sequence[Slot], finished: int, others: int) -> int:
+        """Tokens of other prompts in the step that finishes the first one."""
+        return self.pace.riders(sum(slot.behind for slot in ready) + finished, others, *self._where(ready))
+
+    def _where(self, ready: Sequence[Slot]) -> tuple[int, CostCurve | None]:
+        """What decides how long steps take besides their width: the mean context, and the measured curve."""
+        context = sum(len(slot.tokens) for slot in ready) // len(ready) if ready else 0
+        return context, self.engine.auto.curve if self.engine.auto is not None else None
 
     def _wishes(self, reading: Sequence[Slot]) -> list[tuple[Slot, int]]:
         """The prompts to be read, in their order, and how far each of them goes at most in one step."""
@@ -172,9 +185,7 @@ class Scheduler:
         if first.request.speculation.exact:
             return PROMPT_BLOCK - first.cache.length % PROMPT_BLOCK
         most = min(engine.options.batch, engine.context.batch.n_max - base)
-        context = sum(len(slot.tokens) for slot in ready) // len(ready) if ready else 0
-        curve = engine.auto.curve if engine.auto is not None else None
-        room = self.pace.room(base, context, curve)
+        room = self.pace.room(base, *self._where(ready))
         # With nobody to wait for it the first prompt is read in one step. Others come along as far as that makes the
         # step no dearer for each token; beyond that they would only keep the first answer from beginning.
         return min(most, max(1, room, 0 if ready else wish))

@@ -65,7 +65,7 @@ def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...]) -> list[
 @click.option("--longest", type=int, default=2000, show_default=True, help="Characters of a prompt at most.")
 @click.option("--requests", type=click.IntRange(1), default=16, show_default=True, help="Requests of a run.")
 @click.option("--streams", default="1,2,4,8", show_default=True)
-@click.option("-n", "n", type=click.IntRange(2), default=96, show_default=True, help="Tokens of every answer.")
+@click.option("-n", "n", type=click.IntRange(2), default=96, show_default=True, help="Tokens of an answer on average.")
 @click.option("--ctx", type=int, default=1024, show_default=True, help="Tokens of a slot.")
 @click.option("--threads", type=int, default=0, help="0: what lcspec chooses, for both.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
@@ -125,6 +125,12 @@ def body_of(text: str, n: int, **more: Any) -> dict[str, Any]:
     return {"prompt": text, **fixed, **more}
 
 
+def lengths(n: int, count: int) -> list[int]:
+    """Tokens of every answer: from half of `n` to one and a half times, so that streams do not keep step."""
+    rng = random.Random(1)
+    return [rng.randint(max(1, n // 2), n + n // 2) for _ in range(count)]
+
+
 def one_run(
     contender: Contender, setup: Setup, streams: int, texts: list[str], o: dict[str, Any], round_: int,
     results: dict[str, Any],
@@ -135,7 +141,8 @@ def one_run(
         with running(contender, setup, streams) as port:
             # A request of its own first: what is made at first use is not what is measured.
             run("127.0.0.1", port, [body_of("Hello", 8)], 1, o["timeout"])
-            load: Load = run("127.0.0.1", port, [body_of(t, o["n"]) for t in texts], streams, o["timeout"])
+            bodies = [body_of(text, n) for text, n in zip(texts, lengths(o["n"], len(texts)))]
+            load: Load = run("127.0.0.1", port, bodies, streams, o["timeout"])
     except LoadError as error:
         say(f"{label}: {error}")
         results["runs"].append({"name": contender.name, "streams": streams, "error": str(error)})

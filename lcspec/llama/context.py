@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
+from lcspec.llama import hugepages
 from lcspec.llama.batch import Batch
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
@@ -82,6 +83,7 @@ class Context:
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "
                 "try a smaller --ctx, fewer --gpu-layers, or --kv-type q8_0"
             )
+        hugepages.ask()  # for the compute buffers, whose first use by a long prompt is one page fault after the other
         self.memory = C.llama_get_memory(self.handle)  # None: an encoder, which generates nothing
         self.n_batch = int(params.n_batch)
         self.max_rollback = self.n_ctx if attention_only else int(C.llama_n_rs_seq(self.handle))

@@ -1,9 +1,10 @@
-"""Huge pages for weights, on Linux.
+"""Huge pages for weights and compute buffers, on Linux.
 
 A decode streams all weights through the cores, and with 4 KiB pages part of that time goes into address translation.
 Where the kernel gives huge pages to those who ask (`/sys/kernel/mm/transparent_hugepage/enabled` says madvise, the
 usual setting), the library does not ask. Its large anonymous buffers (repacked weights) exist when it first reports
-progress and are filled afterwards, so asking then costs nothing: the pages are huge from the first touch.
+progress and are filled afterwards, so asking then costs nothing: the pages are huge from the first touch. A context's
+compute buffers are large as well and untouched when it has been made; the first long prompt touches them.
 """
 
 from __future__ import annotations

@@ -49,10 +49,14 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
         has_grammar=wanted.grammar is not None,
         has_prediction=bool(expected),
     )
+    bias = dict(wanted.bias or {})
+    if wanted.ignore_end and wanted.grammar is None:
+        # As llama-server does: an end that is passed over leaves control tokens in the text. A grammar needs its end.
+        bias |= {str(token): float("-inf") for token in service.vocab.end_tokens}
     return [
         Request(
             prompt=ids,
-            sampling=sampling_params(wanted.sampling, wanted.grammar, wanted.bias, service.vocab.n_tokens, i),
+            sampling=sampling_params(wanted.sampling, wanted.grammar, bias, service.vocab.n_tokens, i),
             speculation=speculation,
             max_tokens=wanted.max_tokens,
             stop=wanted.stop,

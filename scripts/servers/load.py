@@ -64,7 +64,7 @@ def run(host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeou
 
 async def _run(host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeout: float) -> Load:
     left = list(enumerate(bodies))[::-1]
-    raw: dict[int, tuple[bytes, float, float]] = {}
+    raw: dict[int, tuple[bytes, list[tuple[int, float]], float]] = {}
 
     async def work() -> None:
         while left:
@@ -82,27 +82,26 @@ async def _run(host: str, port: int, bodies: list[dict[str, Any]], streams: int,
     return Load(seconds, [_read(*raw[i]) for i in sorted(raw)])
 
 
-async def _ask(host: str, port: int, body: bytes) -> tuple[bytes, float, float]:
-    """The bytes of an answer, and when its first text and its end came."""
+async def _ask(host: str, port: int, body: bytes) -> tuple[bytes, list[tuple[int, float]], float]:
+    """The bytes of an answer, how many of them there were when (seconds), and when its end came."""
     reader, writer = await asyncio.open_connection(host, port, limit=CHUNK)
     head = (
         f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
-    start, first, data = time.perf_counter(), 0.0, bytearray()
+    start, data, came = time.perf_counter(), bytearray(), list[tuple[int, float]]()
     try:
         writer.write(head.encode() + body)
         while part := await reader.read(CHUNK):
             data += part
-            if not first and b"data: " in data:
-                first = time.perf_counter() - start
+            came.append((len(data), time.perf_counter() - start))
     finally:
         writer.close()
-    return bytes(data), first, time.perf_counter() - start
+    return bytes(data), came, time.perf_counter() - start
 
 
-def _read(data: bytes, first: float, seconds: float) -> Answer:
-    """What an answer says.
+def _read(data: bytes, came: list[tuple[int, float]], seconds: float) -> Answer:
+    """What an answer says, and when its first text came: events without text, for control tokens, are none.
 
     Raises:
         LoadError: it is no stream of events.
@@ -111,9 +110,10 @@ def _read(data: bytes, first: float, seconds: float) -> Answer:
     status = head.split(b"\r\n", 1)[0].decode("latin-1")
     if " 200 " not in status:
         raise LoadError(f"{status}: {body[:300].decode('utf-8', 'replace')}")
-    answer = Answer(first, seconds)
+    answer, end = Answer(0.0, seconds), len(data) - len(body)
     # With chunked encoding, sizes stand on lines of their own between the events.
     for line in body.split(b"\n"):
+        end += len(line) + 1
         if not line.startswith(b"data: {"):
             continue
         event = json.loads(line[6:])
@@ -121,6 +121,8 @@ def _read(data: bytes, first: float, seconds: float) -> Answer:
             raise LoadError(str(event["error"]))
         for choice in event.get("choices") or []:
             answer.text += choice.get("text") or ""
+        if answer.text and not answer.first:
+            answer.first = next(at for length, at in came if length >= min(end, len(data)))
         timings = event.get("timings")
         if timings:
             answer.tokens = int(timings["predicted_n"])

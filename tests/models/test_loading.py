@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lcspec.errors import ModelLoadError
-from lcspec.llama import Model, hugepages
+from lcspec.llama import Context, Model, hugepages
 from tests.models.running import options
 
 
@@ -18,6 +18,14 @@ def test_huge_pages_are_asked_for_before_the_weights_are_read(llama: Path, monke
         pass
     assert order[0] == "ask"
     assert 1 <= order.count("ask") <= 4 and order.count("progress") >= 1
+
+
+def test_huge_pages_are_asked_for_a_context_s_buffers(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    with Model.load(options(llama)) as model:
+        monkeypatch.setattr(hugepages, "ask", lambda: asked.append(1) or 0)
+        Context(model, model.options).close()
+    assert asked == [1]
 
 
 def test_progress_can_stop_the_load(llama: Path) -> None:

@@ -58,6 +58,32 @@ def test_nothing_is_known_at_first() -> None:
     assert pace.room(2, 0) > 2 * FIRST_CHUNK
 
 
+def test_who_rides_along_delays_the_first_by_less_than_the_others_gain() -> None:
+    pace = Pace()
+    assert pace.riders(20, 3, 0) == 0  # nothing is known
+    for width in range(1, 513):  # 30 ms a step and 5 ms a token
+        pace.observe(width, 0.030 + 0.005 * width)
+    assert pace.riders(20, 0, 0) == 0
+    few, many = pace.riders(20, 1, 0), pace.riders(20, 7, 0)
+    assert 4 <= few <= 8 and 30 <= many <= 60, "a step's fixed part is worth six tokens; seven times that for seven"
+    flat = Pace()
+    for width in (1, 8, 64, 512):
+        flat.observe(width, 0.1)
+    assert flat.riders(20, 1, 0) > 400, "where width costs nothing everybody comes along"
+
+
+def test_a_short_prompt_does_not_wait_for_the_rest_of_a_long_one() -> None:
+    machine, rule = sim.Machine(sim.POINTS), sim.scheduled()
+    long, short = stream(0, 900, 1), stream(1, 12, 1)
+    for running in ([long], [long, short]):
+        parts, took = rule(running)
+        width = sum(length - s.cache.length for s, length in parts)
+        took(machine.seconds(width))
+        for s, length in parts:
+            s.advance(length, 0.0)
+    assert not short.prefilling and long.prefilling and width < 40
+
+
 # --- whole runs in virtual time: see the script ---------------------------------------------------------------------
 
 
