@@ -35,11 +35,19 @@ class Pace:
 
     def __init__(self) -> None:
         self._points: dict[int, tuple[float, float]] = {}  # width.bit_length() -> mean width, mean seconds
+        self._widest = 0
+        self._doubtful: set[int] = set()  # those of them that steps wider than any before have given
 
     def observe(self, width: int, seconds: float) -> None:
         """A step of `width` tokens took `seconds`."""
         bits = width.bit_length()
         w, s = self._points.get(bits, (width, seconds))
+        if width > self._widest:
+            self._widest = width
+            self._doubtful.add(bits)
+        elif bits in self._doubtful:
+            self._doubtful.remove(bits)
+            w, s = width, seconds
         self._points[bits] = w + RATE * (width - w), s + RATE * (seconds - s)
 
     def room(self, base: int, context: int, curve: CostCurve | None = None) -> int:
@@ -58,6 +66,16 @@ class Pace:
             return n if base + n >= timed else FIRST_CHUNK
 
         return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), lasting(PAUSE)))
+
+    def alone(self, context: int, curve: CostCurve | None = None) -> int | None:
+        """Prompt tokens for a step that nobody else waits for; None: as many as there are, for all that is known.
+
+        Somebody may come, who then should not wait for longer than PAUSE.
+        """
+        _, seconds = self._seconds(context, curve)
+        if not len(seconds):
+            return None
+        return max(self.room(0, context, curve), int(PAUSE * len(seconds) / seconds[-1]))
 
     def riders(self, width: int, others: int, context: int, curve: CostCurve | None = None) -> int:
         """Tokens of `others` prompts that may ride along in a step of `width` tokens in which a prompt is finished.
@@ -79,11 +97,16 @@ class Pace:
         Straight lines between the widths that have been timed, and from zero; nothing if none has.
         """
         points = dict(self._points.values())
+        doubtful = {self._points[bits][0] for bits in self._doubtful}
         if curve is not None:
             points = {w: s for w, s in points.items() if w > curve.max_width}
             points |= {w: s for w in curve.widths if math.isfinite(s := curve.seconds(w, context))}
         if not points:
             return math.inf, np.zeros(0)
+        # The first use of memory takes the kernel's time, up to that of the step itself: as a measure it counts only as
+        # far as the step was no dearer, for each token, than narrower ones.
+        least = min((s / w for w, s in points.items() if w not in doubtful), default=math.inf)
+        points = {w: min(s, w * least) if w in doubtful else s for w, s in points.items()}
         known = np.array([0, *sorted(points)])
         taken = np.array([0.0, *(points[w] for w in sorted(points))])
         slope = max(0.0, (taken[-1] - taken[-2]) / (known[-1] - known[-2]))

@@ -17,6 +17,10 @@ TIME_RATE = 0.1
 GAIN_RATE = 1 / 24
 # What a thought is believed to gain before anything is known, in steps without drafts.
 FIRST_GAIN = 0.3
+# Thoughts before the first rest: the first ones make what later ones find made.
+ENOUGH = 8
+# A thought counts for so many times the running figure at most: the machine may have been elsewhere.
+OUTLIER = 4.0
 
 
 @dataclass
@@ -55,7 +59,9 @@ class Rest:
         step = decode + self.bare
         self._thoughts += 1
         more = max(0.0, seconds - self.bare)
+        if self.thinking > 0.0:
+            more = min(more, OUTLIER * self.thinking)
         self.thinking += max(TIME_RATE, 1.0 / self._thoughts) * (more - self.thinking)
         self.gain += GAIN_RATE * (gained - self.gain)
-        if self.gain * step < self.thinking:
+        if self._thoughts >= ENOUGH and self.gain * step < self.thinking:
             self.left = min(LONGEST, int(self.thinking / (SHARE * step)))

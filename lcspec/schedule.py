@@ -185,10 +185,15 @@ class Scheduler:
         if first.request.speculation.exact:
             return PROMPT_BLOCK - first.cache.length % PROMPT_BLOCK
         most = min(engine.options.batch, engine.context.batch.n_max - base)
-        room = self.pace.room(base, *self._where(ready))
-        # With nobody to wait for it the first prompt is read in one step. Others come along as far as that makes the
-        # step no dearer for each token; beyond that they would only keep the first answer from beginning.
-        return min(most, max(1, room, 0 if ready else wish))
+        where = self._where(ready)
+        room = self.pace.room(base, *where)
+        # With nobody to wait for it the first prompt is read in one step, or in a few if somebody may come. Others come
+        # along as far as that makes the step no dearer for each token; beyond that they would only keep the first
+        # answer from beginning.
+        if not ready:
+            alone = self.pace.alone(*where) if engine.options.slots > 1 else None
+            room = max(room, wish if alone is None else min(wish, alone))
+        return min(most, max(1, room))
 
     def _limits(self, slot: Slot, base: int) -> Limits:
         """What this step can take for `slot`, when `base` tokens are in the batch anyway."""

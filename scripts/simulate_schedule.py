@@ -91,7 +91,7 @@ class Machine:
 def scheduled() -> Rule:
     """The scheduler's rule."""
     engine = SimpleNamespace(
-        options=SimpleNamespace(batch=BATCH, max_width=64),
+        options=SimpleNamespace(batch=BATCH, max_width=64, slots=8),
         context=SimpleNamespace(batch=SimpleNamespace(n_max=BATCH + 64)),
         running=[],
         auto=None,

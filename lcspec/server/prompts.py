@@ -51,7 +51,7 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     )
     bias = dict(wanted.bias or {})
     if wanted.ignore_end and wanted.grammar is None:
-        # As llama-server does: an end that is passed over leaves control tokens in the text. A grammar needs its end.
+        # As in llama-server: an end that is passed over leaves control tokens in the text. A grammar needs its end.
         bias |= {str(token): float("-inf") for token in service.vocab.end_tokens}
     return [
         Request(

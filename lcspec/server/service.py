@@ -84,7 +84,7 @@ class Service:
             raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
 
     def warm_up(self) -> None:
-        """Make what the first request would have to wait for: drafters, the cost curve, the certificate.
+        """Make what the first request would have to wait for: drafters, the cost curve, the certificate, memory.
 
         To be called before the event loop runs.
 
@@ -92,12 +92,14 @@ class Service:
             LcspecError: the defaults for requests ask for something that cannot be had.
         """
         from lcspec.admission import make_ready
+        from lcspec.llama import hugepages
         from lcspec.server.parameters import speculation_params
 
         params = speculation_params(None, self.settings, self.draft, has_grammar=True, has_prediction=True)
         _ = self.longest_piece
         if self.session.engine.context.memory is not None:  # else it only embeds
             self.worker.call(lambda session: make_ready(session.engine, params)).result()
+        hugepages.populate()
 
     def close(self) -> None:
         """Let go of the threads that this made (not of the engine's)."""

@@ -58,3 +58,16 @@ def test_a_large_buffer_is_found_and_asked_for(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(hugepages, "wanted", lambda: True)
     with mmap.mmap(-1, 32 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS):
         assert hugepages.ask() >= 32 * MB or not Path("/sys/kernel/mm/transparent_hugepage").exists()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's interface is Linux's")
+def test_memory_can_be_had_before_it_is_used() -> None:
+    import resource
+
+    with mmap.mmap(-1, 32 * MB, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as buffer:
+        if hugepages.populate() < 32 * MB:
+            pytest.skip("a kernel before 5.14")
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+        for at in range(0, 32 * MB, 4096):
+            buffer[at] = 1
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1000  # 8192 pages

@@ -512,6 +512,19 @@ def test_rests_come_only_where_thoughts_gain_less_than_they_cost() -> None:
         assert not rest.takes(), "a draft now and then is worth asking every time"
 
 
+def test_a_late_thought_is_no_reason_to_rest() -> None:
+    rest = Rest()
+    rest.thought(14e-3, 0.28, 12e-3)  # the first one: everything has yet to be made
+    for i in range(60):
+        assert not rest.takes()
+        rest.thought(30e-3 if i == 30 else 0.5e-3, 0.3, 12e-3)
+    rest = Rest()
+    rest.thought(0.0, 0.0, 12e-3)
+    for _ in range(60):
+        rest.thought(5e-3, 0.1, 12e-3)
+    assert rest.takes(), "if all are late it is"
+
+
 def test_thinking_costs_what_it_takes_more_than_a_step_of_a_rest() -> None:
     rest, taken = Rest(), 0
     for _ in range(3000):

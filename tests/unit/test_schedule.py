@@ -58,16 +58,31 @@ def test_nothing_is_known_at_first() -> None:
     assert pace.room(2, 0) > 2 * FIRST_CHUNK
 
 
+def test_the_first_use_of_memory_is_no_measure() -> None:
+    pace = Pace()
+    for width in (2, 16, 32):
+        pace.observe(width, 0.1 + 0.01 * width)
+    pace.observe(300, 9.0)  # 30 ms a token, where 32 tokens take 13 ms each
+    before = pace.room(2, 0)
+    assert pace.room(2, 0) > 25, "nobody believes that wide steps are that dear"
+    pace.observe(290, 3.0)  # now it is a measure
+    assert pace.room(2, 0) > before
+    pace.observe(290, 9.0)
+    pace.observe(290, 9.0)
+    assert pace.room(2, 0) < 40, "and so is this: the machine is busy with something else"
+
+
 def test_who_rides_along_delays_the_first_by_less_than_the_others_gain() -> None:
     pace = Pace()
     assert pace.riders(20, 3, 0) == 0  # nothing is known
+    pace.observe(512, 9.0)
     for width in range(1, 513):  # 30 ms a step and 5 ms a token
         pace.observe(width, 0.030 + 0.005 * width)
     assert pace.riders(20, 0, 0) == 0
     few, many = pace.riders(20, 1, 0), pace.riders(20, 7, 0)
     assert 4 <= few <= 8 and 30 <= many <= 60, "a step's fixed part is worth six tokens; seven times that for seven"
     flat = Pace()
-    for width in (1, 8, 64, 512):
+    for width in (512, 1, 8, 64, 512):
         flat.observe(width, 0.1)
     assert flat.riders(20, 1, 0) > 400, "where width costs nothing everybody comes along"
 
