@@ -9,8 +9,8 @@ from typing import Any
 def markdown(results: dict[str, Any]) -> str:
     """Rates, times to the first text and ratios by level, medians over rounds."""
     lines = [
-        f"{results['target']}, {results['threads']} threads, {results['requests']} requests a run, {results['n']} tokens "
-        "each on average. Rates: tokens/s over all streams, prompts included; first text: median and 95th percentile, "
+        f"{results['target']}, {results['threads']} threads, {results['requests']} requests a run of {results['n']} "
+        "tokens on average. Rates: tokens/s over all streams, prompts included; first text: median and 95th percentile, "
         "seconds.",
         "",
     ]
