@@ -10,8 +10,8 @@ def markdown(results: dict[str, Any]) -> str:
     """Rates, times to the first text and ratios by level, medians over rounds."""
     lines = [
         f"{results['target']}, {results['threads']} threads, {results['requests']} requests a run of {results['n']} "
-        "tokens on average. Rates: tokens/s over all streams, prompts included; first text: median and 95th percentile, "
-        "seconds.",
+        "tokens on average. Rates: tokens/s over all streams, prompts included; first text: median and 95th "
+        "percentile, seconds.",
         "",
     ]
     for streams in sorted({r["streams"] for r in results["runs"]}):
