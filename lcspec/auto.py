@@ -27,7 +27,7 @@ from lcspec.rest import Rest
 from lcspec.tree import TokenTree
 from lcspec.widths import COLUMN, Item, Step, choose
 from lcspec.window import Offer, Sizer
-from lcspec.worth import bucket, least_row, promises, rate, value
+from lcspec.worth import Costs, bucket, least_row, promises, rate, value
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -66,6 +66,7 @@ class AutoPlanner:
         self._offsets: dict[int, Offsets] = {}
         self._costs: dict[int, tuple[float, int]] = {}
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
+        self._shares: dict[tuple[int, int, int], Costs] = {}  # of a table, by rows before drafts and slots planned for
         self._table_age = 0
         self.pause = Rest()
         self._resting = False
@@ -215,6 +216,7 @@ class AutoPlanner:
         self._table_age += 1
         if self._table_age >= TABLE_STEPS:
             self._tables.clear()
+            self._shares.clear()
             self._table_age = 0
         if self._tokens and self._narrowest:
             self._tokens += self._slots - self._planned
@@ -277,16 +279,33 @@ class AutoPlanner:
 
     # ------------------------------------------------------------ costly drafters
 
+    def _share_of(self, base: int) -> tuple[Costs, int]:
+        """What a slot's nodes cost it, and its width without any, in a step of `base` rows before drafts.
+
+        A slot among others is asked as if the others did the same, at its share of the step: where T is flat between
+        two widths none of them would fill it alone, and all of them together gain by it.
+        """
+        m = self._planned
+        if m == 1 or base not in self._costs:
+            return self._costs, base
+        key = (id(self._costs), base, m)
+        shares = self._shares.get(key)
+        if shares is None:
+            most = (max(self._costs) - base) // m
+            rows = ((1 + n, self._costs[base + m * n]) for n in range(most + 1) if base + m * n in self._costs)
+            shares = self._shares[key] = {need: (seconds / m, width) for need, (seconds, width) in rows}
+        return shares, 1
+
     def _by_turn(self, slot: Slot, tree: TokenTree, others: int) -> list[Drafter]:
         """The slot's costly drafters: the one that gains most when it is asked first, then the others, which are
         judged by what they still add. Who has not been first for long is, so that an old judgement can be revised.
         """
         costly = [d for d in slot.drafters if d.costly]
-        base = others + 1
-        if len(costly) < 2 or base not in self._costs:
+        costs, base = self._share_of(others + 1)
+        if len(costly) < 2 or base not in costs:
             return costly
         free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
-        case = bucket(value(self._costs, free, base, rate(self._costs, free, base)), alone=True)
+        case = bucket(value(costs, free, base, rate(costs, free, base)), True, self._planned)
 
         def rank(drafter: Drafter) -> float:
             record = self.records.setdefault(drafter.name, DrafterRecord())
@@ -307,16 +326,16 @@ class AutoPlanner:
         """
         record, bit = self.records.setdefault(drafter.name, DrafterRecord()), slot.bit_of(drafter)
         offsets = self.offsets(slot)
-        base = others + 1
-        if base not in self._costs:
+        costs, base = self._share_of(others + 1)
+        if base not in costs:
             return tree
         free = self.acceptance.path_probs(tree, offsets)[1:]
         free.sort(reverse=True)
-        price = rate(self._costs, free, base)
-        now = value(self._costs, free, base, price)
-        case = bucket(now, alone)
+        price = rate(costs, free, base)
+        now = value(costs, free, base, price)
+        case = bucket(now, alone, self._planned)
         gain = record.gain(case)
-        worth = gain > 0.0 if gain is not None else promises(self._costs, free, 1.0, record, base)
+        worth = gain > 0.0 if gain is not None else promises(costs, free, 1.0, record, base)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -336,14 +355,14 @@ class AutoPlanner:
                 place[v] = None if parent is None else tree.child(parent, draft.tokens[v])
             ranked = sorted(free + [reach[v] for v, other in place.items() if other is None], reverse=True)
             spent = levels * record.level_seconds
-            stopped = levels >= 2 + record.tested or not promises(self._costs, ranked, ahead, record, base, spent)
+            stopped = levels >= 2 + record.tested or not promises(costs, ranked, ahead, record, base, spent)
             return not stopped
 
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         start = time.perf_counter()
-        floor = SAFE * price * least_row(self._costs, base)
+        floor = SAFE * price * least_row(costs, base)
 
         def expects(depth: int, rank: int, prob: float) -> float:
             return self.acceptance.expected(bit, depth, rank, prob, offsets)
@@ -359,7 +378,7 @@ class AutoPlanner:
         levels += not stopped
         record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))
         ranked = sorted(self.acceptance.path_probs(both, offsets)[1:], reverse=True)
-        net = value(self._costs, ranked, base, price) - now - price * levels * record.level_seconds
+        net = value(costs, ranked, base, price) - now - price * levels * record.level_seconds
         if record.tested >= ENOUGH_TESTS:
             record.gained(case, net, probe=not worth)
         if not worth:

@@ -26,6 +26,8 @@ PAUSE = 1.0
 UNNOTICED = 0.1
 # Prompt tokens of a step as long as nothing has been timed.
 FIRST_CHUNK = 32
+# Every so many pieces a wider one is tried, by this factor.
+TRY_EVERY, WIDER = 8, 4
 # How fast the running figures follow.
 RATE = 0.3
 
@@ -35,7 +37,7 @@ class Pace:
 
     def __init__(self) -> None:
         self._points: dict[int, tuple[float, float]] = {}  # width.bit_length() -> mean width, mean seconds
-        self._widest = 0
+        self._widest = self._pieces = 0
         self._doubtful: set[int] = set()  # those of them that steps wider than any before have given
 
     def observe(self, width: int, seconds: float) -> None:
@@ -51,10 +53,20 @@ class Pace:
         self._points[bits] = w + RATE * (width - w), s + RATE * (seconds - s)
 
     def room(self, base: int, context: int, curve: CostCurve | None = None) -> int:
-        """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1."""
+        """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1.
+
+        Now and then more than seems best: steps wider than any tried may be cheaper, whatever those between cost, and
+        finding out takes no time that the prompt would not take.
+        """
+        self._pieces += 1
+        best, most = self._best(base, context, curve)
+        return max(best, min(WIDER * best, most)) if self._pieces % TRY_EVERY == 1 else best
+
+    def _best(self, base: int, context: int, curve: CostCurve | None) -> tuple[int, int]:
+        """The tokens that seem best, and those that take no longer than PAUSE."""
         timed, seconds = self._seconds(context, curve)
         if len(seconds) <= base:
-            return FIRST_CHUNK
+            return FIRST_CHUNK, FIRST_CHUNK
         widths = np.arange(1, len(seconds) + 1)
         each = seconds[base:] / (widths[base:] - base)  # of the tokens beyond `base`
 
@@ -65,7 +77,8 @@ class Pace:
             n = int(np.argmax(each <= factor * each.min())) + 1
             return n if base + n >= timed else FIRST_CHUNK
 
-        return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), lasting(PAUSE)))
+        longest = lasting(PAUSE)
+        return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), longest)), longest
 
     def alone(self, context: int, curve: CostCurve | None = None) -> int | None:
         """Prompt tokens for a step that nobody else waits for; None: as many as there are, for all that is known.
@@ -75,7 +88,7 @@ class Pace:
         _, seconds = self._seconds(context, curve)
         if not len(seconds):
             return None
-        return max(self.room(0, context, curve), int(PAUSE * len(seconds) / seconds[-1]))
+        return max(self._best(0, context, curve)[0], int(PAUSE * len(seconds) / seconds[-1]))
 
     def riders(self, width: int, others: int, context: int, curve: CostCurve | None = None) -> int:
         """Tokens of `others` prompts that may ride along in a step of `width` tokens in which a prompt is finished.
@@ -109,7 +122,8 @@ class Pace:
         points = {w: min(s, w * least) if w in doubtful else s for w, s in points.items()}
         known = np.array([0, *sorted(points)])
         taken = np.array([0.0, *(points[w] for w in sorted(points))])
-        slope = max(0.0, (taken[-1] - taken[-2]) / (known[-1] - known[-2]))
+        # Two steps of half the width would do as well, so none is dearer for each token than the widest known.
+        slope = min(max(0.0, (taken[-1] - taken[-2]) / (known[-1] - known[-2])), taken[-1] / known[-1])
         widths = np.arange(1, int(2 * known[-1]) + 1)
         between: NDArray[np.float64] = np.interp(widths, known, taken)
         return float(known[1]), between + slope * np.maximum(0.0, widths - known[-1])

@@ -17,6 +17,8 @@ Costs = Mapping[int, tuple[float, int]]
 LOOKAHEAD = 16
 # What a step gains without asking (tokens): asking is judged apart below, between and above these.
 GAIN_BUCKETS = (0.25, 1.0)
+# So many slots and more are one case.
+MANY = 8
 
 
 def value(costs: Costs, ranked: Sequence[float], base: int, price: float) -> float:
@@ -79,6 +81,9 @@ def promises(
     return False
 
 
-def bucket(now: float, alone: bool) -> int:
-    """The case a gain is filed under: what the step gains without asking, and whether a costly drafter was asked."""
-    return sum(now >= edge for edge in GAIN_BUCKETS) + (0 if alone else len(GAIN_BUCKETS) + 1)
+def bucket(now: float, alone: bool, slots: int = 1) -> int:
+    """The case a gain is filed under: what the step gains without asking, whether another costly drafter was asked
+    before, and how many slots share the width, many being alike.
+    """
+    cases = len(GAIN_BUCKETS) + 1
+    return sum(now >= edge for edge in GAIN_BUCKETS) + cases * (not alone) + 2 * cases * (min(slots, MANY) - 1)

@@ -49,13 +49,18 @@ def test_pieces_of_a_prompt_are_neither_long_nor_dear(name: str, slots: int, kno
         assert not long and not slow
 
 
+def usual(pace: Pace) -> int:
+    """The room beside two decodes, trials apart."""
+    return min(pace.room(2, 0) for _ in range(2))
+
+
 def test_nothing_is_known_at_first() -> None:
-    assert Pace().room(2, 0) == FIRST_CHUNK
+    assert usual(Pace()) == FIRST_CHUNK
     pace = Pace()
     pace.observe(400, 4.0)  # a hundredth of a second a token, as far as anybody knows; so narrow steps are tried
-    assert pace.room(2, 0) == FIRST_CHUNK
+    assert usual(pace) == FIRST_CHUNK
     pace.observe(34, 1.0)  # ... and found to be dear
-    assert pace.room(2, 0) > 2 * FIRST_CHUNK
+    assert usual(pace) > 2 * FIRST_CHUNK
 
 
 def test_the_first_use_of_memory_is_no_measure() -> None:
@@ -63,13 +68,30 @@ def test_the_first_use_of_memory_is_no_measure() -> None:
     for width in (2, 16, 32):
         pace.observe(width, 0.1 + 0.01 * width)
     pace.observe(300, 9.0)  # 30 ms a token, where 32 tokens take 13 ms each
-    before = pace.room(2, 0)
-    assert pace.room(2, 0) > 25, "nobody believes that wide steps are that dear"
+    before = usual(pace)
+    assert usual(pace) > 25, "nobody believes that wide steps are that dear"
     pace.observe(290, 3.0)  # now it is a measure
-    assert pace.room(2, 0) > before
+    assert usual(pace) > before
     pace.observe(290, 9.0)
     pace.observe(290, 9.0)
-    assert pace.room(2, 0) < 40, "and so is this: the machine is busy with something else"
+    assert usual(pace) < 40, "and so is this: the machine is busy with something else"
+
+
+def test_wider_pieces_are_tried_now_and_then_and_kept_if_they_are_cheaper() -> None:
+    # Steps just beyond 32 tokens are dear, and from 64 on they are the cheapest: nobody would get there by small steps.
+    def took(width: int) -> float:
+        return 0.030 + 0.005 * width if width <= 32 else max(0.3, 0.0045 * width)
+
+    pace = Pace()
+    for width in (2, 16, 32, 33, 34, 36):
+        pace.observe(width, took(width))
+        pace.observe(width, took(width))
+    rooms = []
+    for _ in range(40):
+        rooms.append(min(512, pace.room(2, 0)))
+        pace.observe(2 + rooms[-1], took(2 + rooms[-1]))
+    assert rooms[1] < 32 and sum(room >= 60 for room in rooms[-16:]) >= 12
+    assert all(took(2 + room) <= 1.1 * PAUSE for room in rooms)
 
 
 def test_who_rides_along_delays_the_first_by_less_than_the_others_gain() -> None:
