@@ -413,6 +413,16 @@ def test_several_slots_are_not_slower_than_plain_decoding(clock: Clock) -> None:
         assert 0.9 <= out.expected / out.tokens <= 1.1, "what is promised is kept"
 
 
+def test_slots_fill_together_what_none_would_fill_alone(clock: Clock) -> None:
+    # Flat from 5 rows to 16, and dear before: a slot that is alone in drafting makes the others pay for the jump.
+    relative = [1.0, 1.9, 2.0, 2.1, *[3.0 + 0.03 * i for i in range(12)], *[5.0 + 0.2 * i for i in range(16)]]
+    slots = [slot_of([FakeDrafter("m", confident(0.6), clock, 0.05 * UNIT)], number) for number in range(4)]
+    out = run(AutoPlanner(curve_of(relative)), slots, relative, 500, clock)
+    assert out.rate >= 1.08 * 4 / relative[3]
+    alone = run(AutoPlanner(curve_of(relative)), slots[:1], relative, 500, clock)
+    assert alone.rate >= 0.98, "and one by itself is not misled"
+
+
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
 def test_what_the_plans_promise_is_what_comes(name: str, clock: Clock) -> None:
     drafters = [FakeDrafter("f", confident(0.6, 2.0), clock), FakeDrafter("m", confident(0.8, 0.5), clock, 0.05 * UNIT)]
