@@ -52,15 +52,19 @@ class Pace:
             w, s = width, seconds
         self._points[bits] = w + RATE * (width - w), s + RATE * (seconds - s)
 
-    def room(self, base: int, context: int, curve: CostCurve | None = None) -> int:
-        """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1.
+    def room(self, base: int, context: int, curve: CostCurve | None = None, left: int = 0) -> int:
+        """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1. A prompt with `left` tokens
+        to be read is read in equal pieces, for a small last one would be dear.
 
         Now and then more than seems best: steps wider than any tried may be cheaper, whatever those between cost, and
         finding out takes no time that the prompt would not take.
         """
         self._pieces += 1
         best, most = self._best(base, context, curve)
-        return max(best, min(WIDER * best, most)) if self._pieces % TRY_EVERY == 1 else best
+        if self._pieces % TRY_EVERY == 1:
+            best = max(best, min(WIDER * best, most))
+        equal = -(-left // max(1, round(left / best)))
+        return equal if best < left and equal <= max(best, most) else best
 
     def _best(self, base: int, context: int, curve: CostCurve | None) -> tuple[int, int]:
         """The tokens that seem best, and those that take no longer than PAUSE."""

@@ -186,7 +186,7 @@ class Scheduler:
             return PROMPT_BLOCK - first.cache.length % PROMPT_BLOCK
         most = min(engine.options.batch, engine.context.batch.n_max - base)
         where = self._where(ready)
-        room = self.pace.room(base, *where)
+        room = self.pace.room(base, *where, wish)
         # With nobody to wait for it the first prompt is read in one step, or in a few if somebody may come. Others come
         # along as far as that makes the step no dearer for each token; beyond that they would only keep the first
         # answer from beginning.

@@ -63,6 +63,19 @@ def test_nothing_is_known_at_first() -> None:
     assert usual(pace) > 2 * FIRST_CHUNK
 
 
+def test_pieces_of_a_prompt_are_alike() -> None:
+    pace = Pace()
+    for width in (1, 16, 32, 64, 128, 256, 512, 512):
+        pace.observe(width, 0.030 + 0.005 * width)
+    room = usual(pace)
+    for left in (room + 3, 2 * room + 7, 5 * room - 2):
+        pieces = []
+        while left > 0:
+            pieces.append(min(left, min(pace.room(2, 0, None, left) for _ in range(2))))
+            left -= pieces[-1]
+        assert min(pieces) > 0.6 * room and max(pieces) <= 1.5 * room
+
+
 def test_the_first_use_of_memory_is_no_measure() -> None:
     pace = Pace()
     for width in (2, 16, 32):
