@@ -266,8 +266,9 @@ class AutoPlanner:
         return self._offsets.setdefault(slot.id, Offsets())
 
     def forget(self, slot: Slot) -> None:
-        """The request is over."""
+        """The request is over, and so is a rest that its text was a reason for."""
         self._offsets.pop(slot.id, None)
+        self.pause.left = 0
 
     def _table(self, context: int, widths: frozenset[int] | None) -> dict[int, tuple[float, int]]:
         """`CostCurve.effective`, kept for a few steps."""

@@ -535,6 +535,15 @@ def test_a_late_thought_is_no_reason_to_rest() -> None:
     assert rest.takes(), "if all are late it is"
 
 
+def test_a_rest_ends_with_its_request(clock: Clock) -> None:
+    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
+    run(planner, [slot], Q4_0, 20, clock)
+    planner.pause.left = 40
+    assert planner.rest(0) is not None
+    planner.forget(slot)
+    assert planner.rest(0) is None
+
+
 def test_thinking_costs_what_it_takes_more_than_a_step_of_a_rest() -> None:
     rest, taken = Rest(), 0
     for _ in range(3000):
