@@ -49,6 +49,7 @@ def likeness(kind: Kind, other: Kind) -> int:
     shared = kind[0] & other[0]
     if not shared or bool(kind[1]) != bool(other[1]):
         return 0
+    # Proposers in common count most, then few others, then the feature; never 0, however many drafters there are.
     return 4 * shared.bit_count() + 32 - (kind[0] ^ other[0]).bit_count() + (kind[2] == other[2])
 
 

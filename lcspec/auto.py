@@ -66,7 +66,6 @@ class AutoPlanner:
         self._offsets: dict[int, Offsets] = {}
         self._costs: dict[int, tuple[float, int]] = {}
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
-        self._shares: dict[tuple[int, int, int], Costs] = {}  # of a table, by rows before drafts and slots planned for
         self._table_age = 0
         self.pause = Rest()
         self._resting = False
@@ -216,7 +215,6 @@ class AutoPlanner:
         self._table_age += 1
         if self._table_age >= TABLE_STEPS:
             self._tables.clear()
-            self._shares.clear()
             self._table_age = 0
         if self._tokens and self._narrowest:
             self._tokens += self._slots - self._planned
@@ -289,12 +287,8 @@ class AutoPlanner:
         m = self._planned
         if m == 1 or base not in self._costs:
             return self._costs, base
-        key = (id(self._costs), base, m)
-        shares = self._shares.get(key)
-        if shares is None:
-            most = (max(self._costs) - base) // m
-            rows = ((1 + n, self._costs[base + m * n]) for n in range(most + 1) if base + m * n in self._costs)
-            shares = self._shares[key] = {need: (seconds / m, width) for need, (seconds, width) in rows}
+        rows = range(base, max(self._costs) + 1, m)
+        shares = {1 + n: (self._costs[r][0] / m, self._costs[r][1]) for n, r in enumerate(rows) if r in self._costs}
         return shares, 1
 
     def _by_turn(self, slot: Slot, tree: TokenTree, others: int) -> list[Drafter]:
@@ -302,8 +296,10 @@ class AutoPlanner:
         judged by what they still add. Who has not been first for long is, so that an old judgement can be revised.
         """
         costly = [d for d in slot.drafters if d.costly]
+        if len(costly) < 2:
+            return costly
         costs, base = self._share_of(others + 1)
-        if len(costly) < 2 or base not in costs:
+        if base not in costs:
             return costly
         free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
         case = bucket(value(costs, free, base, rate(costs, free, base)), True, self._planned)

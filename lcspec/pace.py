@@ -117,6 +117,7 @@ class Pace:
         doubtful = {self._points[bits][0] for bits in self._doubtful}
         if curve is not None:
             points = {w: s for w, s in points.items() if w > curve.max_width}
+            doubtful &= points.keys()  # what the curve says has been measured
             points |= {w: s for w in curve.widths if math.isfinite(s := curve.seconds(w, context))}
         if not points:
             return math.inf, np.zeros(0)

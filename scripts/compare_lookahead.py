@@ -35,8 +35,6 @@ WORK = Path(__file__).resolve().parents[1] / "work" / "peers"
 THEIRS = "w=15:n=5:g=15"
 # Rows of the widest step at those settings: the pending token, the window, and the n-grams.
 WIDEST = 1 + 15 * 4 - 1 + 15 * 4
-# Like the bias that --ignore-eos sets in llama.cpp, but finite.
-NEVER = float("-inf")
 SPARE = 512
 
 
@@ -95,10 +93,9 @@ def texts_of(session: Session, prompts: list[Prompt], chat: bool, most: int) -> 
 
 def complete(session: Session, text: str, strategy: str, n_tokens: int) -> RequestStats:
     """Statistics of one greedy completion of `n_tokens` tokens from decode steps."""
-    vocab = session.model.vocab
     request = Request(
         session.prompt_ids(text),
-        SamplingParams(temperature=0.0, logit_bias=tuple((int(t), NEVER) for t in vocab.end_mask.nonzero()[0])),
+        SamplingParams(temperature=0.0, logit_bias=session.model.vocab.no_end),
         parse_speculation(strategy),
         max_tokens=n_tokens + 1,
         ignore_end=True,

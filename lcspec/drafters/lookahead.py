@@ -133,17 +133,17 @@ class LookaheadDrafter:
         state = self._slots[slot.id]
         state.bit = budget.source
         tree = TokenTree.root(slot.tokens[-1])
-        # Of every node to go on from: its reach, itself, and the n-grams there.
         n = state.longest
-        text = list(slot.tokens[-n:])
-        heap: list[tuple[float, int, Grams]] = [(-1.0, 0, Grams.after(state.pool, text, n))]
+        text = list(slot.tokens[-n:-1])
+        # Of every node to go on from: its reach, itself, and the n-grams there.
+        heap: list[tuple[float, int, Grams]] = [(-1.0, 0, Grams(0, []))]
         while heap and tree.n_drafted < budget.nodes:
             reach, node, grams = heapq.heappop(heap)
             if tree.depths[node] >= budget.depth:
                 continue
-            if node and grams.ended:
+            if grams.ended:
                 path = [tree.tokens[v] for v in tree.path_to(node)]
-                grams = Grams.after(state.pool, text[:-1] + path, n)
+                grams = Grams.after(state.pool, text + path, n)
             below = grams.below()
             weights = {token: sum(weight for _, weight, _ in items) for token, items in below.items()}
             total = sum(weight for _, weight, _ in grams.items)
@@ -209,7 +209,9 @@ class LookaheadDrafter:
     @staticmethod
     def _gained(state: _State, tree: TokenTree, verdict: Verdict, text: list[int], at: int) -> float:
         """Accepted tokens that nobody else had drafted, from n-grams that are all young; `text` ended before them."""
-        gained, grams = 0, Grams.after(state.pool, text, state.longest)
+        if not any(tree.sources[node] == state.bit for node in verdict.path):
+            return 0.0
+        gained, grams = 0, Grams(0, [])
         for node in verdict.path:
             if grams.ended:
                 grams = Grams.after(state.pool, text, state.longest)

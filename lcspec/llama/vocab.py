@@ -91,6 +91,11 @@ class Vocab:
         return frozenset(np.flatnonzero(self.end_mask).tolist())
 
     @cached_property
+    def no_end(self) -> tuple[tuple[int, float], ...]:
+        """A `logit_bias` under which the text never ends by itself, as llama.cpp's --ignore-eos sets it."""
+        return tuple((token, float("-inf")) for token in sorted(self.end_tokens))
+
+    @cached_property
     def end_mask(self) -> NDArray[np.bool_]:
         """bool [n_tokens]: tokens that end a generation."""
         return np.array([C.llama_vocab_is_eog(self.handle, t) for t in range(self.n_tokens)], dtype=np.bool_)

@@ -54,9 +54,15 @@ def refuse_unknown(body: Strict, settings: ServerSettings, where: str = "") -> N
 
 
 def sampling_params(
-    body: Sampling, grammar: str | None, bias: Mapping[str, float] | None, n_vocab: int, index: int = 0
+    body: Sampling,
+    grammar: str | None,
+    bias: Mapping[str, float] | None,
+    n_vocab: int,
+    index: int = 0,
+    fixed: tuple[tuple[int, float], ...] = (),
 ) -> SamplingParams:
-    """Sampling of the `index`-th text of a request; a given seed counts up from text to text.
+    """Sampling of the `index`-th text of a request; a given seed counts up from text to text. `fixed`: a bias that the
+    request's own cannot change.
 
     Raises:
         ApiError: a token of the bias is not in the vocabulary.
@@ -64,7 +70,9 @@ def sampling_params(
     """
     given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
     seed = None if body.seed is None else (body.seed + index) % 2**64
-    return SamplingParams(**given, logit_bias=_bias(bias or {}, n_vocab), grammar=grammar, seed=seed)
+    decided = {token for token, _ in fixed}
+    free = [entry for entry in _bias(bias or {}, n_vocab) if entry[0] not in decided]
+    return SamplingParams(**given, logit_bias=tuple(sorted((*free, *fixed))), grammar=grammar, seed=seed)
 
 
 def _bias(bias: Mapping[str, float], n_vocab: int) -> tuple[tuple[int, float], ...]:

@@ -49,14 +49,13 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
         has_grammar=wanted.grammar is not None,
         has_prediction=bool(expected),
     )
-    bias = dict(wanted.bias or {})
-    if wanted.ignore_end and wanted.grammar is None:
-        # As in llama-server: an end that is passed over leaves control tokens in the text. A grammar needs its end.
-        bias |= {str(token): float("-inf") for token in service.vocab.end_tokens}
+    # As in llama-server: an end that is passed over leaves control tokens in the text. A grammar needs its end.
+    fixed = service.vocab.no_end if wanted.ignore_end and wanted.grammar is None else ()
+    n_vocab = service.vocab.n_tokens
     return [
         Request(
             prompt=ids,
-            sampling=sampling_params(wanted.sampling, wanted.grammar, bias, service.vocab.n_tokens, i),
+            sampling=sampling_params(wanted.sampling, wanted.grammar, wanted.bias, n_vocab, i, fixed),
             speculation=speculation,
             max_tokens=wanted.max_tokens,
             stop=wanted.stop,

@@ -28,9 +28,6 @@ from lcspec.sampling import SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.slot import Request
 
-# Like the bias that --ignore-eos sets in llama.cpp, but finite.
-NEVER = float("-inf")
-
 
 class Worker:
     """One target model, and requests on it."""
@@ -82,7 +79,7 @@ class Worker:
         vocab = self.model.vocab
         ids = tuple(vocab.tokenize(prompt)) if prompt is not None else (max(0, vocab.bos),)
         while True:
-            bias = tuple((int(t), NEVER) for t in vocab.end_mask.nonzero()[0]) if ids in self.banned else ()
+            bias = vocab.no_end if ids in self.banned else ()
             request = Request(
                 ids,
                 SamplingParams(temperature=0.0, logit_bias=bias),

@@ -90,6 +90,13 @@ def test_the_first_use_of_memory_is_no_measure() -> None:
     assert usual(pace) < 40, "and so is this: the machine is busy with something else"
 
 
+def test_what_the_curve_says_is_not_doubted() -> None:
+    curve = curve_of([float(n) if n <= 8 else 3.0 * n for n in range(1, 33)])  # from 9 rows on thrice as dear
+    pace = Pace()
+    pace.observe(16, 1.0)
+    assert pace._seconds(0, curve)[1][15] == pytest.approx(curve.seconds(16, 0))
+
+
 def test_wider_pieces_are_tried_now_and_then_and_kept_if_they_are_cheaper() -> None:
     # Steps just beyond 32 tokens are dear, and from 64 on they are the cheapest: nobody would get there by small steps.
     def took(width: int) -> float:
