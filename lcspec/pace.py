@@ -5,6 +5,12 @@ for each of their tokens, and every step takes the streams' next tokens along. S
 while the prompt is read hardly later than in one step; narrower than that where the streams would stop for too long,
 but never so narrow that it is dear; and as wide as a reader does not notice in any case. How many tokens that is
 follows from what steps take on this machine: the cost curve where it has been measured, and wider steps as they happen.
+
+Kernels for wide steps multiply blocks of rows, and a block that is not full takes as long as a full one: steps fill
+their blocks. On two cores with AMX and a 1B model in Q4_0:
+
+    rows    32    33 ..  64    65 ..  96    97 .. 128
+    ms     137   250 .. 263   363 .. 393   496 .. 532
 """
 
 from __future__ import annotations
@@ -22,12 +28,16 @@ HARDLY = 1.05
 # text for about that long (Nielsen 1993).
 DEAR = 1.15
 PAUSE = 1.0
+# Ways to divide a prompt that differ by no more are alike; then it is the one with more pieces.
+ALIKE = 1.02
 # Gaps in a stream shorter than this are not noticed (Miller 1968: a tenth of a second appears instantaneous), seconds.
 UNNOTICED = 0.1
 # Prompt tokens of a step as long as nothing has been timed.
 FIRST_CHUNK = 32
-# Every so many pieces a wider one is tried, by this factor.
-TRY_EVERY, WIDER = 8, 4
+# Rows of a block. Where blocks are smaller they divide it, and to fill it costs nothing.
+BLOCK = 32
+# After so many pieces a wider one is tried, by this factor; after each trial it takes twice as many to the next.
+TRY_AFTER, WIDER = 4, 4
 # How fast the running figures follow.
 RATE = 0.3
 
@@ -36,63 +46,59 @@ class Pace:
     """Running figures of how long steps take, by width."""
 
     def __init__(self) -> None:
-        self._points: dict[int, tuple[float, float]] = {}  # width.bit_length() -> mean width, mean seconds
-        self._widest = self._pieces = 0
+        self._points: dict[int, tuple[float, float]] = {}  # _kind(width) -> mean width, mean seconds
         self._doubtful: set[int] = set()  # those of them that steps wider than any before have given
+        self._widest = self._pieces = 0
+        self._blocky = 0.0  # share of a full block's time that a block with one row takes
+        self._trial = 1  # the piece at which a wider one is tried
 
     def observe(self, width: int, seconds: float) -> None:
         """A step of `width` tokens took `seconds`."""
-        bits = width.bit_length()
-        w, s = self._points.get(bits, (width, seconds))
+        kind = _kind(width)
+        w, s = self._points.get(kind, (width, seconds))
         if width > self._widest:
             self._widest = width
-            self._doubtful.add(bits)
-        elif bits in self._doubtful:
-            self._doubtful.remove(bits)
+            self._doubtful.add(kind)
+        elif kind in self._doubtful:
+            self._doubtful.remove(kind)
             w, s = width, seconds
-        self._points[bits] = w + RATE * (width - w), s + RATE * (seconds - s)
+        if width > BLOCK and abs(width - w) > BLOCK / 8:
+            if width < w:
+                # What steps cost that fill their blocks is known; this one tells what the empty rows of a block cost.
+                linear = width / w
+                free = (seconds / s - linear) / (1 - linear)
+                self._blocky += RATE * (min(1.0, max(0.0, free)) - self._blocky)
+                return
+            w, s = width, seconds
+        self._points[kind] = w + RATE * (width - w), s + RATE * (seconds - s)
 
     def room(self, base: int, context: int, curve: CostCurve | None = None, left: int = 0) -> int:
         """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1. A prompt with `left` tokens
-        to be read is read in equal pieces, for a small last one would be dear.
+        to be read is read in pieces of equally many blocks, for a small last one would be dear.
 
         Now and then more than seems best: steps wider than any tried may be cheaper, whatever those between cost, and
         finding out takes no time that the prompt would not take.
         """
         self._pieces += 1
-        best, most = self._best(base, context, curve)
-        if self._pieces % TRY_EVERY == 1:
-            best = max(best, min(WIDER * best, most))
-        equal = -(-left // max(1, round(left / best)))
-        return equal if best < left and equal <= max(best, most) else best
-
-    def _best(self, base: int, context: int, curve: CostCurve | None) -> tuple[int, int]:
-        """The tokens that seem best, and those that take no longer than PAUSE."""
         timed, seconds = self._seconds(context, curve)
-        if len(seconds) <= base:
-            return FIRST_CHUNK, FIRST_CHUNK
-        widths = np.arange(1, len(seconds) + 1)
-        each = seconds[base:] / (widths[base:] - base)  # of the tokens beyond `base`
-
-        def lasting(limit: float) -> int:
-            return int(widths[seconds <= limit].max(initial=0)) - base
-
-        def costing(factor: float) -> int:
-            n = int(np.argmax(each <= factor * each.min())) + 1
-            return n if base + n >= timed else FIRST_CHUNK
-
-        longest = lasting(PAUSE)
-        return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), longest)), longest
+        best, most = _best(base, timed, seconds)
+        if self._pieces >= self._trial:
+            self._trial = 2 * self._pieces + TRY_AFTER
+            best = max(best, min(_full(WIDER * (base + best)) - base, most))
+        if best >= left:
+            return best
+        equal = _equal(base, left, best, seconds)
+        return equal if equal <= max(best, most) else best
 
     def alone(self, context: int, curve: CostCurve | None = None) -> int | None:
         """Prompt tokens for a step that nobody else waits for; None: as many as there are, for all that is known.
 
         Somebody may come, who then should not wait for longer than PAUSE.
         """
-        _, seconds = self._seconds(context, curve)
+        timed, seconds = self._seconds(context, curve)
         if not len(seconds):
             return None
-        return max(self._best(0, context, curve)[0], int(PAUSE * len(seconds) / seconds[-1]))
+        return max(_best(0, timed, seconds)[0], _full(int(PAUSE * len(seconds) / seconds[-1])))
 
     def riders(self, width: int, others: int, context: int, curve: CostCurve | None = None) -> int:
         """Tokens of `others` prompts that may ride along in a step of `width` tokens in which a prompt is finished.
@@ -111,10 +117,11 @@ class Pace:
     def _seconds(self, context: int, curve: CostCurve | None) -> tuple[float, NDArray[np.float64]]:
         """What steps of 1, 2, 3 ... tokens take, up to twice the widest timed, and the narrowest one timed.
 
-        Straight lines between the widths that have been timed, and from zero; nothing if none has.
+        Straight lines between the widths that have been timed, and from zero, as far as rows are paid for one by one;
+        nothing if none has been timed.
         """
         points = dict(self._points.values())
-        doubtful = {self._points[bits][0] for bits in self._doubtful}
+        doubtful = {self._points[kind][0] for kind in self._doubtful}
         if curve is not None:
             points = {w: s for w, s in points.items() if w > curve.max_width}
             doubtful &= points.keys()  # what the curve says has been measured
@@ -125,10 +132,65 @@ class Pace:
         # far as the step was no dearer, for each token, than narrower ones.
         least = min((s / w for w, s in points.items() if w not in doubtful), default=math.inf)
         points = {w: min(s, w * least) if w in doubtful else s for w, s in points.items()}
-        known = np.array([0, *sorted(points)])
+        known = np.array([0, *(w + self._blocky * (_filled(w) - w) for w in sorted(points))])
         taken = np.array([0.0, *(points[w] for w in sorted(points))])
         # Two steps of half the width would do as well, so none is dearer for each token than the widest known.
         slope = min(max(0.0, (taken[-1] - taken[-2]) / (known[-1] - known[-2])), taken[-1] / known[-1])
-        widths = np.arange(1, int(2 * known[-1]) + 1)
-        between: NDArray[np.float64] = np.interp(widths, known, taken)
-        return float(known[1]), between + slope * np.maximum(0.0, widths - known[-1])
+        widths = np.arange(1, BLOCK * math.ceil(2 * known[-1] / BLOCK) + 1)
+        even: NDArray[np.float64] = np.interp(widths, known, taken) + slope * np.maximum(0.0, widths - known[-1])
+        filled = np.where(widths <= BLOCK, widths, widths + -widths % BLOCK)
+        return float(known[1]), even + self._blocky * (even[filled - 1] - even)
+
+
+def _best(base: int, timed: float, seconds: NDArray[np.float64]) -> tuple[int, int]:
+    """The tokens that seem best beside `base` rows, and those that take no longer than PAUSE. See Pace._seconds."""
+    widths = np.arange(1, len(seconds) + 1)
+    widths = widths[(widths > base) & ((widths <= BLOCK) | (widths % BLOCK == 0))]
+    if not widths.size:
+        return FIRST_CHUNK, FIRST_CHUNK
+    seconds = seconds[widths - 1]
+    each = seconds / (widths - base)  # of the tokens beyond `base`
+
+    def lasting(limit: float) -> int:
+        return int(widths[seconds <= limit].max(initial=base)) - base
+
+    def costing(factor: float) -> int:
+        width = int(widths[np.argmax(each <= factor * each.min())])
+        return width - base if width >= timed else FIRST_CHUNK
+
+    longest = lasting(PAUSE)
+    return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), longest)), longest
+
+
+def _kind(width: int) -> int:
+    """Which widths are told apart: powers of two up to a block, then blocks."""
+    return width.bit_length() if width <= BLOCK else BLOCK.bit_length() - 1 + math.ceil(width / BLOCK)
+
+
+def _full(width: int) -> int:
+    """The widest step up to `width` that fills its blocks."""
+    return width if width <= BLOCK else width - width % BLOCK
+
+
+def _filled(width: float) -> float:
+    """The narrowest step from `width` that fills its blocks."""
+    return width if width <= BLOCK else BLOCK * math.ceil(width / BLOCK)
+
+
+def _equal(base: int, left: int, best: int, seconds: NDArray[np.float64]) -> int:
+    """Tokens of a piece if `left` are read in pieces of about `best`, equally many blocks each, beside `base` rows."""
+
+    def piece(n: int) -> int:
+        size = math.ceil(left / n)
+        if base + size > BLOCK:
+            size = math.ceil(math.ceil((left + n * base) / BLOCK) / n) * BLOCK - base
+        return size
+
+    def taking(size: int) -> float:
+        if base + size > len(seconds):
+            return math.inf
+        whole, rest = divmod(left, size)
+        return float(whole * seconds[base + size - 1] + (seconds[base + rest - 1] if rest else 0.0))
+
+    fewer, more = piece(left // best), piece(left // best + 1)
+    return more if taking(more) <= ALIKE * taking(fewer) else fewer

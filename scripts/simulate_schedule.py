@@ -23,6 +23,8 @@ from lcspec.schedule import Scheduler
 # Milliseconds of a step by width: a 1B model in Q4_0 on two cores.
 POINTS = "1:21,2:40,4:62,8:98,16:134,32:250,64:460,128:900,512:3400"
 BATCH = 512
+# ... and on two cores with AMX, whose kernels take 32 rows at a time: 33 cost what 64 do.
+BLOCKS = "1:27,4:35,8:54,12:70,16:83,22:100,32:137,64:263,96:393,128:532,160:671,192:788,256:1062,384:1598,512:2117"
 # The other rule's batch; it is evaluated in pieces of BATCH tokens.
 WHOLE = 2048
 
@@ -72,9 +74,10 @@ Rule = Callable[[list[Stream]], tuple[list[tuple[Stream, int]], Callable[[float]
 
 
 class Machine:
-    """Takes the time that its points say, and straight lines between them."""
+    """Takes the time that its points say, and straight lines between them; beyond `block`, in whole blocks."""
 
-    def __init__(self, points: str) -> None:
+    def __init__(self, points: str, block: int = 1) -> None:
+        self.block = block
         pairs = sorted((int(n), float(ms) / 1e3) for n, ms in (p.split(":") for p in points.split(",")))
         self.points = [(0, 0.0), *pairs]
 
@@ -82,6 +85,8 @@ class Machine:
         """Seconds of a step of `width` tokens, in pieces of BATCH."""
         if width > BATCH:
             return self.seconds(BATCH) + self.seconds(width - BATCH)
+        if width > self.block:
+            width += -width % self.block
         (a, s), (b, t) = next(
             (pair for pair in itertools.pairwise(self.points) if width <= pair[1][0]), tuple(self.points[-2:])
         )
@@ -170,9 +175,10 @@ def row(name: str, streams: int, found: list[list[Stream]]) -> str:
 @click.option("--tokens", default=64, show_default=True, help="Tokens of an answer, on average.")
 @click.option("--runs", default=20, show_default=True, help="Runs, each with prompts of its own.")
 @click.option("--points", default=POINTS, show_default=True, help="width:milliseconds of a step.")
-def main(streams: str, rounds: int, tokens: int, runs: int, points: str) -> None:
+@click.option("--block", default=1, show_default=True, help="Rows of a block: a begun one costs what a whole one does.")
+def main(streams: str, rounds: int, tokens: int, runs: int, points: str, block: int) -> None:
     """Print a table: seconds to the first token, seconds between tokens, tokens a second."""
-    machine = Machine(points)
+    machine = Machine(points, block)
     click.echo("streams  prompts    median   mean    p95  gap p95  longest  tok/s")
     for n in map(int, streams.split(",")):
         for name, make in (("scheduled", scheduled), ("whole", lambda: whole)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import time
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Iterator, Sequence
@@ -98,6 +99,34 @@ def test_switching_drafters_leaves_the_text_alone(worker: EngineThread) -> None:
     with pytest.raises(LcspecError):
         again = worker.submit(request(200), Sink()).result(WAIT)
         again.switch(SpeculationParams((DrafterSpec("nobody"),))).result(WAIT)
+
+
+def test_a_step_waits_for_the_next_request_of_whom_has_just_had_an_answer(
+    worker: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lcspec.worker.LINGER", 1e5)  # so that it never comes too late
+    long, short, after = Sink(), Sink(), Sink()
+    when: list[int] = []
+
+    def put(events: Sequence[Event]) -> None:
+        if isinstance(events[-1], Finished):
+            when.append(len(tokens(long)))
+        short(events)
+
+    def put_after(events: Sequence[Event]) -> None:
+        if not after.events:
+            when.append(len(tokens(long)))
+        after(events)
+
+    ticket = worker.submit(request(200), long).result(WAIT)
+    worker.submit(request(4), put).result(WAIT)
+    short.last()
+    time.sleep(0.05)  # dozens of steps
+    worker.submit(request(4), put_after).result(WAIT)
+    ticket.cancel()  # the end of the third is waited for as well
+    assert isinstance(after.last(), Finished)
+    long.last()
+    assert when[1] - when[0] <= 2  # of the step in which the answer ended, and of the one after
 
 
 def test_a_failing_sink_loses_its_own_request_only(worker: EngineThread) -> None:
