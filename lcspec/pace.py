@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 from lcspec.cost import CostCurve
 
 # Reading a prompt in pieces may take this many times as long as reading it in the best steps there are ...
-HARDLY = 1.05
+HARDLY = 1.03
 # ... and so many times where the streams would stop for longer than PAUSE, seconds: a reader's thoughts stay with the
 # text for about that long (Nielsen 1993).
 DEAR = 1.15
 PAUSE = 1.0
-# Ways to divide a prompt that differ by no more are alike; then it is the one with more pieces.
-ALIKE = 1.02
 # Gaps in a stream shorter than this are not noticed (Miller 1968: a tenth of a second appears instantaneous), seconds.
 UNNOTICED = 0.1
+# Tokens of a prompt whose last piece does not matter.
+LONG = 1 << 20
 # Prompt tokens of a step as long as nothing has been timed.
 FIRST_CHUNK = 32
 # Rows of a block. Where blocks are smaller they divide it, and to fill it costs nothing.
@@ -72,23 +72,18 @@ class Pace:
             w, s = width, seconds
         self._points[kind] = w + RATE * (width - w), s + RATE * (seconds - s)
 
-    def room(self, base: int, context: int, curve: CostCurve | None = None, left: int = 0) -> int:
-        """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1. A prompt with `left` tokens
-        to be read is read in pieces of equally many blocks, for a small last one would be dear.
+    def room(self, base: int, context: int, curve: CostCurve | None = None, left: int = LONG) -> int:
+        """Prompt tokens for a step in which decodes take `base` tokens anyway; at least 1. `left`: of its prompt.
 
         Now and then more than seems best: steps wider than any tried may be cheaper, whatever those between cost, and
         finding out takes no time that the prompt would not take.
         """
         self._pieces += 1
-        timed, seconds = self._seconds(context, curve)
-        best, most = _best(base, timed, seconds)
+        best, most = _best(base, left, *self._seconds(context, curve))
         if self._pieces >= self._trial:
             self._trial = 2 * self._pieces + TRY_AFTER
             best = max(best, min(_full(WIDER * (base + best)) - base, most))
-        if best >= left:
-            return best
-        equal = _equal(base, left, best, seconds)
-        return equal if equal <= max(best, most) else best
+        return best
 
     def alone(self, context: int, curve: CostCurve | None = None) -> int | None:
         """Prompt tokens for a step that nobody else waits for; None: as many as there are, for all that is known.
@@ -98,7 +93,7 @@ class Pace:
         timed, seconds = self._seconds(context, curve)
         if not len(seconds):
             return None
-        return max(_best(0, timed, seconds)[0], _full(int(PAUSE * len(seconds) / seconds[-1])))
+        return max(_best(0, LONG, timed, seconds)[0], _full(int(PAUSE * len(seconds) / seconds[-1])))
 
     def riders(self, width: int, others: int, context: int, curve: CostCurve | None = None) -> int:
         """Tokens of `others` prompts that may ride along in a step of `width` tokens in which a prompt is finished.
@@ -142,20 +137,22 @@ class Pace:
         return float(known[1]), even + self._blocky * (even[filled - 1] - even)
 
 
-def _best(base: int, timed: float, seconds: NDArray[np.float64]) -> tuple[int, int]:
-    """The tokens that seem best beside `base` rows, and those that take no longer than PAUSE. See Pace._seconds."""
-    widths = np.arange(1, len(seconds) + 1)
-    widths = widths[(widths > base) & ((widths <= BLOCK) | (widths % BLOCK == 0))]
+def _best(base: int, left: int, timed: float, seconds: NDArray[np.float64]) -> tuple[int, int]:
+    """Tokens of a piece of a prompt with `left` of them, beside `base` rows: the number that seems best, and those that
+    take no longer than PAUSE. For `timed` and `seconds` see Pace._seconds.
+    """
+    every = np.arange(base + 1, len(seconds) + 1)
+    widths = every[(every <= BLOCK) | (every % BLOCK == 0) | (every == base + left)]
     if not widths.size:
         return FIRST_CHUNK, FIRST_CHUNK
-    seconds = seconds[widths - 1]
-    each = seconds / (widths - base)  # of the tokens beyond `base`
+    whole, rest = np.divmod(left, widths - base)
+    total = whole * seconds[widths - 1] + np.where(rest, seconds[base + rest - 1], 0.0)
 
     def lasting(limit: float) -> int:
-        return int(widths[seconds <= limit].max(initial=base)) - base
+        return int(widths[seconds[widths - 1] <= limit].max(initial=base)) - base
 
     def costing(factor: float) -> int:
-        width = int(widths[np.argmax(each <= factor * each.min())])
+        width = int(widths[np.argmax(total <= factor * total.min())])
         return width - base if width >= timed else FIRST_CHUNK
 
     longest = lasting(PAUSE)
@@ -175,22 +172,3 @@ def _full(width: int) -> int:
 def _filled(width: float) -> float:
     """The narrowest step from `width` that fills its blocks."""
     return width if width <= BLOCK else BLOCK * math.ceil(width / BLOCK)
-
-
-def _equal(base: int, left: int, best: int, seconds: NDArray[np.float64]) -> int:
-    """Tokens of a piece if `left` are read in pieces of about `best`, equally many blocks each, beside `base` rows."""
-
-    def piece(n: int) -> int:
-        size = math.ceil(left / n)
-        if base + size > BLOCK:
-            size = math.ceil(math.ceil((left + n * base) / BLOCK) / n) * BLOCK - base
-        return size
-
-    def taking(size: int) -> float:
-        if base + size > len(seconds):
-            return math.inf
-        whole, rest = divmod(left, size)
-        return float(whole * seconds[base + size - 1] + (seconds[base + rest - 1] if rest else 0.0))
-
-    fewer, more = piece(left // best), piece(left // best + 1)
-    return more if taking(more) <= ALIKE * taking(fewer) else fewer

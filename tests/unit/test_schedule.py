@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.pace import BLOCK, DEAR, FIRST_CHUNK, HARDLY, PAUSE, UNNOTICED, Pace, _best
+from lcspec.pace import BLOCK, DEAR, FIRST_CHUNK, HARDLY, LONG, PAUSE, UNNOTICED, Pace, _best
 from scripts import simulate_schedule as sim
 from tests.simulate import CURVES, curve_of
 
@@ -83,7 +83,7 @@ def test_steps_fill_their_blocks_where_those_have_a_price() -> None:
     for width in (1, 8, 16, 32):
         pace.observe(width, machine.seconds(width))
     rooms = []
-    for left in 3 * (262, 90, 70, 340, 533, 140):
+    for left in (262, 90, 70, 340, 533, 140, 262):
         while left > 0:
             room = min(left, pace.room(1, 0, None, left))
             pace.observe(1 + room, machine.seconds(1 + room))
@@ -91,6 +91,8 @@ def test_steps_fill_their_blocks_where_those_have_a_price() -> None:
             rooms.append((room, left))
     some = [1 + room for room, left in rooms[3:] if left]
     assert all(width % BLOCK == 0 for width in some if width > BLOCK) and min(some) <= 2 * BLOCK
+    for width in (96, 75, 100, 128, 110, 45, 80, 50, 100, 40):  # short prompts
+        pace.observe(width, machine.seconds(width))
     _, seconds = pace._seconds(0, None)
     assert seconds[70 - 1] == pytest.approx(machine.seconds(96), rel=0.1), "a begun block costs what a full one does"
     assert pace.riders(70, 1, 0) >= 96 - 70, "and others' tokens fill it for nothing"
@@ -130,7 +132,7 @@ def test_wider_pieces_are_tried_now_and_then_and_kept_if_they_are_cheaper() -> N
     for width in (2, 16, 32, 33, 34, 36):
         pace.observe(width, took(width))
         pace.observe(width, took(width))
-    assert _best(2, *pace._seconds(0, None))[0] <= 32
+    assert _best(2, LONG, *pace._seconds(0, None))[0] <= 32
     rooms = []
     for _ in range(40):
         rooms.append(min(512, pace.room(2, 0)))
@@ -184,7 +186,7 @@ def test_first_tokens_come_as_soon_as_if_streams_stood_still_for_prompts(streams
     first, their = firsts(ours), firsts(whole)
     assert sum(first) <= 1.02 * sum(their)
     assert first[len(first) // 2] <= 1.2 * their[len(their) // 2]
-    assert gap <= 1.2 * PAUSE < 0.5 * other
+    assert gap <= 1.5 * PAUSE < 0.5 * other
 
 
 @settings(derandomize=True, deadline=None, max_examples=60)
