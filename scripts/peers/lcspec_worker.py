@@ -20,13 +20,16 @@ from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters import DrafterEnv
 from lcspec.engine import Engine
 from lcspec.errors import LcspecError
-from lcspec.events import Finished, Tokens
+from lcspec.events import Finished, StepStats, Tokens
 from lcspec.llama import Model
 from lcspec.llama.template import ChatTemplate
 from lcspec.llama.threads import default_threads
 from lcspec.sampling import SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.slot import Request
+
+# Tokens of a request beyond those asked for, so that nothing in its last steps is cut.
+OVERSHOOT = 64
 
 
 class Worker:
@@ -84,10 +87,10 @@ class Worker:
                 ids,
                 SamplingParams(temperature=0.0, logit_bias=bias),
                 parse_speculation(strategy, self.draft, max_draft=max_draft),
-                max_tokens=n + 1,  # the first comes from the prompt's last row
+                max_tokens=n + 1 + OVERSHOOT,  # the first comes from the prompt's last row
                 ignore_end=True,
             )
-            finished, tokens, text = self._complete(request)
+            finished, tokens, text = self._complete(request, n + 1)
             if bias or not any(vocab.is_end(t) for t in tokens):
                 break
             # The other programs ban end tokens instead of running past them: do the same where it makes a difference.
@@ -104,7 +107,8 @@ class Worker:
             "text": text,
         }
 
-    def _complete(self, request: Request) -> tuple[Finished, list[int], str]:
+    def _complete(self, request: Request, enough: int) -> tuple[Finished, list[int], str]:
+        """Run a request to the end of the step that gave it `enough` tokens, all of which count: so do the others."""
         options = ModelOptions(self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers)
         draft = DraftFiles.of(self.draft)
         env = DrafterEnv(
@@ -118,6 +122,8 @@ class Worker:
                 if isinstance(event, Tokens):
                     tokens += [info.id for info in event.tokens]
                     text += event.text
+                if isinstance(event, StepStats) and len(tokens) >= enough:
+                    engine.cancel(event.request)
                 if isinstance(event, Finished):
                     return event, tokens, text
         raise LcspecError("the engine stopped without finishing the request")
