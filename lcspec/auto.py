@@ -359,12 +359,15 @@ class AutoPlanner:
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         start = time.perf_counter()
-        floor = SAFE * price * least_row(costs, base)
+        row = least_row(costs, base)
+        floor = SAFE * price * row
+        # What a token below must be worth: its row, and one of the drafter's own, which costs less than a level.
+        below = max(price, self._tokens_a_second) * (row + record.level_seconds / 2) / record.hope
 
         def expects(depth: int, rank: int, prob: float) -> float:
             return self.acceptance.expected(bit, depth, rank, prob, offsets)
 
-        budget = Budget(nodes, limits.depth, branch, bit, floor, expects, keep_going)
+        budget = Budget(nodes, limits.depth, branch, bit, floor, below, expects, keep_going)
         both = ask(slot, drafter, budget, both)
         spent = time.perf_counter() - start
         self._asking += spent

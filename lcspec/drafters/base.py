@@ -73,6 +73,7 @@ class Budget:
         branch: children a node; 1 is a chain.
         source: the drafter's bit, for TokenTree.add.
         floor: probability (of the whole path) below which a node cannot be worth its row.
+        below: the same, from which it pays to look below a node that is not the likeliest of its level.
         expects: how likely the target is to take a child, given its depth, its rank among its siblings (0: best) and
             the drafter's own estimate. None: the estimate itself.
         keep_going: asked by costly drafters after every level with the tree so far and its newest nodes: is another
@@ -84,6 +85,7 @@ class Budget:
     branch: int
     source: int = 0
     floor: float = 0.0
+    below: float = 0.0
     expects: Callable[[int, int, float], float] | None = None
     keep_going: Callable[[TokenTree, Iterable[int]], bool] | None = None
 

@@ -51,11 +51,11 @@ class Growth:
         return fresh
 
     def next_level(self, fresh: Sequence[int], branch: int) -> list[int]:
-        """The likeliest of the new nodes that could still have a child among the best of the tree."""
+        """The likeliest of the new nodes that could still have a child among the best of the tree, and that pays."""
         nodes, reach = self.budget.nodes, self.reach
         floor = sorted(reach[1:])[-nodes] if self.tree.n_drafted >= nodes else 0.0
         ranked = sorted((v for v in fresh if reach[v] > floor), key=lambda v: -reach[v])
-        return ranked[: min(branch * 2, MAX_LEVEL)]
+        return [v for i, v in enumerate(ranked) if not i or reach[v] >= self.budget.below][: min(branch * 2, MAX_LEVEL)]
 
     def best(self) -> TokenTree:
         """The likeliest nodes, as many as there may be."""
