@@ -59,7 +59,8 @@ def command_of(contender: Contender, setup: Setup, slots: int, port: int) -> lis
     if contender.ours:
         main = [sys.executable, "-c", "from lcspec.cli import main; main()", "serve", str(setup.target), *common]
         sizes = ["--slots", str(slots), "--ctx", str(setup.ctx), "--threads", str(setup.threads)]
-        return [*main, *sizes, "--log-level", "warning", *draft, *contender.args]
+        # Else the next run of the same prompts would draft from the answers of this one.
+        return [*main, *sizes, "--no-history", "--log-level", "warning", *draft, *contender.args]
     sizes = ["-np", str(slots), "-c", str(setup.ctx * slots), "-t", str(setup.threads)]
     quiet = ["--no-cache-prompt", "-cram", "0", "--no-webui"]
     return [str(setup.binary), "-m", str(setup.target), *common, *sizes, *quiet, *draft, *contender.args]
