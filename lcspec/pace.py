@@ -16,6 +16,7 @@ their blocks. On two cores with AMX and a 1B model in Q4_0:
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -127,14 +128,16 @@ class Pace:
         # far as the step was no dearer, for each token, than narrower ones.
         least = min((s / w for w, s in points.items() if w not in doubtful), default=math.inf)
         points = {w: min(s, w * least) if w in doubtful else s for w, s in points.items()}
-        known = np.array([0, *(w + self._blocky * (_filled(w) - w) for w in sorted(points))])
+        known = np.array([0.0, *sorted(points)])
+        known += self._blocky * (_filled(known) - known)
         taken = np.array([0.0, *(points[w] for w in sorted(points))])
-        # Two steps of half the width would do as well, so none is dearer for each token than the widest known.
-        slope = min(max(0.0, (taken[-1] - taken[-2]) / (known[-1] - known[-2])), taken[-1] / known[-1])
+        # On from the widest known as from half of it to there, since neighbours say little about a slope. Two steps of
+        # half the width would do as well, so none is dearer for each token than the widest known.
+        half = float(known[-1]) / 2
+        slope = min(max(0.0, taken[-1] - np.interp(half, known, taken)) / half, taken[-1] / known[-1])
         widths = np.arange(1, BLOCK * math.ceil(2 * known[-1] / BLOCK) + 1)
         even: NDArray[np.float64] = np.interp(widths, known, taken) + slope * np.maximum(0.0, widths - known[-1])
-        filled = np.where(widths <= BLOCK, widths, widths + -widths % BLOCK)
-        return float(known[1]), even + self._blocky * (even[filled - 1] - even)
+        return float(known[1]), even + self._blocky * (even[_filled(widths).astype(int) - 1] - even)
 
 
 def _best(base: int, left: int, timed: float, seconds: NDArray[np.float64]) -> tuple[int, int]:
@@ -145,18 +148,20 @@ def _best(base: int, left: int, timed: float, seconds: NDArray[np.float64]) -> t
     widths = every[(every <= BLOCK) | (every % BLOCK == 0) | (every == base + left)]
     if not widths.size:
         return FIRST_CHUNK, FIRST_CHUNK
+    each = seconds[widths - 1] / (widths - base)  # of the tokens beyond `base`
     whole, rest = np.divmod(left, widths - base)
     total = whole * seconds[widths - 1] + np.where(rest, seconds[base + rest - 1], 0.0)
 
     def lasting(limit: float) -> int:
         return int(widths[seconds[widths - 1] <= limit].max(initial=base)) - base
 
-    def costing(factor: float) -> int:
-        width = int(widths[np.argmax(total <= factor * total.min())])
+    def costing(factor: float, cost: NDArray[np.float64]) -> int:
+        width = int(widths[np.argmax(cost <= factor * cost.min())])
         return width - base if width >= timed else FIRST_CHUNK
 
     longest = lasting(PAUSE)
-    return max(lasting(UNNOTICED), costing(DEAR), min(costing(HARDLY), longest)), longest
+    # How a prompt divides is no reason to let the streams stop for longer than PAUSE.
+    return max(lasting(UNNOTICED), costing(DEAR, each), min(costing(HARDLY, total), longest)), longest
 
 
 def _kind(width: int) -> int:
@@ -169,6 +174,6 @@ def _full(width: int) -> int:
     return width if width <= BLOCK else width - width % BLOCK
 
 
-def _filled(width: float) -> float:
-    """The narrowest step from `width` that fills its blocks."""
-    return width if width <= BLOCK else BLOCK * math.ceil(width / BLOCK)
+def _filled(widths: NDArray[Any]) -> NDArray[np.float64]:
+    """The narrowest steps from `widths` that fill their blocks."""
+    return np.where(widths <= BLOCK, widths, BLOCK * np.ceil(widths / BLOCK))

@@ -87,8 +87,7 @@ def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> D
 
 def _distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
     k = min(params.top_k or 256, logits.size)
-    ids = np.argpartition(-logits, k - 1)[:k] if k < logits.size else np.arange(logits.size)
-    ids = ids[np.argsort(-logits[ids], kind="stable")]
+    ids = largest(logits, k)
     x = logits[ids].astype(np.float64)
     probs = np.exp(x - x[0])
     probs /= probs.sum()
