@@ -21,13 +21,13 @@ from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget, Drafter, branch_of
 from lcspec.longrun import LongRun
-from lcspec.planner import Limits, Plan, Proposal, ask
+from lcspec.planner import Limits, Plan, Proposal, ask, reading
 from lcspec.record import ENOUGH_TESTS, DrafterRecord
 from lcspec.rest import Rest
 from lcspec.tree import TokenTree
 from lcspec.widths import COLUMN, Item, Step, choose
 from lcspec.window import Offer, Sizer
-from lcspec.worth import Costs, bucket, least_row, promises, rate, value
+from lcspec.worth import Costs, bucket, fastest, least_row, promises, rate, value
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -333,6 +333,9 @@ class AutoPlanner:
         case = bucket(now, alone, self._planned)
         gain = record.gain(case)
         worth = gain > 0.0 if gain is not None else promises(costs, free, 1.0, record, base)
+        # What it gained in such steps on average, other texts' among them, says little if this text's steps have gone
+        # better with it alone than this one would without.
+        worth = worth or (alone and record.alone.beats(price * costs[base][0] / base))
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -367,7 +370,9 @@ class AutoPlanner:
         def expects(depth: int, rank: int, prob: float) -> float:
             return self.acceptance.expected(bit, depth, rank, prob, offsets)
 
-        budget = Budget(nodes, limits.depth, branch, bit, floor, below, expects, keep_going)
+        # As a mere probe it takes a piece of the text at a time.
+        patience = reading(slot, others) if worth else 0.0
+        budget = Budget(nodes, limits.depth, branch, bit, floor, below, patience, expects, keep_going)
         both = ask(slot, drafter, budget, both)
         spent = time.perf_counter() - start
         self._asking += spent
@@ -377,7 +382,11 @@ class AutoPlanner:
             return tree
         levels += not stopped
         record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))
-        ranked = sorted(self.acceptance.path_probs(both, offsets)[1:], reverse=True)
+        reach = self.acceptance.path_probs(both, offsets)
+        own = sorted((reach[v] for v in range(1, len(both)) if both.sources[v] & bit), reverse=True)
+        tokens, seconds = fastest(costs, own, base, levels * record.level_seconds)
+        record.alone.add(tokens, base * seconds / costs[base][0])
+        ranked = sorted(reach[1:], reverse=True)
         net = value(costs, ranked, base, price) - now - price * levels * record.level_seconds
         if record.tested >= ENOUGH_TESTS:
             record.gained(case, net, probe=not worth)

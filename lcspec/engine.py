@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions, SpeculationParams
-from lcspec.drafters import Drafter, DrafterEnv, create
+from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
@@ -255,7 +255,8 @@ class Engine:
         return self.roster.busy or bool(self.lanes.running)
 
     def forget_texts(self) -> None:
-        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more.
+        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more; the
+        others have to read theirs again.
 
         For measurements, which would otherwise find the answer to a repeated prompt in an earlier one. Only while
         nothing runs. They keep nothing for later sessions from then on.
@@ -265,6 +266,8 @@ class Engine:
             if not drafter.costly:
                 drafter.close()
                 self.drafters[name] = create(name, self.env)
+            elif isinstance(drafter, ReadingDrafter):
+                drafter.forget()
 
     def run(self, request: Request) -> Iterator[Event]:
         """Submit one request and yield its events to the end. Closing the iterator cancels the request.

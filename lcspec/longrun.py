@@ -27,6 +27,10 @@ class LongRun:
         """Tokens per second over those of plain decoding, at least 1; None before it is known."""
         return max(1.0, self.emitted / self.plain) if self.plain >= KNOWN else None
 
+    def beats(self, speedup: float) -> bool:
+        """Whether it is known to be more than this."""
+        return self.plain >= KNOWN and self.emitted > speedup * self.plain
+
     def add(self, emitted: float, plain: float) -> None:
         """A step emitted so many tokens in the time of `plain` plain ones."""
         keep = max(0.0, 1.0 - plain / MEMORY)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Iterator, NamedTuple, Protocol, Sequence
 
 from lcspec.drafters.base import Budget, Drafter, Window, branch_of
+from lcspec.pace import UNNOTICED
 from lcspec.tree import TokenTree
 from lcspec.window import reserved
 
@@ -121,6 +122,15 @@ class Planner(Protocol):
         """The step took `seconds` besides its target decode."""
 
 
+def reading(slot: Slot, others: int) -> float:
+    """`Budget.reading` of a slot beside `others`: streams do not wait for a draft model to read somebody else's text.
+
+    Never a matter of time where the text depends on what is drafted, and so on when drafts begin.
+    """
+    steady = slot.verifier.lossless and not slot.draws
+    return UNNOTICED if steady and not others else 0.0
+
+
 def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
     """`tree` with what `drafter` says merged into it; the drafter's own tree where `tree` is bare."""
     if budget.nodes <= 0 or budget.depth <= 0:
@@ -143,11 +153,11 @@ class FixedPlanner:
         """The same budget every step, within what the step can take."""
         start = time.perf_counter()
         wanted = slot.request.speculation.max_draft
-        tree = TokenTree.root(slot.tokens[-1])
+        tree, patience = TokenTree.root(slot.tokens[-1]), reading(slot, others)
         for drafter, spec in zip(slot.drafters, slot.request.speculation.drafters):
             own = spec.integer("nodes", drafter.default_nodes if wanted is None else wanted, 0, 255)
             branch = 1 if limits.leaves == 1 else spec.integer("branch", branch_of(drafter), 1, 64)
-            budget = Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter))
+            budget = Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter), reading=patience)
             tree = ask(slot, drafter, budget, tree)
         return Proposal(slot, tree, limits, time.perf_counter() - start)
 

@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from lcspec.longrun import LongRun
+
 # How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
 RATE = 0.015
 TIME_RATE = 0.1
@@ -30,6 +32,7 @@ class DrafterRecord:
         since_first: steps since it was the first costly drafter whose turn it was.
         gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it
             and whether other costly drafters had been asked before.
+        alone: what the latest steps in which it was asked would have reached without any other drafter.
     """
 
     acceptance: float = FIRST_GUESS
@@ -38,6 +41,7 @@ class DrafterRecord:
     since_asked: int = 0
     since_first: int = 0
     gains: dict[int, list[float]] = field(default_factory=dict)
+    alone: LongRun = field(default_factory=LongRun)
 
     @property
     def hope(self) -> float:

@@ -45,19 +45,26 @@ def least_row(costs: Costs, base: int) -> float:
     return min((costs[n][0] - first[0]) / (n - base - 1) for n in costs if n > base + 4) if base + 5 in costs else 0.0
 
 
-def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
-    """Tokens a second of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
+def fastest(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> tuple[float, float]:
+    """Tokens and seconds of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
     tokens = float(base)
-    best = tokens / (costs[base][0] + spent)
+    best = tokens, costs[base][0] + spent
+    top = tokens / best[1]
     for n, p in enumerate(ranked, start=base + 1):
         cost = costs.get(n)
         if cost is None:
             break
         tokens += p
-        reached = tokens / (cost[0] + spent)
-        if reached > best:
-            best = reached
+        seconds = cost[0] + spent
+        if tokens > top * seconds:
+            top, best = tokens / seconds, (tokens, seconds)
     return best
+
+
+def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
+    """Tokens a second of the best width: see `fastest`."""
+    tokens, seconds = fastest(costs, ranked, base, spent)
+    return tokens / seconds
 
 
 def promises(

@@ -148,6 +148,8 @@ def slot_of(drafters: Sequence[FakeDrafter], number: int = 1, max_draft: int | N
         drafters=list(drafters),
         request=SimpleNamespace(speculation=SimpleNamespace(max_draft=max_draft)),
         bit_of=lambda drafter: bits[drafter.name],
+        draws=0,
+        verifier=SimpleNamespace(lossless=True),
     )
 
 

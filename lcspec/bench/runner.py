@@ -1,10 +1,10 @@
 """Runs strategies side by side on one engine.
 
-So that nothing but the strategy differs: every prompt is in the cache before the first strategy starts, all answers
-have the same length (end tokens are ignored) and the same seed, the order rotates from prompt to prompt and repeat to
-repeat, and drafters that remember earlier answers start each one without memory (they would otherwise know it from
-the strategy before). What the planner learns about acceptance stays, as it does in everyday use; strategies that plan
-have a planner each, which sees that strategy's steps alone.
+So that nothing but the strategy differs: every prompt is in the target's cache before the first strategy starts and has
+to be read by every strategy's draft model, all answers have the same length (end tokens are ignored) and the same seed,
+the order rotates from prompt to prompt and repeat to repeat, and drafters that remember earlier answers start each one
+without memory (they would otherwise know it from the strategy before). What the planner learns about acceptance stays,
+as it does in everyday use; strategies that plan have a planner each, which sees that strategy's steps alone.
 """
 
 from __future__ import annotations

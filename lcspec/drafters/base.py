@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence, cast
+from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,6 +76,7 @@ class Budget:
         below: the same, from which it pays to look below a node that is not the likeliest of its level.
         expects: how likely the target is to take a child, given its depth, its rank among its siblings (0: best) and
             the drafter's own estimate. None: the estimate itself.
+        reading: seconds after which a drafter that takes in a long text begins no other piece of it in this step.
         keep_going: asked by costly drafters after every level with the tree so far and its newest nodes: is another
             level worth its time? None means yes.
     """
@@ -86,6 +87,7 @@ class Budget:
     source: int = 0
     floor: float = 0.0
     below: float = 0.0
+    reading: float = 0.0
     expects: Callable[[int, int, float], float] | None = None
     keep_going: Callable[[TokenTree, Iterable[int]], bool] | None = None
 
@@ -180,6 +182,14 @@ class ProbingDrafter(Drafter, Protocol):
 
     def feeding(self, slot: SlotView) -> Feeding:
         """What came of the latest step; told once."""
+
+
+@runtime_checkable
+class ReadingDrafter(Drafter, Protocol):
+    """A drafter that has to read a text before it can draft, and keeps what it read for a later request."""
+
+    def forget(self) -> None:
+        """Drop what is kept of requests that are over."""
 
 
 def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:

@@ -81,6 +81,10 @@ class CascadeDrafter:
         self.strong.end(slot)
         self.cheap.end(slot)
 
+    def forget(self) -> None:
+        """Later requests read their texts from the beginning."""
+        self.strong.forget()
+
     def close(self) -> None:
         """Free the draft model."""
         self.strong.close()

@@ -29,8 +29,7 @@ from lcspec.verify import DRAFT_STREAM, Verdict
 
 # A child less likely than this (in the draft model's eyes) ends its branch, if the user says so.
 P_MIN = 0.0
-# Tokens of a prompt that the draft model reads in one step: all streams wait for it. Never a matter of time, because
-# with some verifiers the text depends on where drafts begin.
+# Tokens of a prompt that the draft model reads at a time.
 SLICE = 128
 
 
@@ -108,7 +107,7 @@ class ModelDrafter:
         depth = min(depth, self.context.n_ctx - base - 1)
         if depth <= 0 or budget.nodes <= 0:
             return tree
-        if not self._catch_up(state, slot, base):
+        if not self._catch_up(state, slot, base, budget.reading):
             return tree
         # Where a planner asks after every level, it is the one to say when a branch ends.
         growth = Growth(slot.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
@@ -151,6 +150,10 @@ class ModelDrafter:
         state = self._slots.pop(slot.id, None)
         if state is not None:
             self.shelf.put(state.cache, list(slot.tokens))
+
+    def forget(self) -> None:
+        """Later requests read their texts from the beginning."""
+        self.shelf.clear()
 
     def rewind(self, number: int, length: int) -> None:
         """The text of slot `number` has another continuation after `length` tokens."""
@@ -237,12 +240,23 @@ class ModelDrafter:
             out.append(node)
         return out
 
-    def _catch_up(self, state: _State, slot: SlotView, base: int) -> bool:
-        """Decode tokens the draft has not seen, a slice of them; the last row is node 0's, if that has been reached."""
-        batch, cache = self.context.batch, state.cache
-        if base - cache.length > self.context.options.max_width:
-            self.shelf.top_up(cache, slot.tokens)
-        start = cache.length
+    def _catch_up(self, state: _State, slot: SlotView, base: int, seconds: float) -> bool:
+        """Decode tokens the draft has not seen: a slice of them, and more while that has taken less than `seconds`.
+
+        Returns:
+            Whether all are read; then the last row is node 0's.
+        """
+        if base - state.cache.length > self.context.options.max_width:
+            self.shelf.top_up(state.cache, slot.tokens)
+        while True:
+            took, done = self._read(state.cache, slot, base)
+            seconds -= took
+            if done or seconds <= 0.0:
+                return done
+
+    def _read(self, cache: SlotCache, slot: SlotView, base: int) -> tuple[float, bool]:
+        """Decode a slice; returns the seconds it took, and whether it was the last."""
+        batch, start = self.context.batch, cache.length
         stop = min(base + 1, start + min(SLICE, self.context.options.batch))
         last = stop == base + 1
         batch.clear()
@@ -250,10 +264,10 @@ class ModelDrafter:
         if last:
             batch.add(slot.tokens[base], base, (cache.main,), logits=True)
             cache.grow(base)
-        self.context.decode()
+        took = self.context.decode()
         if not last:
             cache.length = stop
-        return last
+        return took, last
 
     def _decode_level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> None:
         """Decode the nodes of one level side by side; the first child of a node continues its branch, others fork."""

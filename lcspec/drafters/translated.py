@@ -129,7 +129,7 @@ class TranslatedDrafter:
             enough = translated.n_drafted > budget.nodes or max(translated.depths) > budget.depth
             return not enough and budget.keep_going(translated, [len(translated) - 1])
 
-        ask = Budget(budget.nodes + EXTRA, budget.depth + EXTRA, 1, budget.source)
+        ask = Budget(budget.nodes + EXTRA, budget.depth + EXTRA, 1, budget.source, reading=budget.reading)
         if budget.keep_going is not None:
             ask = replace(ask, keep_going=keep_going)
         state.drafted = self.inner.draft(state.view, ask)
@@ -183,6 +183,10 @@ class TranslatedDrafter:
     def step_seconds(self, repeat: int = 9) -> float:
         """Median seconds of one draft step (width 1, short context)."""
         return self.inner.step_seconds(repeat)
+
+    def forget(self) -> None:
+        """Later requests read their texts from the beginning."""
+        self.inner.forget()
 
     def close(self) -> None:
         """Free the draft model."""

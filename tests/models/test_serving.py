@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lcspec.drafters.model import MAX_LEVEL, SLICE
+from lcspec.drafters.model import MAX_LEVEL, SLICE, ModelDrafter
 from lcspec.engine import Engine
 from lcspec.errors import LcspecError
 from lcspec.events import Failed, Finished, Started, Tokens
+from lcspec.llama import Context
+from lcspec.pace import UNNOTICED
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.slot import Request
@@ -239,35 +243,94 @@ def test_nobody_s_stream_misses_a_step_while_prompts_are_read(four: Session, eng
     drain(engine)
 
 
-@pytest.mark.parametrize("strategy", ["model", "model:p_min=0:branch=2", "cascade", "auto"])
+@pytest.mark.parametrize("strategy", ["model", "model:p_min=0:branch=2", "cascade", "auto", "model rejection"])
 def test_a_draft_model_reads_a_long_prompt_a_slice_a_step(llama: Path, llama_draft: Path, strategy: str) -> None:
     """All streams wait while a draft model reads, so it never reads much at once; texts are what they would be."""
+    strategy, _, verifier = strategy.partition(" ")
     with open_session(options(llama, slots=2, ctx=1024), llama_draft) as session:
-        prompt = session.prompt_ids(STORY * 30)[:900]
+        engine, prompt = session.engine, session.prompt_ids(STORY * 30)[:900]
         assert len(prompt) == 900
-        plain = answer(session.engine, request(prompt, "off", 40)).ids
-        session.engine.shelf.clear()
-        number = session.engine.submit(request(prompt, strategy, 40))
-        drafter = next(d for d in session.engine.drafters.values() if d.costly)
-        context = getattr(drafter, "strong", drafter).context
-        widths, ids = [], []
-        real = context.decode
-
-        def decode(*arguments: object) -> float:
-            widths.append(context.batch.n)
-            return float(real(*arguments))
-
-        context.decode = decode
-        events = list[object]()
-        while session.engine.busy:
+        plain = answer(engine, request(prompt, "off", 40)).ids
+        widths, events = draft_widths(session, strategy), list[object]()
+        if not verifier:  # where the text depends on when drafts begin, company makes no difference
+            other = engine.submit(request(session.prompt_ids(QUESTION), "off", 300))
+            run_until(engine, other, Tokens)
+        asked = request(prompt, strategy, 40)
+        if verifier:
+            sampling, speculation = (
+                replace(asked.sampling, temperature=0.5),
+                replace(asked.speculation, verifier=verifier),
+            )
+            asked = replace(asked, sampling=sampling, speculation=speculation)
+        number = engine.submit(asked)
+        while not any(isinstance(e, Finished) and e.request == number for e in events):
             before = len(widths)
-            events += session.engine.step()
+            events += engine.step()
             assert sum(w for w in widths[before:] if w > MAX_LEVEL) <= SLICE
         ids = [t.id for e in events if isinstance(e, Tokens) and e.request == number for t in e.tokens]
-        assert ids == plain
+        assert ids == plain or verifier
         if strategy != "auto":  # which may find that it is not worth asking
-            finished = next(e for e in events if isinstance(e, Finished))
+            finished = next(e for e in events if isinstance(e, Finished) and e.request == number)
             assert sum(w for w in widths if w > MAX_LEVEL) >= 900 - SLICE and finished.stats.drafted > 0
+        drain(engine)
+
+
+@pytest.mark.parametrize("strategy", ["model", "cascade"])
+def test_a_draft_model_reads_on_while_nobody_else_waits(llama: Path, llama_draft: Path, strategy: str) -> None:
+    """One stream alone has drafts from its second token on, unless it would be kept waiting noticeably."""
+    with open_session(options(llama, slots=2, ctx=1024), llama_draft) as session:
+        engine, prompt = session.engine, session.prompt_ids(STORY * 30)[:900]
+        plain = answer(engine, request(prompt, "off", 40)).ids
+        for seconds in (0.0, 0.4 * UNNOTICED):  # that a slice takes
+            widths, read, ids = draft_widths(session, strategy, seconds), list[int](), list[int]()
+            number = engine.submit(request(prompt, strategy, 40))
+            while engine.busy:
+                before = len(widths)
+                ids += [t.id for e in engine.step() if isinstance(e, Tokens) and e.request == number for t in e.tokens]
+                read.append(sum(w for w in widths[before:] if w > MAX_LEVEL))
+            assert ids == plain
+            most = 900 if seconds == 0.0 else 3 * SLICE
+            assert max(read) <= most and sum(read) >= 900 - SLICE
+            assert max(read) > most - SLICE, "all at once, or as much as is not noticed"
+
+
+@pytest.mark.parametrize(("strategy", "draft"), [("model", "own"), ("cascade", "own"), ("model", "other")])
+def test_a_draft_model_reads_a_repeated_prompt_anew_for_measurements(
+    llama: Path, llama_draft: Path, other_vocabulary: Path, strategy: str, draft: str
+) -> None:
+    with open_session(
+        options(llama, slots=2, ctx=1024), {"own": llama_draft, "other": other_vocabulary}[draft]
+    ) as session:
+        engine, prompt = session.engine, session.prompt_ids(STORY * 30)[:900]
+        widths, read = draft_widths(session, strategy), list[int]()
+        for forget in (False, False, True):
+            if forget:
+                engine.forget_texts()
+            before = len(widths)
+            answer(engine, request(prompt, strategy, 8))
+            read.append(sum(w for w in widths[before:] if w > MAX_LEVEL))
+        assert read[0] == read[2] >= 600 and read[1] == 0
+
+
+def draft_widths(session: Session, strategy: str, seconds: float = 0.0) -> list[int]:
+    """The widths of the draft model's decodes from now on, each of which is said to take so many seconds; all caches
+    are empty.
+    """
+    engine, widths = session.engine, list[int]()
+    answer(engine, request(session.prompt_ids(QUESTION), strategy, 2))  # that loads the draft model
+    found = next(d for d in engine.drafters.values() if d.costly)
+    drafter = cast(ModelDrafter, getattr(found, "strong", getattr(found, "inner", found)))
+    engine.shelf.clear()
+    drafter.shelf.clear()
+    context, real = drafter.context, Context.decode
+
+    def decode() -> float:
+        widths.append(context.batch.n)
+        real(context)
+        return seconds
+
+    context.decode = decode  # type: ignore[method-assign, assignment]
+    return widths
 
 
 def test_slots_are_given_in_the_order_of_the_requests(four: Session, engine: Engine) -> None:

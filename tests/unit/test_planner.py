@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
+from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -13,11 +14,15 @@ from hypothesis import strategies as st
 
 from lcspec.acceptance import Acceptance, Offsets
 from lcspec.auto import FIRST_EVERY, AutoPlanner
+from lcspec.config import DrafterSpec
 from lcspec.cost import CostCurve
+from lcspec.drafters.base import Budget
+from lcspec.pace import UNNOTICED
 from lcspec.planner import FixedPlanner, Limits, Proposal
 from lcspec.record import DrafterRecord
 from lcspec.rest import LONGEST, SHARE, Rest
 from lcspec.tree import Distribution, TokenTree
+from lcspec.worth import bucket
 from tests.simulate import (
     CURVES,
     GPU,
@@ -276,6 +281,44 @@ def test_corrections_of_the_curve_reach_the_plans() -> None:
     for _ in range(100):
         planner.timed(1, 0, 3 * UNIT)
     assert planner.select([proposal(TokenTree.root(0))], 1, 0).seconds >= 1.3 * UNIT
+
+
+@pytest.mark.parametrize(
+    ("others", "draws", "lossless", "known", "seconds"),
+    [
+        (0, 0, True, 0.9, UNNOTICED),
+        (1, 0, True, 0.9, 0.0),  # somebody else would wait
+        (0, 3, True, 0.9, 0.0),  # its text depends on where drafts begin
+        (0, 0, False, 0.9, 0.0),
+        (0, 0, True, 0.0, 0.0),  # a mere probe
+    ],
+)
+def test_how_long_a_draft_model_may_read(
+    others: int, draws: int, lossless: bool, known: float, seconds: float, clock: Clock
+) -> None:
+    class Reader(FakeDrafter):
+        def draft(self, slot: Any, budget: Budget) -> TokenTree:
+            readings.append(budget.reading)
+            return TokenTree.root(slot.tokens[-1])
+
+    readings: list[float] = []
+    reader = Reader("m", steady(0.9), clock, 0.05 * UNIT)
+    slot = slot_of([reader])
+    slot.draws, slot.verifier.lossless = draws, lossless
+    planner = AutoPlanner(curve_of(Q4_0))
+    record = planner.records["m"] = DrafterRecord(level_seconds=0.05 * UNIT, since_asked=99)
+    for _ in range(9):
+        record.gained(bucket(0.0, True), known - 0.5, probe=False)
+    planner.probe_credit = 1.0
+    planner.propose(slot, Limits(8, 8, 8), others)
+    FixedPlanner().propose(slot_like(slot), Limits(8, 8, 8), others)
+    assert readings == [seconds, seconds if known else UNNOTICED]
+
+
+def slot_like(slot: Any) -> Any:
+    """The same with a fixed strategy."""
+    speculation = SimpleNamespace(max_draft=None, drafters=[DrafterSpec("m", {})])
+    return SimpleNamespace(**{**vars(slot), "request": SimpleNamespace(speculation=speculation)})
 
 
 def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: Clock) -> None:
