@@ -333,9 +333,10 @@ class AutoPlanner:
         case = bucket(now, alone, self._planned)
         gain = record.gain(case)
         worth = gain > 0.0 if gain is not None else promises(costs, free, 1.0, record, base)
-        # What it gained in such steps on average, other texts' among them, says little if this text's steps have gone
-        # better with it alone than this one would without.
-        worth = worth or (alone and record.alone.beats(price * costs[base][0] / base))
+        if not worth and alone and not record.settled(case):
+            # Other texts say no. This one has a say as well: have its steps gone better with nobody else but this
+            # drafter than this step would without it?
+            worth = record.alone.beats(price * costs[base][0] / base)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -354,8 +355,7 @@ class AutoPlanner:
                 parent = place[draft.parents[v]]
                 place[v] = None if parent is None else tree.child(parent, draft.tokens[v])
             ranked = sorted(free + [reach[v] for v, other in place.items() if other is None], reverse=True)
-            spent = levels * record.level_seconds
-            stopped = levels >= 2 + record.tested or not promises(costs, ranked, ahead, record, base, spent)
+            stopped = levels >= 2 + record.tested or not promises(costs, ranked, ahead, record, base, levels)
             return not stopped
 
         branch = 1 if limits.leaves == 1 else FREE_BRANCH

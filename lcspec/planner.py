@@ -153,10 +153,11 @@ class FixedPlanner:
         """The same budget every step, within what the step can take."""
         start = time.perf_counter()
         wanted = slot.request.speculation.max_draft
-        tree, patience = TokenTree.root(slot.tokens[-1]), reading(slot, others)
+        tree = TokenTree.root(slot.tokens[-1])
         for drafter, spec in zip(slot.drafters, slot.request.speculation.drafters):
             own = spec.integer("nodes", drafter.default_nodes if wanted is None else wanted, 0, 255)
             branch = 1 if limits.leaves == 1 else spec.integer("branch", branch_of(drafter), 1, 64)
+            patience = reading(slot, others) if drafter.costly else 0.0
             budget = Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter), reading=patience)
             tree = ask(slot, drafter, budget, tree)
         return Proposal(slot, tree, limits, time.perf_counter() - start)

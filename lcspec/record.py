@@ -70,6 +70,10 @@ class DrafterRecord:
         mean, asks = self.gains.get(bucket, (0.0, 0.0))
         return mean if asks >= ENOUGH_ASKS else None
 
+    def settled(self, bucket: int) -> bool:
+        """Whether `gain` has seen enough of the request at hand."""
+        return self.gains.get(bucket, (0.0, 0.0))[1] >= 2 * ENOUGH_ASKS
+
     def renew(self) -> None:
         """A new request: what the earlier ones taught counts for less."""
         self.tested = min(self.tested, ENOUGH_TESTS)

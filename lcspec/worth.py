@@ -68,16 +68,18 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
 
 
 def promises(
-    costs: Costs, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, spent: float = 0.0
+    costs: Costs, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, levels: int = 0
 ) -> bool:
-    """Whether drafting on from a node reached with probability `ahead`, after `spent` seconds of it, promises a better
+    """Whether drafting on from a node reached with probability `ahead`, after so many `levels` of it, promises a better
     rate than stopping.
 
-    The continuation is imagined as a chain accepted at the drafter's running rate; several levels are looked at
-    because one more node may not pay where four more (the next cheap width) would.
+    The continuation is imagined as a chain accepted at the drafter's running rate, or at that of its levels so far if
+    this is higher: what it is sure of tends to go on, and the running rate may be another text's. Several levels are
+    looked at because one more node may not pay where four more (the next cheap width) would.
     """
+    spent = levels * record.level_seconds
     now = rate(costs, ranked, base, spent)
-    hope, probs = record.hope, list(ranked)
+    hope, probs = max(record.hope, ahead ** (1 / levels) if levels else 0.0), list(ranked)
     for level in range(1, LOOKAHEAD + 1):
         ahead *= hope
         if ahead < now * record.level_seconds and ahead < 0.01:

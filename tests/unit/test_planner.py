@@ -445,6 +445,25 @@ def test_requests_of_different_kinds_one_after_the_other(clock: Clock) -> None:
     assert simulate(Q4_0, [drafter], clock, 2000, 16) >= 0.95 / (0.5 + 0.5 / good)
 
 
+@pytest.mark.parametrize(("name", "least"), [("Q4_0", 0.98), ("Q4_K_M", 0.98), ("Q8_0", 0.98), ("GPU", 0.94)])
+def test_bad_texts_before_a_good_one_do_not_hold_it_back(name: str, least: float, clock: Clock) -> None:
+    """Short answers in turn: a draft model is useless for one text and nearly always right about the next."""
+    far, shares = 5000, list[float]()
+    for good, seed in itertools.product((0.9, 0.95), range(4)):
+        skill = switching(steady(0.0, 0.4), confident(good), far)
+        seldom = FakeDrafter("f", confident(0.65), clock, share=0.2, seed=seed)
+        model = FakeDrafter("m", skill, clock, 0.05 * UNIT, seed=seed)
+        planner = AutoPlanner(curve_of(CURVES[name]))
+        for number in range(10):
+            slot = slot_of([seldom, model], number, prompt=1 + number * far)
+            out = run(planner, [slot], CURVES[name], 128, clock, seed=number)
+            planner.forget(slot)
+            if number % 2 and number > 3:
+                best = max(fixed_rate(model, CURVES[name], n, 128, 1 + number * far) for n in range(1, 32))
+                shares.append(out.rate / best)
+    assert sum(shares) / len(shares) >= least
+
+
 def test_several_slots_are_not_slower_than_plain_decoding(clock: Clock) -> None:
     for relative in (Q4_0, Q8_0):
         drafters = [FakeDrafter("f", confident(0.5), clock), FakeDrafter("m", confident(0.6), clock, 0.1 * UNIT)]
