@@ -11,6 +11,7 @@ and never verified. So estimates of drafters that are switched off stay current 
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass, field
 from operator import itemgetter
@@ -29,7 +30,9 @@ OFFSET_RATE = 0.15
 OFFSET_RATE_LATER = 0.03
 OFFSET_SETTLES = 20
 OFFSET_LIMIT = 2.5
-PROB_BINS = 10
+# Bins of raw estimates, narrow where a chain multiplies them: of 15 tokens at 0.95 all are accepted in half of all
+# cases, at 0.99 in 86 of 100.
+EDGES = (0.003, 0.01, 0.03, 0.1, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999)
 MAX_DEPTH_CELL = 4
 HIGHEST_KIND = 3
 # A trend whose shift is surer than this (a variance) has something to say about others: half a dozen examples.
@@ -55,7 +58,7 @@ def likeness(kind: Kind, other: Kind) -> int:
 
 def bin_of(prob: float) -> int:
     """The bin of a raw estimate."""
-    return PROB_BINS - 1 if prob >= 1.0 else int(prob * PROB_BINS)
+    return bisect.bisect_right(EDGES, prob)
 
 
 def key_of(tree: TokenTree, node: int) -> Key:
@@ -192,6 +195,7 @@ class Acceptance:
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """For the cache file; `names[i]` is the drafter of bit i, so that a later session may number them anew."""
         return {
+            "edges": list(EDGES),
             "drafters": list(names),
             "cells": [[*key, *value] for key, value in self.cells.items()],
             "trends": [[*kind, *trend.as_list()] for kind, trend in self.trends.items()],
@@ -205,6 +209,8 @@ class Acceptance:
             ValueError: it is not that.
         """
         try:
+            if data["edges"] != list(EDGES):
+                raise ValueError("not acceptance counts: other bins")
             bits = {1 << i: 1 << list(names).index(n) for i, n in enumerate(data["drafters"]) if n in names}
             known = sum(bits)
 

@@ -336,7 +336,7 @@ class AutoPlanner:
         if not worth and alone and not record.settled(case):
             # Other texts say no. This one has a say as well: have its steps gone better with nobody else but this
             # drafter than this step would without it?
-            worth = record.alone.beats(price * costs[base][0] / base)
+            worth = record.solo.beats(price * costs[base][0] / base)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
             return tree
@@ -350,11 +350,8 @@ class AutoPlanner:
                 first = time.perf_counter() - start
             reach = self.acceptance.path_probs(draft, offsets)
             ahead = max((reach[v] for v in frontier), default=0.0)
-            place: dict[int, int | None] = {0: 0}  # nodes the free drafters proposed as well count once
-            for v in range(1, len(draft)):
-                parent = place[draft.parents[v]]
-                place[v] = None if parent is None else tree.child(parent, draft.tokens[v])
-            ranked = sorted(free + [reach[v] for v, other in place.items() if other is None], reverse=True)
+            # Nodes the free drafters proposed as well count once.
+            ranked = sorted(free + [reach[v] for v in draft.beyond(tree)], reverse=True)
             stopped = levels >= 2 + record.tested or not promises(costs, ranked, ahead, record, base, levels)
             return not stopped
 
@@ -385,7 +382,7 @@ class AutoPlanner:
         reach = self.acceptance.path_probs(both, offsets)
         own = sorted((reach[v] for v in range(1, len(both)) if both.sources[v] & bit), reverse=True)
         tokens, seconds = fastest(costs, own, base, levels * record.level_seconds)
-        record.alone.add(tokens, base * seconds / costs[base][0])
+        record.solo.add(tokens, base * seconds / costs[base][0])
         ranked = sorted(reach[1:], reverse=True)
         net = value(costs, ranked, base, price) - now - price * levels * record.level_seconds
         if record.tested >= ENOUGH_TESTS:

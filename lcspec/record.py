@@ -32,7 +32,7 @@ class DrafterRecord:
         since_first: steps since it was the first costly drafter whose turn it was.
         gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it
             and whether other costly drafters had been asked before.
-        alone: what the latest steps in which it was asked would have reached without any other drafter.
+        solo: what the latest steps in which it was asked would have reached without any other drafter.
     """
 
     acceptance: float = FIRST_GUESS
@@ -41,7 +41,7 @@ class DrafterRecord:
     since_asked: int = 0
     since_first: int = 0
     gains: dict[int, list[float]] = field(default_factory=dict)
-    alone: LongRun = field(default_factory=LongRun)
+    solo: LongRun = field(default_factory=LongRun)
 
     @property
     def hope(self) -> float:

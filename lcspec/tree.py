@@ -236,6 +236,16 @@ class TokenTree:
                 theirs = [Trial(place[t.child], t.draft) for t in other.trials_of(parent)]
                 self.trials[here] = mine + [t for t in theirs if t.draft is not None or t.child not in certain]
 
+    def beyond(self, other: TokenTree) -> Sequence[int]:
+        """The drafted nodes whose path is not in `other` (same pending token)."""
+        if len(other) == 1:
+            return range(1, len(self))
+        place: dict[int, int | None] = {0: 0}
+        for v in range(1, len(self)):
+            parent = place[self.parents[v]]
+            place[v] = None if parent is None else other.child(parent, self.tokens[v])
+        return [v for v, there in place.items() if there is None]
+
     def with_probes(self, *windows: TokenTree) -> TokenTree:
         """This tree with the nodes of `windows` as *probes* behind its own.
 

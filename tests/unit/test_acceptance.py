@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.acceptance import Acceptance, Offsets, key_of, kind_of
+from lcspec.acceptance import EDGES, Acceptance, Offsets, key_of, kind_of
 from lcspec.acceptance import tested as fates
 from lcspec.tree import TokenTree
 from lcspec.trend import Trend
@@ -235,6 +235,25 @@ def test_round_trip() -> None:
     assert again.cells == acceptance.cells and again.trends == acceptance.trends
 
 
+def test_counts_in_other_bins_are_refused() -> None:
+    for edges in ([0.5], None, list(EDGES[:-1])):
+        with pytest.raises(ValueError, match="bins"):
+            Acceptance.from_dict({**learned().as_dict(["a", "b"]), "edges": edges}, ["a", "b"])
+
+
+def test_sure_estimates_are_told_apart() -> None:
+    """What a chain of 15 is worth depends on whether each of its tokens is right in 95 or in 99 of 100 cases."""
+    acceptance, truth = Acceptance(), {0.92: 0.8, 0.98: 0.95, 0.995: 1.0}
+    rng = random.Random(1)
+    for _ in range(400):
+        for stated, right in truth.items():
+            tree = TokenTree.root(0)
+            tree.add(0, 1, stated, source=1)
+            acceptance.observe(tree, [1 if rng.random() < right else 2], Offsets())
+    for stated, right in truth.items():
+        assert estimate(acceptance, Offsets(), stated) == pytest.approx(right, abs=0.04)
+
+
 def test_drafters_are_renumbered_and_unknown_ones_dropped() -> None:
     acceptance = learned()
     data = acceptance.as_dict(["a", "b"])
@@ -257,10 +276,11 @@ JSON = st.recursive(
 
 
 @fixed
-@given(JSON, st.sampled_from(["", "drafters", "cells", "cell", "number", "trends", "trend", "line"]))
+@given(JSON, st.sampled_from(["", "edges", "drafters", "cells", "cell", "number", "trends", "trend", "line"]))
 def test_junk_is_a_value_error_or_sound_counts(junk: Any, where: str) -> None:
     data: Any = {
         "drafters": ["a", "b"],
+        "edges": list(EDGES),
         "cells": [[1, 0, 0, 1, 5, 2.0, 3.0]],
         "trends": [[1, 0, 0, *Trend().as_list()]],
     }
@@ -285,4 +305,6 @@ def test_junk_is_a_value_error_or_sound_counts(junk: Any, where: str) -> None:
 @pytest.mark.parametrize("counts", [[5.0, 3.0], [-1.0, 3.0], [1.0, 1e9], [float("nan"), 3.0], ["x", 3.0]])
 def test_impossible_counts_are_refused(counts: list[Any]) -> None:
     with pytest.raises(ValueError):
-        Acceptance.from_dict({"drafters": ["a"], "cells": [[1, 0, 0, 1, 5, *counts]], "trends": []}, ["a"])
+        Acceptance.from_dict(
+            {"edges": list(EDGES), "drafters": ["a"], "cells": [[1, 0, 0, 1, 5, *counts]], "trends": []}, ["a"]
+        )
