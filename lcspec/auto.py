@@ -352,7 +352,8 @@ class AutoPlanner:
             ahead = max((reach[v] for v in frontier), default=0.0)
             # Nodes the free drafters proposed as well count once.
             ranked = sorted(free + [reach[v] for v in draft.beyond(tree)], reverse=True)
-            stopped = levels >= 2 + record.tested or not promises(costs, ranked, ahead, record, base, levels)
+            blind = record.tested < ENOUGH_TESTS and levels >= 2 + record.tested
+            stopped = blind or not promises(costs, ranked, ahead, record, base, levels)
             return not stopped
 
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
