@@ -138,7 +138,7 @@ def _speedup_section(groups: Sequence[dict[str, Any]], names: Sequence[str]) -> 
                     title += f" ({e['low']:.2f} to {e['high']:.2f})"
                 bar = Bar(e["value"], e["low"], e["high"], colour(i), title)
                 plot.bar(g + 0.5 + (k - (len(shown) - 1) / 2) * width, width, bar)
-            name, room = group["name"], 104 // len(part)
+            name, room = group["name"], 105 // len(part)
             label = name if len(name) <= room else ".." + name[2 - room :]  # the end of set/category says more
             plot.text(plot.x(g + 0.5), plot.height - 22, label, "middle")
         plot.rule((0, 1), (len(part), 1))
