@@ -136,7 +136,10 @@ def _path(word: str) -> Path | None:
         rest = "".join(mark + part for mark, part in (("?", url.query), ("#", url.fragment)) if part)
         word = os.fsdecode(urllib.parse.unquote_to_bytes(url.path + rest))
     elif word.startswith("~"):
-        word = os.path.expanduser(word)
+        try:
+            word = os.path.expanduser(word)
+        except ValueError:  # no user has such a name
+            return None
     return Path(word) if word and "\0" not in word else None
 
 

@@ -7,7 +7,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lcspec.tui.attachments import (
@@ -113,6 +113,8 @@ def test_the_command() -> None:
 
 
 @given(st.text(max_size=60))
+@example("~\0")
+@example("~\ud800")
 def test_whatever_is_pasted_nothing_breaks(text: str) -> None:
     assert all(path.exists() for path in pasted_paths(text))
     file_command("/file " + text)
