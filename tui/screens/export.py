@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def ask_export(app: App[Any], chat: Chat) -> None:
     def write(name: str | None) -> None:
         if not name or not name.strip():
             return
-        path = Path(name.strip()).expanduser()
+        path = Path(os.path.expanduser(name.strip()))
         try:
             write_export(chat, path)
         except OSError as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Sequence
@@ -213,7 +214,7 @@ class PickerScreen(Screen[None]):
     @on(Input.Submitted)
     def _typed(self, event: Input.Submitted) -> None:
         if event.value.strip():
-            self.post_message(self.Chosen(Choice(Path(event.value.strip()).expanduser(), None)))
+            self.post_message(self.Chosen(Choice(Path(os.path.expanduser(event.value.strip())), None)))
 
     def action_back(self) -> None:
         """Hide the path, or leave."""
