@@ -16,6 +16,7 @@ import pytest
 
 from lcspec import auto as auto_module
 from lcspec.auto import AutoPlanner
+from lcspec.config import DrafterSpec
 from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget
 from lcspec.planner import Limits
@@ -142,11 +143,12 @@ class FakeDrafter:
 def slot_of(drafters: Sequence[FakeDrafter], number: int = 1, max_draft: int | None = None, prompt: int = 8) -> Any:
     """What the planner sees of a slot; its text is 0, 1, 2 ..."""
     bits = {d.name: 1 << i for i, d in enumerate(drafters)}
+    specs = [DrafterSpec(d.name, {}) for d in drafters]
     return SimpleNamespace(
         id=number,
         tokens=list(range(prompt)),
         drafters=list(drafters),
-        request=SimpleNamespace(speculation=SimpleNamespace(max_draft=max_draft)),
+        request=SimpleNamespace(speculation=SimpleNamespace(max_draft=max_draft, drafters=specs)),
         bit_of=lambda drafter: bits[drafter.name],
         draws=0,
         verifier=SimpleNamespace(lossless=True),

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -255,14 +254,8 @@ def test_a_draft_model_reads_a_long_prompt_a_slice_a_step(llama: Path, llama_dra
         if not verifier:  # where the text depends on when drafts begin, company makes no difference
             other = engine.submit(request(session.prompt_ids(QUESTION), "off", 300))
             run_until(engine, other, Tokens)
-        asked = request(prompt, strategy, 40)
-        if verifier:
-            sampling, speculation = (
-                replace(asked.sampling, temperature=0.5),
-                replace(asked.speculation, verifier=verifier),
-            )
-            asked = replace(asked, sampling=sampling, speculation=speculation)
-        number = engine.submit(asked)
+        other_text: dict[str, Any] = {"sampling": SEEDED, "verifier": verifier} if verifier else {}
+        number = engine.submit(request(prompt, strategy, 40, **other_text))
         while not any(isinstance(e, Finished) and e.request == number for e in events):
             before = len(widths)
             events += engine.step()

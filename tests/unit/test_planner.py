@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from lcspec.acceptance import Acceptance, Offsets
 from lcspec.auto import FIRST_EVERY, AutoPlanner
-from lcspec.config import DrafterSpec
 from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget
 from lcspec.pace import UNNOTICED
@@ -311,14 +309,8 @@ def test_how_long_a_draft_model_may_read(
         record.gained(bucket(0.0, True), known - 0.5, probe=False)
     planner.probe_credit = 1.0
     planner.propose(slot, Limits(8, 8, 8), others)
-    FixedPlanner().propose(slot_like(slot), Limits(8, 8, 8), others)
+    FixedPlanner().propose(slot, Limits(8, 8, 8), others)
     assert readings == [seconds, seconds if known else UNNOTICED]
-
-
-def slot_like(slot: Any) -> Any:
-    """The same with a fixed strategy."""
-    speculation = SimpleNamespace(max_draft=None, drafters=[DrafterSpec("m", {})])
-    return SimpleNamespace(**{**vars(slot), "request": SimpleNamespace(speculation=speculation)})
 
 
 def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: Clock) -> None:
