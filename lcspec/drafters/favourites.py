@@ -65,7 +65,10 @@ def largest(values: NDArray[np.float32], n: int) -> NDArray[np.intp]:
 def biased(
     logits: NDArray[np.float32], params: SamplingParams, tokens: NDArray[np.int32] | None = None
 ) -> NDArray[np.float32]:
-    """Logits float32 [n] with the request's `logit_bias`; `tokens` as in `favourites`."""
+    """Logits float32 [n] with the request's `logit_bias`; `tokens` as in `favourites`.
+
+    A bias that forbids every one of them tells nothing about what to draft, and they stay as they are.
+    """
     if not params.logit_bias:
         return logits
     out: NDArray[np.float32] = logits.copy()
@@ -74,7 +77,7 @@ def biased(
             out[tokens == token] += bias
         elif token < out.size:
             out[token] += bias
-    return out
+    return out if out.max() > -np.inf else logits
 
 
 def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lcspec.drafters.favourites import FEW, draft_distribution, favourites, largest
 from lcspec.sampling import SamplingParams
@@ -39,6 +40,19 @@ def test_what_the_target_may_not_say_is_not_drafted(temperature: float) -> None:
     wanted = slot(temperature=temperature, logit_bias=((0, 100.0), (4000, 5.0)))
     assert favourites(wanted, LOGITS, 3, 1)[0][0] == 0
     assert LOGITS.tolist() == [1.0, 4.0, 3.0, 2.0, 0.0], "the row is the model's, and others read it"
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.01, 0.8])
+@pytest.mark.parametrize("tokens", [None, TOKENS])
+def test_a_bias_that_forbids_all_leaves_the_drafts_as_without_it(
+    temperature: float, tokens: NDArray[np.int32] | None
+) -> None:
+    forbidden = slot(temperature=temperature, logit_bias=tuple((t, -math.inf) for t in range(20)))
+    free = slot(temperature=temperature)
+    assert favourites(forbidden, LOGITS, 3, 2, tokens) == favourites(free, LOGITS, 3, 2, tokens)
+    if temperature:
+        dist = draft_distribution(LOGITS, forbidden.params)
+        assert dist.probs.sum() == pytest.approx(1) and (dist.ids == draft_distribution(LOGITS, free.params).ids).all()
 
 
 def test_draws_come_from_the_distribution_with_the_bias() -> None:
