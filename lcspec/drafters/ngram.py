@@ -101,20 +101,27 @@ class NgramDrafter:
         return [], 0
 
     def _add(self, tree: TokenTree, tokens: list[int], places: list[int], budget: Budget, n: int) -> None:
-        """Walk all occurrences together, always down the most frequent (then newest) continuation first."""
+        """Walk all occurrences together, always down the most frequent (then newest) continuation first. One that
+        catches up with the end of the text goes on with what was drafted, so that a short period does too.
+
+        A chain ends where fewer than half of the occurrences agree: it has nothing else to offer if it is wrong there.
+        """
+        known, chain = len(tokens), budget.branch == 1
         open_nodes: list[tuple[int, list[int]]] = [(0, places)]
         while open_nodes and tree.n_drafted < budget.nodes:
             node, here = open_nodes.pop(0)
+            path = [tree.tokens[v] for v in tree.path_to(node)[1:]] if here[0] >= known else []
             followers: dict[int, list[int]] = {}
             for at in here:
-                if at < len(tokens):
-                    followers.setdefault(tokens[at], []).append(at + 1)
+                followers.setdefault(tokens[at] if at < known else path[at - known], []).append(at + 1)
             ranked = sorted(followers.items(), key=lambda item: -len(item[1]))
             for token, rest in ranked[: budget.branch]:
                 if tree.n_drafted >= budget.nodes or tree.depths[node] >= budget.depth:
                     break
                 if len(tree.children(node)) >= budget.branch and tree.child(node, token) is None:
                     continue
+                if chain and 2 * len(rest) < len(here):
+                    break
                 # One more occurrence than counted keeps a single match from looking certain.
                 child = tree.add(node, token, len(rest) / (len(here) + 1), budget.source, feature=n)
                 open_nodes.append((child, rest))

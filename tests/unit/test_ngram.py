@@ -68,19 +68,20 @@ def places(text: list[int], n: int) -> list[int]:
 
 def test_a_repeated_phrase_is_continued() -> None:
     tree = draft([1, 2, 3, 4, 5, 9, 1, 2, 3])
-    assert tree.tokens[0] == 3 and tree.tokens[1:] == [4, 5, 9, 1, 2, 3]
-    assert tree.depths == list(range(7))
+    # ... and once it has caught up with the end, so is what was drafted
+    assert tree.tokens[0] == 3 and tree.tokens[1:] == [4, 5, 9, 1, 2, 3, 4, 5]
+    assert tree.depths == list(range(9))
 
 
 def test_nothing_to_say() -> None:
     for text in ([1], [1, 2], [1, 2, 3, 4], [2, 2]):
         assert draft(text).n_drafted == 0
-    assert draft([5, 6, 7, 5], "ngram:min_n=1").tokens == [5, 6, 7, 5]
+    assert draft([5, 6, 7, 5], "ngram:min_n=1", depth=3).tokens == [5, 6, 7, 5]
 
 
 def test_the_text_s_own_end_is_no_match() -> None:
     # [2, 2, 2]: the last two tokens occur before, one position earlier, and only there
-    assert draft([2, 2, 2]).tokens == [2, 2]
+    assert draft([2, 2, 2]).tokens == [2] * 9
     assert draft([1, 1, 1], "ngram:min_n=3").n_drafted == 0
 
 
@@ -107,6 +108,19 @@ def test_several_continuations_become_one_tree() -> None:
     assert child is not None and tree.probs[child] == pytest.approx(2 / 4)
 
 
+def test_a_chain_ends_where_most_occurrences_disagree() -> None:
+    text = [1, 2, 3, 4, 7, 1, 2, 3, 5, 8, 1, 2, 3, 6, 9, 1, 2]
+    assert draft(text).tokens == [2, 3]
+    assert texts(draft(text, depth=2, branch=3)) == {(3,), (3, 4), (3, 5), (3, 6)}
+    assert draft([*text[:10], 1, 2], depth=2).tokens == [2, 3, 5], "half of them is enough"
+
+
+@pytest.mark.parametrize("branch", [1, 2])
+def test_a_short_period_goes_on(branch: int) -> None:
+    tree = draft([9, 7, 8, 7, 8], nodes=12, depth=12, branch=branch)
+    assert tree.tokens == [8] + [7, 8] * 6 and max(tree.depths) == 12
+
+
 def test_shares_never_reach_1() -> None:
     tree = draft([1, 2, 3] * 6, nodes=5)
     assert tree.tokens[1:] == [1, 2, 3, 1, 2]
@@ -123,9 +137,9 @@ def test_budgets_are_respected_and_every_path_was_seen(text: list[int], nodes: i
     assert max(tree.depths) <= depth
     assert all(len(tree.children(i)) <= branch for i in range(len(tree)))
     assert not tree.trials
-    grams = {tuple(text[i:j]) for i in range(len(text)) for j in range(i, len(text) + 1)}
     for path in texts(tree):
-        assert (*text[-2:], *path) in grams
+        # what followed an earlier place, which may run on into the draft itself
+        assert any((*text[at:], *path)[: len(path)] == path for at in places(text, 2))
     matched = [n for n in (4, 3, 2) if places(text, n)]
     if nodes and depth:
         assert (tree.n_drafted > 0) == bool(matched)
