@@ -11,10 +11,19 @@ from lcspec.tree import Distribution
 
 # So many are looked for one after the other.
 FEW = 6
+# For a model that drafts for another: its probability of a token may be small because there is much to say, and it is
+# the target's favourite all the same if nothing else comes close. Squared probabilities tell hits from misses better
+# than plain ones, at any temperature (docs/drafters.md has figures).
+SHARPNESS = 2.0
 
 
 def favourites(
-    slot: SlotView, logits: NDArray[np.float32], position: int, n: int, tokens: NDArray[np.int32] | None = None
+    slot: SlotView,
+    logits: NDArray[np.float32],
+    position: int,
+    n: int,
+    tokens: NDArray[np.int32] | None = None,
+    sharpness: float = 1.0,
 ) -> list[tuple[int, float]]:
     """The `n` best tokens for `position`, best first, each with the probability that the target agrees.
 
@@ -27,11 +36,13 @@ def favourites(
         position: absolute position of the token to choose.
         n: how many, at least 1; there may be fewer.
         tokens: the token of each logit, int32 [k]; None: they are numbered by it.
+        sharpness: the power that probabilities are raised to. With 1 they are the model's own that the text goes on
+            so; that another model's choice is the same depends more on how far the best is ahead (see SHARPNESS).
     """
     logits = biased(logits, slot.params, tokens)
     if slot.params.greedy:
         top = largest(logits, n)
-        weights = np.exp(logits - logits[top[0]])
+        weights = np.exp((logits - logits[top[0]]) * np.float32(sharpness))
         share = weights[top].astype(np.float64) / float(weights.sum())
         ids = top if tokens is None else tokens[top]
     else:
@@ -41,7 +52,7 @@ def favourites(
         order = coupled_top(dist, slot.seed, position, n)
         with np.errstate(divide="ignore"):
             score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
-        weights = np.exp(score - score.max())
+        weights = np.exp((score - score.max()) * sharpness)
         share = (weights / weights.sum())[order]
         ids = dist.ids[order]
     return list(zip(ids.tolist(), share.tolist()))

@@ -45,9 +45,10 @@ class Growth:
                     fresh.append(child)
                 continue
             expected = prob if budget.expects is None else budget.expects(tree.depths[node] + 1, rank, prob)
-            if prob >= self.p_min and (not rank or expected * self.reach[node] >= budget.floor):
-                fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
-                self.reach.append(self.reach[node] * expected)
+            if prob < self.p_min or (rank and expected * self.reach[node] < budget.floor):
+                break  # the others are less likely still
+            fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
+            self.reach.append(self.reach[node] * expected)
         return fresh
 
     def next_level(self, fresh: Sequence[int], branch: int) -> list[int]:

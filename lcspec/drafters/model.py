@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SlotView, register
-from lcspec.drafters.favourites import draft_distribution, favourites
+from lcspec.drafters.favourites import SHARPNESS, draft_distribution, favourites
 from lcspec.drafters.growth import MAX_LEVEL, Growth
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
@@ -225,7 +225,9 @@ class ModelDrafter:
         for node, row in zip(level, self.context.logits() if rows is None else rows):
             position = base + growth.tree.depths[node] + 1
             room = min(slot.draws, branch) or branch
-            fresh += growth.add(node, self._children(slot, row[: self.n_vocab], position, room, node))
+            # `p_min` is about the draft model's own probabilities.
+            sharpness = 1.0 if growth.p_min else SHARPNESS
+            fresh += growth.add(node, self._children(slot, row[: self.n_vocab], position, room, node, sharpness))
         return fresh
 
     @staticmethod
@@ -284,11 +286,11 @@ class ModelDrafter:
         self.context.decode()
 
     def _children(
-        self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int, node: int
+        self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float
     ) -> list[tuple[int, float, Distribution | None]]:
         """The `n` best continuations: (token, probability that the target agrees, the distribution if it was drawn)."""
         if not slot.draws:
-            return [(token, prob, None) for token, prob in favourites(slot, logits, position, n)]
+            return [(token, prob, None) for token, prob in favourites(slot, logits, position, n, sharpness=sharpness)]
         dist = draft_distribution(logits, slot.params)
         # Draws below different nodes at one position must be independent.
         counters = [node * MAX_BRANCH + i for i in range(n)]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 OURS = "lcspec"
 PLAIN = f"{OURS} off"
-DEFAULT_STRATEGIES = "auto; ngram@3|5|7; model@3|5|7"
+DEFAULT_STRATEGIES = "auto; ngram@3|5|7|15; model@3|5|7|15"
 
 
 @dataclass(frozen=True)
@@ -94,9 +94,9 @@ def _ngram_mod(n_match: int, n_max: int) -> Setting:
 # Its draft length is fixed to 8 in the source, and it never starts afresh at a new request.
 _CACHE = Setting("ngram-cache", ("--spec-type", "ngram-cache"), fresh=True)
 _NGRAMS = (
-    *_ngram_sizes("ngram-simple", (2, 3), (3, 3), (3, 7), (12, 48)),
-    *_ngram_sizes("ngram-map-k", (2, 3), (3, 7)),
-    *_ngram_sizes("ngram-map-k4v", (3, 7)),
+    *_ngram_sizes("ngram-simple", (2, 3), (3, 3), (3, 7), (3, 15), (12, 48)),
+    *_ngram_sizes("ngram-map-k", (2, 3), (3, 7), (3, 15)),
+    *_ngram_sizes("ngram-map-k4v", (3, 7), (3, 15)),
     _ngram_mod(4, 7),
     _CACHE,
 )
@@ -105,7 +105,7 @@ _MIXED = tuple(
     for one in _ngram_sizes("ngram-simple", (3, 7))
     for two in _draft((3, 0.0), (7, 0.6))
 )
-_DRAFTS = _draft((2, 0.0), (3, 0.0), (3, 0.6), (5, 0.6), (7, 0.6), (7, 0.8), (15, 0.8))
+_DRAFTS = _draft((2, 0.0), (3, 0.0), (7, 0.0), (15, 0.0), (3, 0.6), (5, 0.6), (7, 0.6), (7, 0.8), (15, 0.8))
 
 PEERS = (
     Contender("llama-lookup", "llama-lookup", "ngram", _n_max(3, 5, 7, 15), free=1),
@@ -116,7 +116,7 @@ PEERS = (
         "llama-speculative",
         "llama-speculative",
         "model",
-        _tree((3, 1, 0.1), (5, 1, 0.1), (7, 1, 0.1), (5, 2, 0.3), (7, 4, 0.1)),
+        _tree((3, 1, 0.1), (5, 1, 0.1), (7, 1, 0.1), (15, 1, 0.1), (5, 2, 0.3), (7, 4, 0.1)),
         draft=True,
         free=1,
     ),

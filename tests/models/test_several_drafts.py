@@ -9,12 +9,14 @@ from pathlib import Path
 import pytest
 
 from lcspec.config import DraftFiles
+from lcspec.drafters.base import Budget, SlotView
 from lcspec.drafters.cascade import CascadeDrafter
 from lcspec.drafters.model import ModelDrafter
 from lcspec.drafters.translated import TranslatedDrafter
 from lcspec.errors import UsageError, VocabularyMismatch
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
+from lcspec.tree import TokenTree
 from tests import tiny_gguf as tiny
 from tests.models.running import CODE, GREEDY, SAMPLINGS, SEEDED, answer, options, prompts, request, side_by_side
 from tests.models.test_cli import fails, ok, run
@@ -33,6 +35,23 @@ def second_draft(folder: Path) -> Path:
 def pair(llama: Path, llama_draft: Path, second_draft: Path) -> Iterator[Session]:
     with open_session(options(llama), DraftFiles((llama_draft, second_draft))) as session:
         yield session
+
+
+def test_p_min_is_about_the_draft_model_s_own_probabilities(pair: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    first: dict[str, list[float]] = {"model:p_min=1e-9": [], "model": []}
+    real = ModelDrafter.draft
+    for strategy, probs in first.items():
+
+        def draft(self: ModelDrafter, slot: SlotView, budget: Budget, seen: list[float] = probs) -> TokenTree:
+            tree = real(self, slot, budget)
+            seen += tree.probs[1:2]
+            return tree
+
+        monkeypatch.setattr(ModelDrafter, "draft", draft)
+        answer(pair.engine, request(pair.prompt_ids(TEXT), strategy, 8, max_draft=1, draft=pair.engine.env.draft))
+    own, estimates = first.values()
+    assert len(own) == len(estimates) > 2
+    assert all(p < e for p, e in zip(own, estimates)), "the favourite's share of the squares is larger"
 
 
 # --- several draft models ---------------------------------------------------------------------------------------------

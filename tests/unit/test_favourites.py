@@ -29,6 +29,15 @@ def test_the_best_first_with_their_shares() -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_sharpness_is_the_power_of_the_shares_and_leaves_the_order(temperature: float) -> None:
+    view = slot(temperature=temperature, top_k=0, top_p=1.0, min_p=0.0)
+    plain, sharp = favourites(view, LOGITS, 5, 5), favourites(view, LOGITS, 5, 5, sharpness=2.0)
+    assert [token for token, _ in sharp] == [token for token, _ in plain]
+    total = sum(share**2 for _, share in plain)
+    assert [share for _, share in sharp] == pytest.approx([share**2 / total for _, share in plain], rel=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_what_the_target_may_not_say_is_not_drafted(temperature: float) -> None:
     for bias in (-math.inf, -100.0):
         banned = slot(temperature=temperature, logit_bias=((1, bias), (2, bias)))

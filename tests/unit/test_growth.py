@@ -35,3 +35,15 @@ def test_the_likeliest_nodes_stay() -> None:
     newer = growth.add(fresh[0], [(8, 0.9, None), (9, 0.02, None)])
     assert sorted(growth.best().tokens[1:]) == [5, 6, 8]
     assert [growth.tree.tokens[v] for v in growth.next_level(newer, 3)] == [8]
+
+
+def test_nobody_asks_about_siblings_of_one_that_is_no_draft() -> None:
+    asked: list[float] = []
+
+    def expects(depth: int, rank: int, prob: float) -> float:
+        asked.append(prob)
+        return prob
+
+    growth, fresh = grown(floor=0.4, expects=expects)  # type: ignore[arg-type]
+    assert [growth.tree.tokens[v] for v in fresh] == [5]
+    assert asked == [0.6, 0.3]
