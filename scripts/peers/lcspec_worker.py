@@ -1,9 +1,9 @@
 """lcspec as one of the programs compared: a process that loads a model once and answers JSON lines.
 
-Started by compare_peers.py; one request object a line on standard input, one reply a line on standard output. Every
-completion gets an engine of its own that forgets all texts, so that nothing carries over from one run of a prompt to
-the next (earlier answers would make a repetition of it look far too good). What stays is the target's weights, and what
-lcspec keeps between two calls anyway: the cost curve and the acceptance rates of drafters.
+Started by compare_peers.py; one request object a line on standard input, one reply a line on standard output. The
+engine forgets all texts before every completion, so that nothing carries over from one run of a prompt to the next
+(earlier answers would make a repetition of it look far too good). What stays is what lcspec keeps between two calls
+anyway: the cost curve and the acceptance rates of drafters.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ class Worker:
         self.gpu_layers = gpu_layers
         self.model = Model.load(ModelOptions(Path(target), threads=self.threads, gpu_layers=gpu_layers))
         self.ctx = 0
+        self.engine: Engine | None = None
         self.banned: set[tuple[int, ...]] = set()
 
     def op_describe(self) -> dict[str, Any]:
@@ -74,6 +75,9 @@ class Worker:
 
     def op_open(self, ctx: int) -> dict[str, Any]:
         """Positions of the contexts to come."""
+        if ctx != self.ctx and self.engine is not None:
+            self.engine.close()
+            self.engine = None
         self.ctx = ctx
         return {}
 
@@ -109,24 +113,31 @@ class Worker:
 
     def _complete(self, request: Request, enough: int) -> tuple[Finished, list[int], str]:
         """Run a request to the end of the step that gave it `enough` tokens, all of which count: so do the others."""
-        options = ModelOptions(self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers)
-        draft = DraftFiles.of(self.draft)
-        env = DrafterEnv(
-            self.model, 1, self.ctx, draft=draft, threads=self.threads, gpu_layers=self.gpu_layers, history=True
-        )
+        engine = self._forgetful_engine()
         tokens: list[int] = []
         text = ""
-        with Engine(self.model, options, env) as engine:
-            engine.forgetful = True
-            for event in engine.run(request):
-                if isinstance(event, Tokens):
-                    tokens += [info.id for info in event.tokens]
-                    text += event.text
-                if isinstance(event, StepStats) and len(tokens) >= enough:
-                    engine.cancel(event.request)
-                if isinstance(event, Finished):
-                    return event, tokens, text
+        for event in engine.run(request):
+            if isinstance(event, Tokens):
+                tokens += [info.id for info in event.tokens]
+                text += event.text
+            if isinstance(event, StepStats) and len(tokens) >= enough:
+                engine.cancel(event.request)
+            if isinstance(event, Finished):
+                return event, tokens, text
         raise LcspecError("the engine stopped without finishing the request")
+
+    def _forgetful_engine(self) -> Engine:
+        """The engine, which knows no text any more: neither drafters nor caches do."""
+        if self.engine is None:
+            options = ModelOptions(
+                self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers
+            )
+            draft, threads, gpu_layers = DraftFiles.of(self.draft), self.threads, self.gpu_layers
+            env = DrafterEnv(self.model, 1, self.ctx, draft=draft, threads=threads, gpu_layers=gpu_layers, history=True)
+            self.engine = Engine(self.model, options, env)
+        self.engine.forget_texts()
+        self.engine.shelf.clear()
+        return self.engine
 
 
 @contextlib.contextmanager
