@@ -22,8 +22,8 @@ from lcspec.bench.prompts import read_prompts, spread
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters.favourites import favourites
 from lcspec.errors import LcspecError
-from lcspec.events import Finished, Tokens
-from lcspec.llama import Context, Model
+from lcspec.events import Tokens
+from lcspec.llama import Context, Model, check_same_vocabulary
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.slot import Request
@@ -32,6 +32,7 @@ from lcspec.trend import Trend
 POWERS = (1.0, 1.5, 2.0, 3.0, 4.0)
 SURE = 1e-3
 PIECE = 512
+SEED = 1
 
 
 @dataclass
@@ -41,7 +42,7 @@ class Answer:
     tokens: list[int]
     n_prompt: int
     params: SamplingParams
-    seed: int = 1
+    seed: int = SEED
 
 
 def answered(session: Session, prompt: str, temperature: float, n: int) -> Answer | None:
@@ -49,13 +50,11 @@ def answered(session: Session, prompt: str, temperature: float, n: int) -> Answe
     ids = tuple(session.model.vocab.tokenize(prompt))
     if len(ids) + n >= session.engine.context.n_ctx:
         return None
-    params = SamplingParams(temperature=temperature, seed=1, logit_bias=session.model.vocab.no_end)
+    params = SamplingParams(temperature=temperature, seed=SEED, logit_bias=session.model.vocab.no_end)
     tokens = list(ids)
     for event in session.engine.run(Request(ids, params, SpeculationParams(), n, ignore_end=True)):
         if isinstance(event, Tokens):
             tokens += [info.id for info in event.tokens]
-        if isinstance(event, Finished):
-            break
     return Answer(tokens, len(ids), params)
 
 
@@ -105,9 +104,14 @@ def main(
     """Print a table."""
     try:
         texts = [p.text for p in spread(read_prompts(prompts), limit)]
-        reader = Model.load(ModelOptions(draft, ctx=ctx, max_width=PIECE))
+        options = ModelOptions(draft, ctx=ctx, max_width=PIECE)
         print("| temperature | power | hits | log loss, as it is | calibrated |\n|---|---|---|---|---|")
-        with open_session(ModelOptions(target, ctx=ctx)) as session, Context(reader) as context:
+        with (
+            open_session(ModelOptions(target, ctx=ctx)) as session,
+            Model.load(options) as reader,
+            Context(reader) as context,
+        ):
+            check_same_vocabulary(session.model.vocab, reader.vocab)
             for temperature in temperatures:
                 found = [answered(session, text, temperature, n) for text in texts]
                 answers = [a for a in found if a is not None]
@@ -115,7 +119,6 @@ def main(
                 for power in POWERS:
                     hits, plain, learned = measured(answers, logits, power)
                     print(f"| {temperature:g} | {power:g} | {hits:.3f} | {plain:.4f} | {learned:.4f} |", flush=True)
-        reader.close()
     except LcspecError as error:
         raise SystemExit(f"error: {error}") from error
 

@@ -222,11 +222,10 @@ class ModelDrafter:
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
+        sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` is about the draft model's own probabilities
         for node, row in zip(level, self.context.logits() if rows is None else rows):
             position = base + growth.tree.depths[node] + 1
             room = min(slot.draws, branch) or branch
-            # `p_min` is about the draft model's own probabilities.
-            sharpness = 1.0 if growth.p_min else SHARPNESS
             fresh += growth.add(node, self._children(slot, row[: self.n_vocab], position, room, node, sharpness))
         return fresh
 

@@ -129,11 +129,9 @@ class Worker:
     def _forgetful_engine(self) -> Engine:
         """The engine, which knows no text any more: neither drafters nor caches do."""
         if self.engine is None:
-            options = ModelOptions(
-                self.model.options.path, ctx=self.ctx, threads=self.threads, gpu_layers=self.gpu_layers
-            )
-            draft, threads, gpu_layers = DraftFiles.of(self.draft), self.threads, self.gpu_layers
-            env = DrafterEnv(self.model, 1, self.ctx, draft=draft, threads=threads, gpu_layers=gpu_layers, history=True)
+            where: dict[str, Any] = {"threads": self.threads, "gpu_layers": self.gpu_layers}
+            options = ModelOptions(self.model.options.path, ctx=self.ctx, **where)
+            env = DrafterEnv(self.model, 1, self.ctx, draft=DraftFiles.of(self.draft), history=True, **where)
             self.engine = Engine(self.model, options, env)
         self.engine.forget_texts()
         self.engine.shelf.clear()
