@@ -64,8 +64,8 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
     if not make_verifier(spec.verifier).lossless and spec.exact:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
     if spec.exact:
-        if engine.options.slots > 1:
-            engine.lanes.certificate()
+        if engine.exact_apart:
+            engine.certificate = engine.lanes.certificate()
         else:
             engine.certificate = engine.certificate or certificate_for(engine)
     if spec.auto and engine.context.branching is Branching.NONE:

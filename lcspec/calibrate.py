@@ -120,6 +120,8 @@ def describe(
     session: Session, curve: CostCurve, draft_seconds: dict[str, float], by_threads: dict[int, float]
 ) -> dict[str, Any]:
     """Everything `calibrate --json` prints."""
+    from lcspec.attention import times_for
+
     engine = session.engine
     lengths = sorted({c for by in curve.points.values() for c in by})
     context = lengths[0] if lengths else 0
@@ -127,6 +129,7 @@ def describe(
     ratios = {n: curve.measured(n, context) / t1 for n in curve.widths}
     free = break_even(curve, context, 0.0)
     drafted = {name: break_even(curve, context, seconds) for name, seconds in draft_seconds.items()}
+    attention = times_for(session.model, engine.options)
     info = {
         "model": str(engine.options.path),
         "quantization": session.model.header.quantization,
@@ -138,6 +141,7 @@ def describe(
         "draft_step_seconds": draft_seconds,
         "break_even_acceptance": {"free_drafts": free, "draft_models": drafted},
         "seconds_by_threads": {str(n): s for n, s in by_threads.items()},
+        "attention": None if attention is None else attention._asdict(),
     }
     info["conclusions"] = conclusions(info, ratios, session.model.gpu_layers != 0)
     return info
@@ -168,6 +172,10 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
             f"{info['quantization']} widens slowly on CPUs (a token in a step of 4 costs {two:.0%} of one alone); "
             "a Q4_0 file of the same model, whose weights are repacked, usually speculates better."
         )
+    attention = info.get("attention")
+    if attention and attention["products"] < attention["fused"]:
+        times = attention["fused"] / attention["products"]
+        out.append(f"Attention takes {times:.1f} times as long with the fused kernel (flash attention) as without.")
     timed = {int(n): s for n, s in info["seconds_by_threads"].items()}
     if timed:
         fastest = min(timed, key=timed.__getitem__)

@@ -12,6 +12,9 @@ from lcspec.errors import UsageError
 # Drafted nodes a step, and children a node, that make any sense.
 MAX_DRAFT = 255
 MAX_BRANCH = 64
+# The library's choice; its fused kernel (flash attention); matrix products; whichever of these is faster here (see
+# lcspec.attention).
+ATTENTION = ("library", "fused", "products", "measured")
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 
 
@@ -26,7 +29,7 @@ class ModelOptions:
         threads: CPU threads; 0 = the physical cores this process may use.
         gpu_layers: layers to offload; None = as many as fit, -1 = all.
         kv_type: element type of the KV cache, one of `KV_TYPES`.
-        flash_attn: None = the library decides.
+        attention: how attention is computed, one of `ATTENTION`; exact requests need what `library` gives.
         batch: tokens per prompt chunk.
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
@@ -39,7 +42,7 @@ class ModelOptions:
     threads: int = 0
     gpu_layers: int | None = None
     kv_type: str = "f16"
-    flash_attn: bool | None = None
+    attention: str = "measured"
     batch: int = 512
     repack: bool = True
     max_width: int = 64
@@ -61,6 +64,13 @@ class ModelOptions:
             raise UsageError(f"the prompt chunk must be at least 2 tokens, not {self.batch}")
         if self.kv_type not in KV_TYPES:
             raise UsageError(f"unknown KV cache type {self.kv_type!r}: choose one of {', '.join(KV_TYPES)}")
+        if self.attention not in ATTENTION:
+            raise UsageError(f"unknown attention {self.attention!r}: choose one of {', '.join(ATTENTION)}")
+
+
+def attention_for(exact: bool) -> str:
+    """`ModelOptions.attention` where all requests are exact, or where they need not be."""
+    return "library" if exact else "measured"
 
 
 DEFAULT_CTX_LIMIT = 8192

@@ -16,6 +16,7 @@ from typing import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.attention import with_attention
 from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
@@ -42,7 +43,7 @@ class Engine:
             ModelLoadError: there is no memory for the context.
         """
         self.model = model
-        self.options = options or model.options
+        self.options = with_attention(model, options or model.options)
         self.context = Context(model, self.options)
         self.pool = SequencePool(self.context.n_seq)
         self.pad = ScratchPad(self.context, self.pool.take())
@@ -194,6 +195,11 @@ class Engine:
         ]
 
     # ------------------------------------------------------- requests come and go
+
+    @property
+    def exact_apart(self) -> bool:
+        """Whether exact requests need contexts of their own (see Lanes)."""
+        return self.options.slots > 1 or self.options.attention == "products"
 
     @property
     def running(self) -> list[Slot]:

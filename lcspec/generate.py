@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lcspec.config import ModelOptions
+from lcspec.config import ModelOptions, attention_for
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.explain import Explainer
@@ -65,7 +65,12 @@ def run(**o: Any) -> int:
         exact=o["exact"],
     )
     options = ModelOptions(
-        pair.target, ctx=o["ctx"], threads=o["threads"], gpu_layers=o["gpu_layers"], kv_type=o["kv_type"]
+        pair.target,
+        ctx=o["ctx"],
+        threads=o["threads"],
+        gpu_layers=o["gpu_layers"],
+        kv_type=o["kv_type"],
+        attention=attention_for(o["exact"]),
     )
     from lcspec.slot import Request
 

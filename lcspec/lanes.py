@@ -1,8 +1,9 @@
-"""Exact requests on an engine with several slots: each in a context of its own.
+"""Exact requests on an engine with several slots, or with attention as matrix products: each in a context of its own.
 
 Requests that share a cache change each other's bits: cells that one frees are taken by another out of order, and
-prompt kernels group keys by absolute cell. So an exact request gets a *lane*, an engine with a single slot over the
-same weights and the same drafters. Lanes take turns with the shared context, a step each; what is lost is batching.
+prompt kernels group keys by absolute cell. Matrix products do so in every step. So an exact request gets a *lane*, an
+engine with a single slot over the same weights and the same drafters, with the library's own attention. Lanes take
+turns with the shared context, a step each; what is lost is batching.
 """
 
 from __future__ import annotations
@@ -89,6 +90,6 @@ class Lanes:
 
     def _make(self) -> Engine:
         engine = self.engine
-        lane = type(engine)(engine.model, replace(engine.options, slots=1), engine.env)
+        lane = type(engine)(engine.model, replace(engine.options, slots=1, attention="library"), engine.env)
         lane.drafters, lane.ledger = engine.drafters, engine.ledger
         return lane

@@ -44,10 +44,11 @@ def sample_tokens(context: Context, n: int) -> list[int]:
 class Meter:
     """Decodes real text at chosen widths on a scratch sequence of a context and times it."""
 
-    def __init__(self, context: Context, seq: int) -> None:
+    def __init__(self, context: Context, seq: int, longest: int = LONG_CONTEXT) -> None:
+        """Use `seq`, which is empty, for contexts of up to `longest` tokens."""
         self.context = context
         self.seq = seq
-        self.tokens = sample_tokens(context, LONG_CONTEXT + 64 + MAX_WIDTH)
+        self.tokens = sample_tokens(context, longest + 64 + MAX_WIDTH)
         self.length = 0
 
     def fill(self, length: int) -> None:
@@ -149,7 +150,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int) -> str:
         threads,
         gpu_layers,
         options.kv_type,
-        options.flash_attn,
+        options.attention,
         options.repack,
         options.slots,
         version(),

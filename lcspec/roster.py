@@ -88,7 +88,7 @@ class Roster:
         while self.waiting and len(self.running) + len(self.engine.lanes.running) < self.engine.options.slots:
             number, request = self.waiting.popleft()
             try:
-                if request.speculation.exact and self.engine.options.slots > 1:
+                if request.speculation.exact and self.engine.exact_apart:
                     self.engine.lanes.start(number, request)
                 else:
                     self.start(number, request)

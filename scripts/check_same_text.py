@@ -18,7 +18,7 @@ from typing import Any
 import click
 from scale_model import quantize
 
-from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams, attention_for
 from lcspec.errors import LcspecError
 from lcspec.events import TokenInfo, Tokens
 from lcspec.sampling import SamplingParams
@@ -154,7 +154,8 @@ def main(
         for quant in quants.split(","):
             path = Path(folder) / f"target-{quant}.gguf"
             quantize(pair.target, path, quant)
-            options = ModelOptions(path, ctx=prompt_tokens + n_tokens + 64, threads=threads)
+            ctx = prompt_tokens + n_tokens + 64
+            options = ModelOptions(path, ctx=ctx, threads=threads, attention=attention_for(exact))
             with open_session(options, pair.draft) as session, open_session(replace(options, batch=CHUNK)) as chunked:
                 for temp in map(float, temperatures.split(",")):
                     tallies = {name: Tally() for name in (*STRATEGIES, SWITCHED, SHARED, CHUNKED)}

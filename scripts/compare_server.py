@@ -20,6 +20,7 @@ import random
 import re
 import statistics
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -43,16 +44,11 @@ def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...]) -> list[
     ]
     if binary:
         ngram = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "7")
-        found += [Contender("llama-server plain", False), Contender("llama-server ngram", False, ngram)]
-        found += [
-            Contender(
-                f"llama-server draft {n}",
-                False,
-                ("--spec-type", "draft-simple", "--spec-draft-n-max", str(n)),
-                draft=True,
-            )
-            for n in draft_sizes * draft
-        ]
+        drafts = {n: ("--spec-type", "draft-simple", "--spec-draft-n-max", str(n)) for n in draft_sizes * draft}
+        theirs = [Contender("llama-server plain", False), Contender("llama-server ngram", False, ngram)]
+        theirs += [Contender(f"llama-server draft {n}", False, args, draft=True) for n, args in drafts.items()]
+        # Ours measures which attention is faster; theirs is tried with both.
+        found += theirs + [replace(c, name=f"{c.name}, -fa off", args=(*c.args, "-fa", "off")) for c in theirs]
     return found
 
 

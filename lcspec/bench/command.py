@@ -19,7 +19,7 @@ from lcspec.bench.report import report_html
 from lcspec.bench.runner import PLAIN, Bench, BenchOptions, Interrupted, default_strategies
 from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
-from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, attention_for
 from lcspec.errors import UsageError
 from lcspec.generate import show_heads_note
 from lcspec.sampling import SamplingParams
@@ -54,7 +54,12 @@ def run(**o: Any) -> int:
     if o["out"] is not None:
         check_writable(o["out"])
     options = ModelOptions(
-        pair.target, ctx=o["ctx"], threads=o["threads"], gpu_layers=o["gpu_layers"], kv_type=o["kv_type"]
+        pair.target,
+        ctx=o["ctx"],
+        threads=o["threads"],
+        gpu_layers=o["gpu_layers"],
+        kv_type=o["kv_type"],
+        attention=attention_for(o["exact"]),
     )
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         strategies: dict[str, SpeculationParams] = {

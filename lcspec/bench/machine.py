@@ -49,6 +49,7 @@ def describe_machine(session: Session) -> dict[str, Any]:
         "gpu_layers": session.model.gpu_layers,
         "ctx": session.engine.context.n_ctx,
         "kv_type": options.kv_type,
+        "attention": options.attention,
         "repack": options.repack,
         "load_average": load_average(),
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),

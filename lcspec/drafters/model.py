@@ -17,6 +17,7 @@ from typing import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.attention import with_attention
 from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SlotView, register
 from lcspec.drafters.favourites import SHARPNESS, draft_distribution, favourites
@@ -71,7 +72,7 @@ class ModelDrafter:
         try:
             if model is None:
                 check_same_vocabulary(env.target.vocab, self.model.vocab)
-            self.context = Context(self.model, options)
+            self.context = Context(self.model, with_attention(self.model, options or self.model.options))
             if self.context.branching is Branching.NONE:
                 self.context.close()
                 raise UnsupportedModel(

@@ -17,13 +17,16 @@ from lcspec.llama.model import Branching, Model
 from lcspec.llama.threads import default_threads
 
 GGML_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}
-FLASH_ATTN = {None: -1, False: 0, True: 1}
+FLASH_ATTN = {"library": -1, "measured": -1, "products": 0, "fused": 1}
 # Sequence ids a context has beyond one a slot: the leaves of all trees of a step. The library's limit is 256, and it
 # keeps a row of logits for each.
 LEAF_SEQUENCES = 63
 # Longest chain a recurrent model may have to take back in one step.
 RECURRENT_ROLLBACK = 16
 CELL_BLOCK = 256
+# Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
+# processor's caches, and prompts in larger pieces take up to three times as long over their attention.
+PRODUCT_ROWS = 128
 
 
 class Context:
@@ -64,13 +67,15 @@ class Context:
         params.n_ctx = -(-cells // block) * block
         params.n_batch = max(options.batch, options.max_width) + options.slots
         params.n_ubatch = params.n_batch
+        if options.attention == "products":
+            params.n_ubatch = min(params.n_batch, max(PRODUCT_ROWS, options.max_width + options.slots))
         params.n_seq_max = self.n_seq
         params.n_rs_seq = 0 if attention_only else RECURRENT_ROLLBACK
         # the library wants room for one output per sequence id
         params.n_outputs_max = max(options.max_width + 1, self.n_seq)
         params.n_threads = params.n_threads_batch = self.n_threads
         params.type_k = params.type_v = GGML_TYPES[options.kv_type]
-        params.flash_attn_type = FLASH_ATTN[options.flash_attn]
+        params.flash_attn_type = FLASH_ATTN[options.attention]
         params.embeddings = options.embeddings
         params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
         params.no_perf = True

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from lcspec.config import ModelOptions
+from lcspec.config import ModelOptions, attention_for
 from lcspec.server.app import create_app
 from lcspec.server.auth import read_keys
 from lcspec.server.lifecycle import is_loopback, listen, serve
@@ -45,6 +45,7 @@ def run(**o: Any) -> int:
         gpu_layers=o["gpu_layers"],
         kv_type=o["kv_type"],
         batch=o["batch"],
+        attention=attention_for(settings.exact),
     )
     set_up_log(o["log_level"])
     sock = listen(o["host"], o["port"])

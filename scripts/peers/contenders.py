@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 OURS = "lcspec"
 PLAIN = f"{OURS} off"
@@ -91,6 +91,12 @@ def _ngram_mod(n_match: int, n_max: int) -> Setting:
     return Setting(f"ngram-mod {n_match}/{n_max}", ("--spec-type", "ngram-mod", *args), fresh=True)
 
 
+def _both_ways(settings: tuple[Setting, ...]) -> tuple[Setting, ...]:
+    """Every setting with the program's own choice of attention and without flash attention; ours measures which."""
+    plain = tuple(replace(s, label=f"{s.label}, -fa off", args=(*s.args, "-fa", "off")) for s in settings)
+    return settings + plain
+
+
 # Its draft length is fixed to 8 in the source, and it never starts afresh at a new request.
 _CACHE = Setting("ngram-cache", ("--spec-type", "ngram-cache"), fresh=True)
 _NGRAMS = (
@@ -107,7 +113,7 @@ _MIXED = tuple(
 )
 _DRAFTS = _draft((2, 0.0), (3, 0.0), (7, 0.0), (15, 0.0), (3, 0.6), (5, 0.6), (7, 0.6), (7, 0.8), (15, 0.8))
 
-PEERS = (
+_PEERS = (
     Contender("llama-lookup", "llama-lookup", "ngram", _n_max(3, 5, 7, 15), free=1),
     Contender("llama-lookahead", "llama-lookahead", "lookahead"),
     Contender("llama-speculative-simple", "llama-speculative-simple", "model", _DRAFTS, draft=True),
@@ -125,6 +131,7 @@ PEERS = (
     Contender("llama-server ngram", "llama-server", "ngram", _NGRAMS),
     Contender("llama-server ngram+draft", "llama-server", "mixed", _MIXED, draft=True),
 )
+PEERS = tuple(replace(peer, settings=_both_ways(peer.settings)) for peer in _PEERS)
 
 
 def lcspec_contenders(text: str) -> tuple[Contender, ...]:

@@ -76,8 +76,10 @@ class Answer:
 
 
 def options(path: Path, **changes: Any) -> ModelOptions:
-    """One thread and a small context: these models are tiny and the machine may be busy."""
-    return ModelOptions(path, **{"ctx": 512, "threads": 1, **changes})
+    """One thread and a small context: these models are tiny and the machine may be busy. The library's attention,
+    because what is faster is not the same everywhere, and texts have near ties.
+    """
+    return ModelOptions(path, **{"ctx": 512, "threads": 1, "attention": "library", **changes})
 
 
 def speculation(text: str = "off", **changes: Any) -> SpeculationParams:

@@ -53,7 +53,7 @@ def test_kinds_are_recognised(kind: Path, branching: Branching, rollback: int) -
 def in_a_new_context(session: Session, tokens: list[int], width: int = 1) -> np.ndarray:
     """Logits after every token, in a context of their own: no slot, no reuse, no rollback."""
     rows = []
-    with Context(session.model) as context:
+    with Context(session.model, session.engine.options) as context:
         for start in range(0, len(tokens), width):
             context.batch.clear()
             for i, token in enumerate(tokens[start : start + width]):

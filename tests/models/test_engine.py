@@ -474,7 +474,7 @@ def rows_of(session: Session, tokens: list[int], first: int) -> np.ndarray:
     """Log-probabilities of every token from index `first` on, decoded plainly in a context of their own."""
     from lcspec.llama import Context
 
-    with Context(session.model) as context:
+    with Context(session.model, session.engine.options) as context:
         context.batch.clear()
         for pos, token in enumerate(tokens[:-1]):
             context.batch.add(token, pos, (0,), logits=pos >= first - 1)

@@ -388,7 +388,7 @@ Logits = NDArray[np.float32]
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
     path = tiny.write_llama(tmp_path_factory.mktemp("sequences") / "tiny.gguf", n_layer=2)
-    with Model.load(ModelOptions(path, ctx=96, slots=2, threads=1, kv_type="f32", flash_attn=False)) as loaded:
+    with Model.load(ModelOptions(path, ctx=96, slots=2, threads=1, kv_type="f32", attention="products")) as loaded:
         yield loaded
 
 

@@ -394,8 +394,8 @@ async def test_a_code_block_is_still_there_when_its_stream_has_ended(start: Star
         assert message.text.startswith("```python")
         view = chat.transcript.view_of(message.id)
         assert view is not None
-        shown = [line.strip() for line in view.shown.splitlines()]
-        assert all(line.strip() in shown for line in code_blocks(message.text)[0].splitlines())
+        # a long line is folded
+        assert "".join(code_blocks(message.text)[0].split()) in "".join(view.shown.split())
 
 
 async def test_letters_typed_faster_than_they_are_shown_are_not_overtaken_by_enter(start: Start) -> None:

@@ -65,7 +65,15 @@ def test_check_keys() -> None:
 
 @pytest.mark.parametrize(
     ("field", "value"),
-    [("ctx", -1), ("threads", -1), ("slots", 0), ("batch", 1), ("kv_type", "q9"), ("kv_type", "F16")],
+    [
+        ("ctx", -1),
+        ("threads", -1),
+        ("slots", 0),
+        ("batch", 1),
+        ("kv_type", "q9"),
+        ("kv_type", "F16"),
+        ("attention", "fast"),
+    ],
 )
 def test_model_options_ranges(field: str, value: Any) -> None:
     with pytest.raises(UsageError) as caught:
@@ -76,7 +84,7 @@ def test_model_options_ranges(field: str, value: Any) -> None:
 
 def test_model_options_defaults_and_limits() -> None:
     options = ModelOptions(Path("m.gguf"), ctx=0, threads=0, slots=1, batch=2)
-    assert options.kv_type in KV_TYPES and options.gpu_layers is None and options.flash_attn is None
+    assert options.kv_type in KV_TYPES and options.gpu_layers is None and options.attention == "measured"
     for kv_type in KV_TYPES:
         assert ModelOptions(Path("m.gguf"), kv_type=kv_type).kv_type == kv_type
 

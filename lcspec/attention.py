@@ -1,0 +1,235 @@
+"""Which way of computing attention is faster here: the library's fused kernel (flash attention) or matrix products.
+
+The fused kernel goes over the cache anew for every row. On many CPUs a wide step, and speculation is made of those,
+then takes several times as long over its attention as with matrix products, which read the cache once for all rows; on
+other CPUs there is no difference, and GPUs have better kernels. So a CPU is asked, by means of a model of one layer
+with the heads of the model in question and next to nothing else: a fraction of a second shows what would drown in the
+other work of the model itself, however large that is.
+"""
+
+from __future__ import annotations
+
+import statistics
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from lcspec import cache
+from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.errors import LcspecError
+from lcspec.llama import Context, Model, build, version
+from lcspec.llama.context import PRODUCT_ROWS
+from lcspec.memory import machine_memory
+
+if TYPE_CHECKING:
+    from lcspec.modelfile import ModelHeader
+
+# The answer that is timed: a piece of a prompt, then steps of these widths in turn, at so many tokens a slot.
+CONTEXT = 512
+PIECE = 256
+WIDTHS = (1, 4, 16)
+STEPS = 64
+REPEAT = 5
+# Slots beyond these are not filled: the measurement is to be short.
+MOST_SLOTS = 4
+# Matrix products must save this share of the time: they need more memory.
+WORTH = 0.05
+# Memory that their scores may take, as a share of the machine's.
+SCORES_SHARE = 1 / 8
+# Cache types that only the fused kernel reads.
+QUANTIZED = ("q8_0", "q4_0")
+# Width of the measured model's layer.
+N_EMBD = 64
+
+
+class Heads(NamedTuple):
+    """The shape of a model's attention: query heads, key/value heads, numbers in a key and in a value."""
+
+    queries: int
+    keys: int
+    key_length: int
+    value_length: int
+
+
+class Times(NamedTuple):
+    """Seconds of the answer that is timed, a layer, with the fused kernel and with matrix products."""
+
+    fused: float
+    products: float
+
+    @property
+    def fused_is_slower(self) -> bool:
+        """Whether matrix products are worth their memory."""
+        return self.products < (1 - WORTH) * self.fused
+
+
+def with_attention(model: Model, options: ModelOptions) -> ModelOptions:
+    """`options` with a decision: `attention` is not "measured" any more."""
+    if options.attention != "measured":
+        return options
+    times = times_for(model, options)
+    return replace(options, attention="products" if times is not None and times.fused_is_slower else "library")
+
+
+def times_for(model: Model, options: ModelOptions) -> Times | None:
+    """Both ways' times for a model, measured once a machine and shape of heads.
+
+    None where the library decides: where layers are on a GPU, where the cache is quantized or scores would take much
+    memory, for models whose heads are not alike, and where nothing can be measured.
+    """
+    heads = heads_of(model.header)
+    if heads is None or model.gpu_layers != 0 or options.kv_type in QUANTIZED or not model.traits.attention_only:
+        return None
+    return _known(heads, options) if _has_room(heads, model, options) else None
+
+
+def heads_of(header: ModelHeader) -> Heads | None:
+    """The heads of a model whose layers are all alike and store keys and values as they are; else None."""
+
+    def number(key: str, default: int = 0) -> int:
+        value = header.metadata.get(f"{header.architecture}.attention.{key}", default)
+        return value if isinstance(value, int) else 0
+
+    queries = number("head_count")
+    if not queries or number("kv_lora_rank"):
+        return None
+    length = (header.embedding_length or 0) // queries
+    keys = number("head_count_kv", queries)
+    heads = Heads(queries, keys, number("key_length", length), number("value_length", length))
+    return heads if min(heads) > 0 and heads.key_length % 2 == 0 and queries % keys == 0 else None
+
+
+def measure(heads: Heads, options: ModelOptions) -> Times:
+    """Time both ways with `options`' threads, cache type and slots.
+
+    Raises:
+        LcspecError: the library refuses the model or runs out of memory.
+        OSError: there is no room for a temporary file.
+    """
+    slots = min(options.slots, MOST_SLOTS)
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "heads.gguf"
+        write_layer(path, heads)
+        small = ModelOptions(
+            path,
+            ctx=CONTEXT + PIECE,
+            slots=slots,
+            threads=options.threads,
+            gpu_layers=0,
+            kv_type=options.kv_type,
+            batch=PIECE,
+            max_width=max(WIDTHS),
+        )
+        with Model.load(small) as model:
+            fused, products = (Context(model, replace(small, attention=way)) for way in ("fused", "products"))
+            with fused, products:
+                reading = [_fill(context, slots) for context in (fused, products)]
+                steps: dict[tuple[int, int], list[float]] = {}
+                for _ in range(REPEAT):  # in turn, so that a busy moment does not fall on one of them
+                    for width in WIDTHS:
+                        for i, context in enumerate((fused, products)):
+                            steps.setdefault((i, width), []).append(_step(context, width, slots - 1))
+    seconds = [
+        reading[i] + STEPS * statistics.fmean(statistics.median(steps[i, width]) for width in WIDTHS) for i in (0, 1)
+    ]
+    return Times(*seconds)
+
+
+def write_layer(path: Path, heads: Heads) -> None:
+    """Write a model of one layer with such heads, random weights and a vocabulary of bytes.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    import gguf
+
+    writer = gguf.GGUFWriter(path, "llama")
+    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL] + [gguf.TokenType.BYTE] * 256
+    writer.add_context_length(2 * CONTEXT)
+    writer.add_embedding_length(N_EMBD)
+    writer.add_block_count(1)
+    writer.add_feed_forward_length(N_EMBD)
+    writer.add_head_count(heads.queries)
+    writer.add_head_count_kv(heads.keys)
+    writer.add_key_length(heads.key_length)
+    writer.add_value_length(heads.value_length)
+    writer.add_rope_dimension_count(heads.key_length)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * len(tokens))
+    writer.add_token_types([int(kind) for kind in kinds])
+    q, k, v = heads.queries * heads.key_length, heads.keys * heads.key_length, heads.keys * heads.value_length
+    shapes = {  # rows are outputs
+        "token_embd": (len(tokens), N_EMBD),
+        "blk.0.attn_q": (q, N_EMBD),
+        "blk.0.attn_k": (k, N_EMBD),
+        "blk.0.attn_v": (v, N_EMBD),
+        "blk.0.attn_output": (N_EMBD, heads.queries * heads.value_length),
+        "blk.0.ffn_gate": (N_EMBD, N_EMBD),
+        "blk.0.ffn_up": (N_EMBD, N_EMBD),
+        "blk.0.ffn_down": (N_EMBD, N_EMBD),
+        "output": (len(tokens), N_EMBD),
+    }
+    random = np.random.default_rng(0)
+    for name, shape in shapes.items():
+        weights = random.standard_normal(shape, dtype=np.float32) / np.sqrt(np.float32(shape[1]))
+        writer.add_tensor(f"{name}.weight", weights)
+    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
+        writer.add_tensor(f"{name}.weight", np.ones(N_EMBD, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _known(heads: Heads, options: ModelOptions) -> Times | None:
+    """The stored times, or new ones; None if there is no way to measure."""
+    slots = min(options.slots, MOST_SLOTS)
+    key = cache.key_of("attention", heads, options.threads, options.kv_type, slots, version(), build())
+    stored = cache.load("attention", key)
+    if isinstance(stored, list) and len(stored) == 2 and all(isinstance(s, float) and s > 0 for s in stored):
+        return Times(*stored)
+    try:
+        times = measure(heads, options)
+    except (LcspecError, OSError):
+        return None
+    cache.save("attention", key, list(times))
+    return times
+
+
+def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
+    """Whether the scores of all heads for the rows evaluated at a time (float32) fit beside everything else."""
+    ctx = options.ctx or min(model.traits.n_ctx_train or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
+    memory = machine_memory()
+    scores = 4 * heads.queries * PRODUCT_ROWS * options.slots * ctx
+    return memory is None or scores <= SCORES_SHARE * memory.total
+
+
+def _fill(context: Context, slots: int) -> float:
+    """Give every slot its text; seconds of the last piece."""
+    seconds = 0.0
+    for seq in range(slots):
+        for start in range(0, CONTEXT, PIECE):
+            context.batch.clear()
+            context.batch.add_run(_tokens(start, PIECE), start, seq)
+            seconds = context.decode()
+    return seconds
+
+
+def _step(context: Context, width: int, seq: int) -> float:
+    """Seconds of a step of so many rows, which is then taken back."""
+    context.batch.clear()
+    for i, token in enumerate(_tokens(CONTEXT, width)):
+        context.batch.add(token, CONTEXT + i, (seq,), logits=True)
+    seconds = context.decode()
+    context.seq_remove(seq, CONTEXT)
+    return seconds
+
+
+def _tokens(start: int, n: int) -> list[int]:
+    return [3 + (start + i) * 97 % 256 for i in range(n)]
