@@ -9,6 +9,7 @@ other work of the model itself, however large that is.
 
 from __future__ import annotations
 
+import contextlib
 import statistics
 import tempfile
 from dataclasses import replace
@@ -123,17 +124,20 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
             batch=PIECE,
             max_width=max(WIDTHS),
         )
-        with Model.load(small) as model:
-            fused, products = (Context(model, replace(small, attention=way)) for way in ("fused", "products"))
-            with fused, products:
-                reading = [_fill(context, slots) for context in (fused, products)]
-                steps: dict[tuple[int, int], list[float]] = {}
-                for _ in range(REPEAT):  # in turn, so that a busy moment does not fall on one of them
-                    for width in WIDTHS:
-                        for i, context in enumerate((fused, products)):
-                            steps.setdefault((i, width), []).append(_step(context, width, slots - 1))
+        with contextlib.ExitStack() as stack:
+            model = stack.enter_context(Model.load(small))
+            contexts = [
+                stack.enter_context(Context(model, replace(small, attention=way))) for way in ("fused", "products")
+            ]
+            reading = [_fill(context, slots) for context in contexts]
+            steps: dict[tuple[int, int], list[float]] = {}
+            for _ in range(REPEAT):  # in turn, so that a busy moment does not fall on one of them
+                for width in WIDTHS:
+                    for i, context in enumerate(contexts):
+                        steps.setdefault((i, width), []).append(_step(context, width, slots - 1))
     seconds = [
-        reading[i] + STEPS * statistics.fmean(statistics.median(steps[i, width]) for width in WIDTHS) for i in (0, 1)
+        read + STEPS * statistics.fmean(statistics.median(steps[i, width]) for width in WIDTHS)
+        for i, read in enumerate(reading)
     ]
     return Times(*seconds)
 
