@@ -16,14 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from lcspec import cache
 from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model, build, version
 from lcspec.llama.context import PRODUCT_ROWS
 from lcspec.memory import machine_memory
+from lcspec.one_layer import Heads, write_layer
 
 if TYPE_CHECKING:
     from lcspec.modelfile import ModelHeader
@@ -42,17 +41,6 @@ WORTH = 0.05
 SCORES_SHARE = 1 / 8
 # Cache types that only the fused kernel reads.
 QUANTIZED = ("q8_0", "q4_0")
-# Width of the measured model's layer.
-N_EMBD = 64
-
-
-class Heads(NamedTuple):
-    """The shape of a model's attention: query heads, key/value heads, numbers in a key and in a value."""
-
-    queries: int
-    keys: int
-    key_length: int
-    value_length: int
 
 
 class Times(NamedTuple):
@@ -79,10 +67,12 @@ def times_for(model: Model, options: ModelOptions) -> Times | None:
     """Both ways' times for a model, measured once a machine and shape of heads.
 
     None where the library decides: where layers are on a GPU, where the cache is quantized or scores would take much
-    memory, for models whose heads are not alike, and where nothing can be measured.
+    memory, for models whose layers are not alike, and where nothing can be measured.
     """
-    heads = heads_of(model.header)
-    if heads is None or model.gpu_layers != 0 or options.kv_type in QUANTIZED or not model.traits.attention_only:
+    heads, traits = heads_of(model.header), model.traits
+    # Where layers have a sliding window only the fused kernel passes over what lies behind it.
+    alike = heads is not None and traits.attention_only and not traits.n_swa
+    if heads is None or not alike or model.gpu_layers != 0 or options.kv_type in QUANTIZED:
         return None
     return _known(heads, options) if _has_room(heads, model, options) else None
 
@@ -140,55 +130,6 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
         for i, read in enumerate(reading)
     ]
     return Times(*seconds)
-
-
-def write_layer(path: Path, heads: Heads) -> None:
-    """Write a model of one layer with such heads, random weights and a vocabulary of bytes.
-
-    Raises:
-        OSError: the file cannot be written.
-    """
-    import gguf
-
-    writer = gguf.GGUFWriter(path, "llama")
-    tokens = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
-    kinds = [gguf.TokenType.UNKNOWN, gguf.TokenType.CONTROL, gguf.TokenType.CONTROL] + [gguf.TokenType.BYTE] * 256
-    writer.add_context_length(2 * CONTEXT)
-    writer.add_embedding_length(N_EMBD)
-    writer.add_block_count(1)
-    writer.add_feed_forward_length(N_EMBD)
-    writer.add_head_count(heads.queries)
-    writer.add_head_count_kv(heads.keys)
-    writer.add_key_length(heads.key_length)
-    writer.add_value_length(heads.value_length)
-    writer.add_rope_dimension_count(heads.key_length)
-    writer.add_layer_norm_rms_eps(1e-5)
-    writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens)
-    writer.add_token_scores([0.0] * len(tokens))
-    writer.add_token_types([int(kind) for kind in kinds])
-    q, k, v = heads.queries * heads.key_length, heads.keys * heads.key_length, heads.keys * heads.value_length
-    shapes = {  # rows are outputs
-        "token_embd": (len(tokens), N_EMBD),
-        "blk.0.attn_q": (q, N_EMBD),
-        "blk.0.attn_k": (k, N_EMBD),
-        "blk.0.attn_v": (v, N_EMBD),
-        "blk.0.attn_output": (N_EMBD, heads.queries * heads.value_length),
-        "blk.0.ffn_gate": (N_EMBD, N_EMBD),
-        "blk.0.ffn_up": (N_EMBD, N_EMBD),
-        "blk.0.ffn_down": (N_EMBD, N_EMBD),
-        "output": (len(tokens), N_EMBD),
-    }
-    random = np.random.default_rng(0)
-    for name, shape in shapes.items():
-        weights = random.standard_normal(shape, dtype=np.float32) / np.sqrt(np.float32(shape[1]))
-        writer.add_tensor(f"{name}.weight", weights)
-    for name in ("blk.0.attn_norm", "blk.0.ffn_norm", "output_norm"):
-        writer.add_tensor(f"{name}.weight", np.ones(N_EMBD, dtype=np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
 
 
 def _known(heads: Heads, options: ModelOptions) -> Times | None:

@@ -9,7 +9,7 @@ from typing import Any, Callable
 import pytest
 
 from lcspec import attention, cache
-from lcspec.attention import Heads, Times, heads_of, measure, times_for, with_attention, write_layer
+from lcspec.attention import Times, heads_of, measure, times_for, with_attention
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters import DrafterEnv
 from lcspec.drafters.model import ModelDrafter
@@ -18,6 +18,7 @@ from lcspec.errors import DecodeError
 from lcspec.llama import Context, Model
 from lcspec.memory import Memory
 from lcspec.modelfile import read_header
+from lcspec.one_layer import Heads, write_layer
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, request
 from tests.models.running import options as quiet_options
@@ -91,9 +92,12 @@ def test_what_the_user_says_is_not_questioned(measured: Any, llama: Path) -> Non
     assert asked == []
 
 
-def test_models_of_other_kinds_are_left_to_the_library(measured: Any, recurrent: Path, llama: Path) -> None:
+@pytest.mark.parametrize("kind", ["recurrent", "sliding_window"])
+def test_models_of_other_kinds_are_left_to_the_library(
+    measured: Any, kind: str, llama: Path, request: pytest.FixtureRequest
+) -> None:
     asked = measured(2.0, 1.0)
-    with Model.load(options(recurrent)) as model:
+    with Model.load(options(request.getfixturevalue(kind))) as model:
         assert with_attention(model, model.options).attention == "library"
     with Model.load(options(llama)) as model:
         monkey = replace(model.header, metadata={**model.header.metadata, "llama.attention.kv_lora_rank": 8})

@@ -128,3 +128,10 @@ def test_the_table_has_a_line_for_every_width_and_a_dash_where_nothing_was_measu
     assert "-" in lines[3].split() and "13.60 ms" in lines[3] and "0.33" in lines[4]
     assert lines[3].count("#") >= lines[4].count("#") > lines[2].count("#") > 0
     assert lines[5] == "draft model d.gguf: 1.20 ms a step"
+
+
+def test_what_attention_takes_is_said_where_it_was_measured() -> None:
+    slower = conclusions(info(attention={"fused": 0.03, "products": 0.01}), Q4_0, False)
+    assert any("3.0 times as long" in s for s in slower)
+    for attention in (None, {"fused": 0.01, "products": 0.03}):
+        assert not any("ttention" in s for s in conclusions(info(attention=attention), Q4_0, False))
