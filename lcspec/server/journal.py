@@ -40,6 +40,9 @@ class Journal:
 
         try:
             await self.app(scope, receive, noted)
+        except Exception:
+            status = status or 500  # what the handler of last resort, which is outside, will answer
+            raise
         finally:
             path = scope["path"] if scope["path"] in self.paths else "other"
             self.metrics.answered(path, status)

@@ -187,7 +187,7 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
     if kind == "message":
         if item.role is None:
             raise invalid(f"{place}: a message needs a role", f"{place}.role")
-        out.append({"role": item.role, "content": content_text(item.content, f"{place}.content")})  # type: ignore[arg-type]
+        out.append({"role": item.role, "content": content_text(item.content, f"{place}.content")})
     elif kind == "function_call":
         if item.name is None or item.arguments is None:
             raise invalid(f"{place}: a call needs a name and arguments", place)
@@ -200,7 +200,7 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
             out.append({"role": "assistant", "content": ""})
         out[-1].setdefault("tool_calls", []).append(call)
     elif kind == "function_call_output":
-        content = content_text(item.output, f"{place}.output")  # type: ignore[arg-type]
+        content = content_text(item.output, f"{place}.output")
         out.append({"role": "tool", "tool_call_id": item.call_id or "", "content": content})
     elif kind != "reasoning":  # what the model thought earlier is not shown to it again
         raise invalid(f"{place}: items of type {kind[:40]!r} are not supported here", f"{place}.type")

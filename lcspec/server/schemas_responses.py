@@ -7,14 +7,7 @@ from typing import Annotated, Any, Literal, Union
 from pydantic import Field
 
 from lcspec.server.schemas import INT32, Asking, Echoed, Strict
-from lcspec.server.schemas_chat import Name
-
-
-class InputPart(Echoed):
-    """A part of a message; only text can be read here."""
-
-    type: str
-    text: str | None = None
+from lcspec.server.schemas_chat import ContentPart, Name
 
 
 class Item(Echoed):
@@ -22,11 +15,11 @@ class Item(Echoed):
 
     type: str | None = None
     role: Literal["developer", "system", "user", "assistant"] | None = None
-    content: str | Annotated[list[InputPart], Field(max_length=1024)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
     call_id: str | None = None
     name: str | None = None
     arguments: str | None = None
-    output: str | Annotated[list[InputPart], Field(max_length=1024)] | None = None
+    output: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
     id: str | None = None
     status: str | None = None
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import openai
+import pytest
 
 from tests.server.running import CHAT, MODEL
 from tests.server.test_chat import SCHEMA
@@ -38,6 +39,20 @@ def test_the_same_prompt_as_chat(client: openai.OpenAI) -> None:
     for given in (CHAT, [{"role": "user", "content": [{"type": "input_text", "text": CHAT}]}]):
         got = client.responses.create(model=MODEL, input=given, temperature=0, max_output_tokens=16)  # type: ignore[arg-type]
         assert got.output_text == chat.choices[0].message.content
+
+
+def test_parts_that_are_no_text(client: openai.OpenAI) -> None:
+    """A refusal the model gave earlier is read; a picture is refused, with its place."""
+    asked: list[Any] = [
+        {"role": "user", "content": [{"type": "input_text", "text": "Hello"}]},
+        {"role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]},
+        {"role": "user", "content": "Why?"},
+    ]
+    assert client.responses.create(model=MODEL, input=asked, max_output_tokens=4).usage
+    picture: Any = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
+    with pytest.raises(openai.BadRequestError, match="reads text only, not 'input_image'") as refused:
+        client.responses.create(model=MODEL, input=[{"role": "user", "content": [picture]}])
+    assert refused.value.param == "input[0].content[0].type"
 
 
 def test_streamed(client: openai.OpenAI) -> None:
