@@ -93,8 +93,7 @@ def main() -> int:
     click.echo("   Coloured tokens were drafted and accepted; the others are the target's own.\n")
     drafts = {"plain": "off", "speculative (fixed)": "ngram,model", "speculative (auto)": "auto"}
     compare(target, draft, "ngram,model", drafts)
-    click.echo("At this size a decode costs less than the work around it, so auto hardly speculates. What follows is")
-    click.echo("the case that matters.")
+    click.echo("At this size a decode costs little more than the work around it. Now the case that matters.")
 
     click.secho(
         "\n2. The same target at the cost of a 0.5 B model (Q4_0), where the speed-up means something", bold=True
