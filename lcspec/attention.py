@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lcspec import cache
-from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model, build, version
 from lcspec.llama.context import PRODUCT_ROWS
-from lcspec.memory import machine_memory
+from lcspec.memory import machine_memory, needed
 from lcspec.one_layer import Heads, write_layer
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def times_for(model: Model, options: ModelOptions) -> Times | None:
     """
     heads, traits = heads_of(model.header), model.traits
     # Where layers have a sliding window only the fused kernel passes over what lies behind it.
-    alike = heads is not None and traits.attention_only and not traits.n_swa
+    alike = traits.attention_only and not traits.n_swa
     if heads is None or not alike or model.gpu_layers != 0 or options.kv_type in QUANTIZED:
         return None
     return _known(heads, options) if _has_room(heads, model, options) else None
@@ -149,9 +149,8 @@ def _known(heads: Heads, options: ModelOptions) -> Times | None:
 
 def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
     """Whether the scores of all heads for the rows evaluated at a time (float32) fit beside everything else."""
-    ctx = options.ctx or min(model.traits.n_ctx_train or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
-    memory = machine_memory()
-    scores = 4 * heads.queries * PRODUCT_ROWS * options.slots * ctx
+    memory, need = machine_memory(), needed(model.header, options)
+    scores = 4 * heads.queries * PRODUCT_ROWS * need.slots * need.ctx
     return memory is None or scores <= SCORES_SHARE * memory.total
 
 

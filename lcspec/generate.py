@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lcspec.config import ModelOptions, attention_for
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.explain import Explainer
 from lcspec.grammars import check_grammar
+from lcspec.options import model_options
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
 
@@ -64,14 +64,7 @@ def run(**o: Any) -> int:
         verifier=o["verifier"],
         exact=o["exact"],
     )
-    options = ModelOptions(
-        pair.target,
-        ctx=o["ctx"],
-        threads=o["threads"],
-        gpu_layers=o["gpu_layers"],
-        kv_type=o["kv_type"],
-        attention=attention_for(o["exact"]),
-    )
+    options = model_options(pair.target, o, exact=o["exact"])
     from lcspec.slot import Request
 
     show_heads_note(o["heads"], pair.target)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Callable
+from typing import Any, Callable, Mapping
 
 import click
+
+from lcspec.config import ModelOptions, attention_for
 
 MODEL_PATH = click.Path(path_type=Path)
 
@@ -59,6 +61,17 @@ engine_options = stacked(
         "--kv-type", default="f16", show_default=True, help="KV cache element type: f16, f32, bf16, q8_0, q4_0."
     ),
 )
+
+
+def model_options(target: Path, o: Mapping[str, Any], *, exact: bool, **more: Any) -> ModelOptions:
+    """How to load `target`: what `engine_options` gave in `o`, and `more` fields of ModelOptions.
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+    given = {name: o[name] for name in ("ctx", "threads", "gpu_layers", "kv_type")}
+    return ModelOptions(target, **given, attention=attention_for(exact), **more)
+
 
 speculation_options = stacked(
     click.option(

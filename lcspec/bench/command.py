@@ -19,9 +19,10 @@ from lcspec.bench.report import report_html
 from lcspec.bench.runner import PLAIN, Bench, BenchOptions, Interrupted, default_strategies
 from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
-from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, attention_for
+from lcspec.config import DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.generate import show_heads_note
+from lcspec.options import model_options
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
 
@@ -53,14 +54,7 @@ def run(**o: Any) -> int:
     show_heads_note(o["heads"], pair.target)
     if o["out"] is not None:
         check_writable(o["out"])
-    options = ModelOptions(
-        pair.target,
-        ctx=o["ctx"],
-        threads=o["threads"],
-        gpu_layers=o["gpu_layers"],
-        kv_type=o["kv_type"],
-        attention=attention_for(o["exact"]),
-    )
+    options = model_options(pair.target, o, exact=o["exact"])
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         strategies: dict[str, SpeculationParams] = {
             name: parse_speculation(name, pair.draft, exact=o["exact"]) for name in named or default_strategies(session)

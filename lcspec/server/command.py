@@ -9,7 +9,8 @@ from typing import Any
 
 import click
 
-from lcspec.config import ModelOptions, attention_for
+from lcspec.config import ModelOptions
+from lcspec.options import model_options
 from lcspec.server.app import create_app
 from lcspec.server.auth import read_keys
 from lcspec.server.lifecycle import is_loopback, listen, serve
@@ -37,16 +38,7 @@ def run(**o: Any) -> int:
         verifier=settings.verifier,
         exact=settings.exact,
     )
-    options = ModelOptions(
-        pair.target,
-        ctx=o["ctx"],
-        slots=o["slots"],
-        threads=o["threads"],
-        gpu_layers=o["gpu_layers"],
-        kv_type=o["kv_type"],
-        batch=o["batch"],
-        attention=attention_for(settings.exact),
-    )
+    options = model_options(pair.target, o, exact=settings.exact, slots=o["slots"], batch=o["batch"])
     set_up_log(o["log_level"])
     sock = listen(o["host"], o["port"])
     try:

@@ -37,7 +37,9 @@ async def leaves(_scope: Scope, _receive: Receive, _send: Send) -> None:
 
 
 @pytest.mark.parametrize(("app", "status", "shown"), [(fails, 500, "500"), (answers, 201, "201"), (leaves, 0, "gone")])
-def test_every_answer_has_its_line(app: Any, status: int, shown: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_every_answer_has_its_line(
+    app: Any, status: int, shown: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     metrics: Any = Counted()
     journal = Journal(app, metrics, frozenset({"/v1/responses"}))
 
@@ -54,7 +56,7 @@ def test_every_answer_has_its_line(app: Any, status: int, shown: str, caplog: py
         else:
             await journal(SCOPE, receive, send)
 
-    logging.getLogger("lcspec.server").propagate = True
+    monkeypatch.setattr(logging.getLogger("lcspec.server"), "propagate", True)
     with caplog.at_level(logging.INFO, logger="lcspec.server"):
         anyio.run(call)
     assert metrics.answers == [("/v1/responses", status)]
