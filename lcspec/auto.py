@@ -379,7 +379,7 @@ class AutoPlanner:
             self.probe_credit -= 0.0 if worth else spent
             return tree
         levels += not stopped
-        record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels))
+        record.took(spent / levels if levels == 1 else min((spent - first) / (levels - 1), spent / levels), levels > 1)
         reach = self.acceptance.path_probs(both, offsets)
         own = sorted((reach[v] for v in range(1, len(both)) if both.sources[v] & bit), reverse=True)
         tokens, seconds = fastest(costs, own, base, levels * record.level_seconds)

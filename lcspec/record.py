@@ -53,9 +53,14 @@ class DrafterRecord:
         self.tested += 1
         self.acceptance += max(RATE, 1.0 / (self.tested + 3)) * (float(hit) - self.acceptance)
 
-    def took(self, seconds: float) -> None:
-        """A level took `seconds`. Follows downwards faster: after a pause the first level also catches up."""
+    def took(self, seconds: float, sure: bool = True) -> None:
+        """A level took `seconds`, or at most that if it is not `sure`: after a pause the first one also catches up.
+
+        Follows downwards faster.
+        """
         faster = seconds < self.level_seconds
+        if self.level_seconds and not (sure or faster):
+            return
         rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
         self.level_seconds += rate * (seconds - self.level_seconds)
 

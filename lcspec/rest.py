@@ -1,24 +1,27 @@
 """Thinking less often while nothing comes of it.
 
 Asking drafters and choosing among what they say takes Python's time: a few per cent of a short decode, half of a very
-short one. Where a thought gains less than it costs, the planner rests for some steps, in which nobody is asked or told
-anything, so that thinking takes a small share of the time.
+short one. Where thoughts gain less than they cost, the planner rests for some steps, in which nobody is asked or told
+anything, so that thinking takes a small share of the time. It thinks in rounds: one thought alone after a rest finds
+drafters that have yet to hear of the rest's tokens, and says little about thinking every time.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Share of the decode time that thinking may take while nothing comes of it, and the longest rest, in steps.
+# Share of the time that rounds may take while nothing comes of them, and the longest rest, in steps.
 SHARE = 0.01
-LONGEST = 64
-# How fast the running figures follow; their first values are means.
+LONGEST = 256
+# Thoughts of a round.
+ROUND = 8
+# How fast the running figures follow; the first values of the time are means.
 TIME_RATE = 0.1
 GAIN_RATE = 1 / 24
 # What a thought is believed to gain before anything is known, in steps without drafts.
 FIRST_GAIN = 0.3
 # Thoughts before the first rest: the first ones make what later ones find made.
-ENOUGH = 8
+ENOUGH = 16
 # A thought counts for so many times the running figure at most: the machine may have been elsewhere.
 OUTLIER = 4.0
 
@@ -30,8 +33,8 @@ class Rest:
     Attributes:
         left: steps for which nobody is asked.
         bare: seconds besides its decode that a step of a rest takes.
-        thinking: seconds that a step with a thought takes more than that.
-        gain: what a thought gains, in steps without drafts.
+        thinking: seconds that a step with a thought takes more than that, the first after a rest left out.
+        gain: what such a thought gains, in steps without drafts.
     """
 
     left: int = 0
@@ -40,6 +43,9 @@ class Rest:
     gain: float = FIRST_GAIN
     _rested: int = 0
     _thoughts: int = 0
+    _cold: bool = True  # nothing has been thought since the latest rest
+    _round: int = 0  # thoughts of the round under way, and the seconds it cost more than it gained
+    _lost: float = 0.0
 
     def takes(self) -> bool:
         """Whether this step belongs to a rest."""
@@ -50,6 +56,7 @@ class Rest:
     def rested(self, seconds: float) -> None:
         """A step of a rest took so many seconds besides its decode."""
         self._rested += 1
+        self._cold, self._round, self._lost = True, 0, 0.0
         self.bare += max(TIME_RATE, 1.0 / self._rested) * (seconds - self.bare)
 
     def thought(self, seconds: float, gained: float, decode: float) -> None:
@@ -57,11 +64,19 @@ class Rest:
         without drafts, whose decode takes `decode`.
         """
         step = decode + self.bare
-        self._thoughts += 1
         more = max(0.0, seconds - self.bare)
         if self.thinking > 0.0:
             more = min(more, OUTLIER * self.thinking)
-        self.thinking += max(TIME_RATE, 1.0 / self._thoughts) * (more - self.thinking)
-        self.gain += GAIN_RATE * (gained - self.gain)
-        if self._thoughts >= ENOUGH and self.gain * step < self.thinking:
-            self.left = min(LONGEST, int(self.thinking / (SHARE * step)))
+        self._round += 1
+        self._lost += more - gained * step
+        if not self._cold:
+            self._thoughts += 1
+            self.thinking += max(TIME_RATE, 1.0 / self._thoughts) * (more - self.thinking)
+            self.gain += GAIN_RATE * (gained - self.gain)
+        self._cold = False
+        if self._round >= ROUND:
+            if self._thoughts >= ENOUGH and self.gain * step < self.thinking and self._lost > 0.0:
+                # What a step takes without thoughts must be known to say what they cost: one tells.
+                most = LONGEST if self._rested else 1
+                self.left = max(1, min(most, int(self._lost / (SHARE * step))))
+            self._round, self._lost = 0, 0.0

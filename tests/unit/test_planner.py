@@ -273,6 +273,18 @@ def test_a_pause_s_catching_up_hardly_counts_as_a_level_s_cost() -> None:
     assert record.level_seconds < 1.4
 
 
+def test_a_level_drafted_alone_may_contain_a_reading_and_says_only_how_much_it_takes_at_most() -> None:
+    record = DrafterRecord()
+    record.took(5.0, sure=False)
+    record.took(2.0, sure=False)
+    assert 2.0 < record.level_seconds < 5.0
+    for _ in range(40):
+        record.took(1.0)
+    for _ in range(40):
+        record.took(9.0, sure=False)
+    assert record.level_seconds < 1.01, "an ask after every rest does not make the drafter look dear for good"
+
+
 def test_corrections_of_the_curve_reach_the_plans() -> None:
     planner = planner_of(Q4_0)
     planner.select([proposal(chain(0.9))], 1, 0)
@@ -610,6 +622,27 @@ def test_a_rest_ends_with_its_request(clock: Clock) -> None:
     assert planner.rest(0) is not None
     planner.forget(slot)
     assert planner.rest(0) is None
+
+
+def test_the_first_thought_after_a_rest_is_no_measure_of_the_others() -> None:
+    """It tells drafters of all that was said meanwhile, and a draft model reads it."""
+    rest, resting = Rest(), True
+    for _ in range(2000):
+        if rest.takes():
+            rest.rested(0.1e-3)
+            resting = True
+        else:
+            rest.thought(2.1e-3 if resting else 0.3e-3, -5.0 if resting else 0.0, 1e-3)
+            resting = False
+    assert rest.thinking == pytest.approx(0.2e-3, rel=0.1) and rest.gain == pytest.approx(0.0, abs=0.02)
+    for _ in range(2000):  # another text: the next thoughts are worth their time
+        if rest.takes():
+            rest.rested(0.1e-3)
+            resting = True
+        else:
+            rest.thought(2.1e-3 if resting else 0.3e-3, 0.0 if resting else 0.5, 1e-3)
+            resting = False
+    assert not rest.left and rest.gain * 1.1e-3 > rest.thinking
 
 
 def test_thinking_costs_what_it_takes_more_than_a_step_of_a_rest() -> None:
