@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from lcspec import cache
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
+from lcspec.kv_shape import kv_shape
 from lcspec.llama import Context, Model, build, version
 from lcspec.llama.context import PRODUCT_ROWS
 from lcspec.memory import machine_memory, needed
@@ -79,18 +80,11 @@ def times_for(model: Model, options: ModelOptions) -> Times | None:
 
 def heads_of(header: ModelHeader) -> Heads | None:
     """The heads of a model whose layers are all alike and store keys and values as they are; else None."""
-
-    def number(key: str, default: int = 0) -> int:
-        value = header.metadata.get(f"{header.architecture}.attention.{key}", default)
-        return value if isinstance(value, int) else 0
-
-    queries = number("head_count")
-    if not queries or number("kv_lora_rank"):
+    shape = kv_shape(header)
+    if shape is None or len(set(shape.queries)) != 1 or len(set(shape.keys)) != 1:
         return None
-    length = (header.embedding_length or 0) // queries
-    keys = number("head_count_kv", queries)
-    heads = Heads(queries, keys, number("key_length", length), number("value_length", length))
-    return heads if min(heads) > 0 and heads.key_length % 2 == 0 and queries % keys == 0 else None
+    heads = Heads(shape.queries[0], shape.keys[0], shape.key_length, shape.value_length)
+    return heads if min(heads) > 0 and heads.key_length % 2 == 0 and heads.queries % heads.keys == 0 else None
 
 
 def measure(heads: Heads, options: ModelOptions) -> Times:

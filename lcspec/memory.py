@@ -10,15 +10,12 @@ import contextlib
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from lcspec.config import DEFAULT_CTX_LIMIT, DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, ModelLoadError
-from lcspec.gguf_header import MetadataArray, format_size, read_gguf
+from lcspec.gguf_header import format_size
+from lcspec.kv_shape import kv_shape
 from lcspec.modelfile import ModelHeader, read_header
-
-if TYPE_CHECKING:
-    from lcspec.gguf_header import Scalar
 
 # Bytes of an element of the KV cache.
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
@@ -79,35 +76,9 @@ def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, 
 def needed(header: ModelHeader, options: ModelOptions) -> Need:
     """Estimate what `header`'s model needs with `options`, rather too little than too much."""
     ctx = options.ctx or min(header.context_length or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
-    cells = options.slots * ctx
-    return Need(header.file_size, int(cells * cell_elements(header) * KV_BYTES[options.kv_type]), options.slots, ctx)
-
-
-def cell_elements(header: ModelHeader) -> int:
-    """Numbers that a token leaves in the KV cache over all layers; 0 where the header does not tell."""
-    prefix = f"{header.architecture}."
-    metadata = {key.removeprefix(prefix): value for key, value in header.metadata.items() if key.startswith(prefix)}
-    if any(key.startswith(("ssm.", "shortconv.", "wkv", "attention.kv_lora_rank")) for key in metadata):
-        return 0  # not every layer has a cache, or it is compressed
-    heads = _int(metadata.get("attention.head_count"))
-    width = header.embedding_length or 0
-    per_head = width // heads if heads else 0
-    elements = _int(metadata.get("attention.key_length"), per_head) + _int(
-        metadata.get("attention.value_length"), per_head
-    )
-    layers = max(0, (header.block_count or 0) - _int(metadata.get("attention.shared_kv_layers")))
-    heads_kv = metadata.get("attention.head_count_kv")
-    if heads_kv is None:
-        key = f"{prefix}attention.head_count_kv"
-        array = read_gguf(header.path, arrays={key}).metadata.get(key)
-        if isinstance(array, MetadataArray):  # a figure for each layer
-            return sum(n for n in array.values or () if isinstance(n, int)) * elements
-        heads_kv = heads
-    return layers * _int(heads_kv) * elements
-
-
-def _int(value: Scalar | None, default: int = 0) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) else default
+    shape = kv_shape(header)  # None: a cache of which the header tells too little
+    elements = options.slots * ctx * shape.elements if shape is not None else 0
+    return Need(header.file_size, int(elements * KV_BYTES[options.kv_type]), options.slots, ctx)
 
 
 def machine_memory() -> Memory | None:

@@ -8,9 +8,11 @@ import gguf
 import numpy as np
 import pytest
 
+from lcspec.attention import heads_of
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError
-from lcspec.memory import Memory, Need, cell_elements, check_memory, machine_memory, needed, read_memory
+from lcspec.kv_shape import KvShape, kv_shape
+from lcspec.memory import Memory, Need, check_memory, machine_memory, needed, read_memory
 from lcspec.modelfile import read_header
 from tests import tiny_gguf as tiny
 
@@ -28,9 +30,10 @@ def test_the_kv_cache_is_what_the_library_allocates(llama: Path) -> None:
     heads, kv = header.metadata[f"{prefix}head_count"], header.metadata[f"{prefix}head_count_kv"]
     assert isinstance(heads, int) and isinstance(kv, int)
     per_head = (header.embedding_length or 0) // heads
-    assert cell_elements(header) == 2 * per_head * kv * (header.block_count or 0) > 0
+    shape = kv_shape(header)
+    assert shape is not None and shape.elements == 2 * per_head * kv * (header.block_count or 0) > 0
     need = needed(header, ModelOptions(llama, ctx=1000, slots=3, kv_type="f16"))
-    assert need.kv_cache == 3000 * cell_elements(header) * 2
+    assert need.kv_cache == 3000 * shape.elements * 2
     assert need.weights == llama.stat().st_size
     assert needed(header, ModelOptions(llama, ctx=1000, slots=3, kv_type="q8_0")).kv_cache < need.kv_cache
 
@@ -49,11 +52,15 @@ def test_a_figure_for_every_layer(tmp_path: Path, llama: Path) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    assert cell_elements(read_header(path)) == 3 * 2 * 16
+    shape = kv_shape(read_header(path))
+    assert shape == KvShape((4, 4, 4), (2, 0, 1), 16, 16) and shape.elements == 3 * 2 * 16
+    assert heads_of(read_header(path)) is None, "attention is timed for layers that are alike"
 
 
 def test_a_recurrent_state_is_left_to_the_library(tmp_path: Path) -> None:
-    assert cell_elements(read_header(tiny.write_recurrent(tmp_path / "r.gguf"))) == 0
+    path = tiny.write_recurrent(tmp_path / "r.gguf")
+    assert kv_shape(read_header(path)) is None
+    assert needed(read_header(path), ModelOptions(path, ctx=1000)).kv_cache == 0
 
 
 def test_only_what_cannot_work_is_refused() -> None:
