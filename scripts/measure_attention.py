@@ -9,6 +9,7 @@ to nothing else in it, and the times are multiplied by its layers.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import statistics
 import tempfile
@@ -34,8 +35,14 @@ def measure(options: ModelOptions, contexts: list[int], widths: list[int]) -> di
         LcspecError: the model cannot be used.
     """
     samples: dict[tuple[int, int, str], list[float]] = {}
-    with Model.load(replace(options, ctx=max(contexts) + max(widths) + 1, max_width=max(widths))) as model:
-        meters = {way: Meter(Context(model, replace(model.options, attention=way)), 0, max(contexts)) for way in WAYS}
+    with contextlib.ExitStack() as stack:
+        model = stack.enter_context(
+            Model.load(replace(options, ctx=max(contexts) + max(widths) + 1, max_width=max(widths)))
+        )
+        meters = {
+            way: Meter(stack.enter_context(Context(model, replace(model.options, attention=way))), 0, max(contexts))
+            for way in WAYS
+        }
         for context in contexts:
             for meter in meters.values():
                 meter.fill(context)
@@ -43,8 +50,6 @@ def measure(options: ModelOptions, contexts: list[int], widths: list[int]) -> di
                 for width in widths:
                     for way, meter in meters.items():
                         samples.setdefault((context, width, way), []).append(meter.time(width, offset=7 * i))
-        for meter in meters.values():
-            meter.context.close()
     return {key: statistics.median(seconds) for key, seconds in samples.items()}
 
 
