@@ -266,7 +266,7 @@ class AutoPlanner:
     def forget(self, slot: Slot) -> None:
         """The request is over, and so is a rest that its text was a reason for."""
         self._offsets.pop(slot.id, None)
-        self.pause.left = 0
+        self.pause.wake()
 
     def _table(self, context: int, widths: frozenset[int] | None) -> dict[int, tuple[float, int]]:
         """`CostCurve.effective`, kept for a few steps."""
@@ -379,7 +379,7 @@ class AutoPlanner:
             self.probe_credit -= 0.0 if worth else spent
             return tree
         levels += not stopped
-        record.took(spent / levels if levels == 1 else min((spent - first) / (levels - 1), spent / levels), levels > 1)
+        record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels), levels > 1)
         reach = self.acceptance.path_probs(both, offsets)
         own = sorted((reach[v] for v in range(1, len(both)) if both.sources[v] & bit), reverse=True)
         tokens, seconds = fastest(costs, own, base, levels * record.level_seconds)

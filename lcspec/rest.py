@@ -33,7 +33,8 @@ class Rest:
     Attributes:
         left: steps for which nobody is asked.
         bare: seconds besides its decode that a step of a rest takes.
-        thinking: seconds that a step with a thought takes more than that, the first after a rest left out.
+        thinking: seconds that a step with a thought takes more than that, the first of a text and after a
+            rest left out.
         gain: what such a thought gains, in steps without drafts.
     """
 
@@ -43,20 +44,30 @@ class Rest:
     gain: float = FIRST_GAIN
     _rested: int = 0
     _thoughts: int = 0
-    _cold: bool = True  # nothing has been thought since the latest rest
+    _cold: bool = True  # nothing has been thought since the latest rest, or about the text at hand
     _round: int = 0  # thoughts of the round under way, and the seconds it cost more than it gained
     _lost: float = 0.0
 
     def takes(self) -> bool:
         """Whether this step belongs to a rest."""
-        resting = self.left > 0
-        self.left -= resting
-        return resting
+        if self.left == 0:
+            return False
+        self.left -= 1
+        self._afresh()
+        return True
+
+    def wake(self) -> None:
+        """Another text has come, which a rest was no answer to."""
+        self.left = 0
+        self._afresh()
+
+    def _afresh(self) -> None:
+        """The next thought begins a round, and finds drafters that have yet to read."""
+        self._cold, self._round, self._lost = True, 0, 0.0
 
     def rested(self, seconds: float) -> None:
         """A step of a rest took so many seconds besides its decode."""
         self._rested += 1
-        self._cold, self._round, self._lost = True, 0, 0.0
         self.bare += max(TIME_RATE, 1.0 / self._rested) * (seconds - self.bare)
 
     def thought(self, seconds: float, gained: float, decode: float) -> None:

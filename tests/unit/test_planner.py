@@ -645,6 +645,17 @@ def test_the_first_thought_after_a_rest_is_no_measure_of_the_others() -> None:
     assert not rest.left and rest.gain * 1.1e-3 > rest.thinking
 
 
+def test_reading_a_new_text_does_not_count_as_a_thought_that_gained_nothing() -> None:
+    rest = Rest()
+    for _ in range(20):
+        rest.wake()
+        rest.thought(9e-3, -9.0, 1e-3)  # a draft model reads the prompt
+        for _ in range(15):
+            rest.thought(0.3e-3, 0.5, 1e-3)
+            assert not rest.takes()
+    assert rest.gain > 0.45 and rest.thinking < 0.31e-3
+
+
 def test_thinking_costs_what_it_takes_more_than_a_step_of_a_rest() -> None:
     rest, taken = Rest(), 0
     for _ in range(3000):
