@@ -211,7 +211,10 @@ class AutoPlanner:
         self.curve.observe(width, context, seconds)
         self.decode_seconds += seconds
         self.windows.timed(seconds)
-        self.probe_credit = min(self.probe_credit + PROBE_SHARE * seconds, PROBE_SHARE * PROBE_SAVING * seconds)
+        # Saved long enough for the dearest drafter: it may only have looked dear when it was asked first.
+        dearest = max((record.level_seconds for record in self.records.values()), default=0.0)
+        most = max(PROBE_SHARE * PROBE_SAVING * seconds, dearest)
+        self.probe_credit = min(self.probe_credit + PROBE_SHARE * seconds, most)
         self._table_age += 1
         if self._table_age >= TABLE_STEPS:
             self._tables.clear()

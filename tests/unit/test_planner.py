@@ -285,6 +285,14 @@ def test_a_level_drafted_alone_may_contain_a_reading_and_says_only_how_much_it_t
     assert record.level_seconds < 1.01, "an ask after every rest does not make the drafter look dear for good"
 
 
+def test_a_drafter_that_looked_dear_at_first_is_asked_again(clock: Clock) -> None:
+    drafter = FakeDrafter("m", steady(0.95, 0.95), clock, 0.05 * UNIT)
+    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([drafter])
+    planner.records["m"] = DrafterRecord(level_seconds=2 * UNIT)  # it was cold
+    run(planner, [slot], Q4_0, 600, clock)
+    assert planner.records["m"].level_seconds < 0.1 * UNIT and drafter.asked > 20
+
+
 def test_corrections_of_the_curve_reach_the_plans() -> None:
     planner = planner_of(Q4_0)
     planner.select([proposal(chain(0.9))], 1, 0)
