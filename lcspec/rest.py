@@ -44,9 +44,8 @@ class Rest:
     gain: float = FIRST_GAIN
     _rested: int = 0
     _thoughts: int = 0
-    _cold: bool = True  # nothing has been thought since the latest rest, or about the text at hand
-    _round: int = 0  # thoughts of the round under way, and the seconds it cost more than it gained
-    _lost: float = 0.0
+    _since: int = 0  # thoughts since the latest rest, about the text at hand
+    _lost: float = 0.0  # seconds that those of the round under way cost more than they gained
 
     def takes(self) -> bool:
         """Whether this step belongs to a rest."""
@@ -63,7 +62,7 @@ class Rest:
 
     def _afresh(self) -> None:
         """The next thought begins a round, and finds drafters that have yet to read."""
-        self._cold, self._round, self._lost = True, 0, 0.0
+        self._since, self._lost = 0, 0.0
 
     def rested(self, seconds: float) -> None:
         """A step of a rest took so many seconds besides its decode."""
@@ -78,16 +77,15 @@ class Rest:
         more = max(0.0, seconds - self.bare)
         if self.thinking > 0.0:
             more = min(more, OUTLIER * self.thinking)
-        self._round += 1
         self._lost += more - gained * step
-        if not self._cold:
+        if self._since:
             self._thoughts += 1
             self.thinking += max(TIME_RATE, 1.0 / self._thoughts) * (more - self.thinking)
             self.gain += GAIN_RATE * (gained - self.gain)
-        self._cold = False
-        if self._round >= ROUND:
+        self._since += 1
+        if self._since % ROUND == 0:
             if self._thoughts >= ENOUGH and self.gain * step < self.thinking and self._lost > 0.0:
                 # What a step takes without thoughts must be known to say what they cost: one tells.
                 most = LONGEST if self._rested else 1
                 self.left = max(1, min(most, int(self._lost / (SHARE * step))))
-            self._round, self._lost = 0, 0.0
+            self._lost = 0.0
