@@ -11,7 +11,7 @@ from lcspec.drafters import create
 from lcspec.errors import ContextOverflow, UnsupportedModel, UsageError
 from lcspec.history import restored
 from lcspec.llama import Branching
-from lcspec.measure import prepare
+from lcspec.measure import meet, prepare
 from lcspec.slot import Request
 from lcspec.verify import make_verifier
 
@@ -78,6 +78,8 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
     for d in spec.drafters:
         if d.name not in engine.drafters:
             engine.drafters[d.name] = restored(engine, create(d.name, engine.env))
-    if spec.auto and spec.drafters and engine.auto is None:
-        engine.auto = prepare(engine)
+    if spec.auto and spec.drafters:
+        engine.auto = engine.auto or prepare(engine)
+        if not engine.running:
+            meet(engine.auto, [engine.drafters[d.name] for d in spec.drafters])
     return spec

@@ -74,14 +74,12 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
 
 def _draft_steps(session: Session) -> dict[str, float]:
     """Seconds of one step of every draft model, by file name."""
-    from lcspec.drafters import create
-    from lcspec.drafters.model import ModelDrafter
-    from lcspec.drafters.translated import TranslatedDrafter
+    from lcspec.drafters import TimedDrafter, create
 
     found: dict[str, float] = {}
     for i, path in enumerate(session.engine.env.draft.models):
         drafter = create(model_drafter(i), session.engine.env)
-        assert isinstance(drafter, (ModelDrafter, TranslatedDrafter))
+        assert isinstance(drafter, TimedDrafter)
         try:
             found[path.name] = drafter.step_seconds()
         finally:

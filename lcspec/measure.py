@@ -7,14 +7,16 @@ import math
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Sequence
+from typing import TYPE_CHECKING, Callable, Iterable, Sequence
 
 from lcspec import cache, history
 from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions
 from lcspec.cost import CostCurve
+from lcspec.drafters import Drafter, TimedDrafter
 from lcspec.errors import DecodeError, TokenizeError
 from lcspec.llama import Context, build, version
+from lcspec.record import DrafterRecord
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine
@@ -26,6 +28,8 @@ LONG_CONTEXT = 512
 QUICK_SECONDS = 3.0
 # After so many seconds `lcspec calibrate` begins no further round over the widths.
 ENOUGH_SECONDS = 8.0
+# Steps of a draft model that are timed before it is first asked.
+DRAFT_STEPS = 3
 
 Progress = Callable[[float], None]
 
@@ -193,6 +197,17 @@ def prepare(engine: Engine) -> AutoPlanner:
             with contextlib.suppress(ValueError):
                 planner.restore(stored, list(engine.drafters))
     return planner
+
+
+def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
+    """Time the draft models that `planner` has never asked: what a first ask takes says little about later ones, since
+    it also reads the text and finds everything cold. Only between requests.
+    """
+    for drafter in drafters:
+        if drafter.name not in planner.records and isinstance(drafter, TimedDrafter):
+            with contextlib.suppress(DecodeError):
+                seconds = drafter.step_seconds(DRAFT_STEPS)
+                planner.records[drafter.name] = DrafterRecord(level_seconds=seconds)
 
 
 def keep(engine: Engine) -> None:

@@ -192,6 +192,18 @@ class ReadingDrafter(Drafter, Protocol):
         """Drop what is kept of requests that are over."""
 
 
+@runtime_checkable
+class TimedDrafter(Drafter, Protocol):
+    """A drafter whose cost can be told before it has drafted anything."""
+
+    def step_seconds(self, repeat: int = 9) -> float:
+        """Median seconds of `repeat` steps (width 1, short context).
+
+        Raises:
+            DecodeError: there is no room to measure in.
+        """
+
+
 def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:
     """Those of `drafters` that want rows of their own."""
     return [cast(ProbingDrafter, d) for d in drafters if getattr(d, "wants_rows", False)]

@@ -161,15 +161,17 @@ class ModelDrafter:
         self._slots[number].cache.truncate(length)
 
     def step_seconds(self, repeat: int = 9) -> float:
-        """Median seconds of one draft step (width 1, short context)."""
+        """See TimedDrafter."""
         seq = self.pool.take()
         seconds = []
-        for i in range(repeat + 2):
-            self.context.batch.clear()
-            self.context.batch.add(i % self.n_vocab, i, (seq,), logits=True)
-            seconds.append(self.context.decode())
-        self.context.seq_remove(seq, 0)
-        self.pool.give(seq)
+        try:
+            for i in range(repeat + 2):
+                self.context.batch.clear()
+                self.context.batch.add(i % self.n_vocab, i, (seq,), logits=True)
+                seconds.append(self.context.decode())
+        finally:
+            self.context.seq_remove(seq, 0)
+            self.pool.give(seq)
         return float(np.median(seconds[2:]))
 
     def close(self) -> None:

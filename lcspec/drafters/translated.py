@@ -181,7 +181,7 @@ class TranslatedDrafter:
             self.inner.end(state.view)
 
     def step_seconds(self, repeat: int = 9) -> float:
-        """Median seconds of one draft step (width 1, short context)."""
+        """See TimedDrafter."""
         return self.inner.step_seconds(repeat)
 
     def forget(self) -> None:

@@ -97,7 +97,7 @@ def fetch_source(work: Path, report: Callable[[str], None]) -> Path:
     with tempfile.TemporaryDirectory(prefix="peers-", dir=work) as folder:
         report(f"downloading the source distribution of {PACKAGE} {version} ...")
         command = [sys.executable, "-m", "pip", "download", "--disable-pip-version-check", "--quiet"]
-        command += ["--no-deps", "--no-binary", ":all:", "--dest", folder, f"{PACKAGE}=={version}"]
+        command += ["--no-deps", "--no-binary", PACKAGE, "--dest", folder, f"{PACKAGE}=={version}"]
         done = subprocess.run(command, capture_output=True, text=True)
         archives = list(Path(folder).glob("*.tar.gz"))
         if not archives:

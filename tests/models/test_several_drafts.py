@@ -77,6 +77,31 @@ def test_two_draft_models_keep_the_text(pair: Session, sampling: SamplingParams)
             assert all(tallies[n]["drafted"] > 0 for n in ("model", "model2") if f"{n}:" in strategy + ":")
 
 
+def test_a_draft_model_is_timed_once_and_before_it_is_first_asked(
+    llama: Path, strangers: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[str] = []
+    real = ModelDrafter.step_seconds
+
+    def step_seconds(self: ModelDrafter, repeat: int = 9) -> float:
+        timed.append(self.name)
+        return real(self, repeat)
+
+    monkeypatch.setattr(ModelDrafter, "step_seconds", step_seconds)
+    with open_session(options(llama), DraftFiles((llama, strangers["smaller"]))) as session:
+        engine, prompt = session.engine, session.prompt_ids(TEXT)
+        plain = answer(engine, request(prompt, "off", N))
+        assert not timed
+        wanted = request(prompt, "auto", N, draft=engine.env.draft)
+        engine.submit(wanted)
+        assert engine.auto is not None and timed == ["model", "model2"]
+        assert all(engine.auto.records[name].level_seconds > 0 for name in timed)
+        while engine.busy:
+            engine.step()
+        assert answer(engine, wanted).ids == plain.ids
+        assert timed == ["model", "model2"]
+
+
 def test_each_model_drafts_in_its_own_name_and_both_accept(pair: Session) -> None:
     found = answer(pair.engine, request(pair.prompt_ids(TEXT), TOGETHER[1], 80))
     tallies = found.finished.stats.by_drafter
