@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 # Models with such metadata have layers without a KV cache, or compress what they store.
 OTHERWISE = ("ssm.", "shortconv.", "wkv", "attention.kv_lora_rank")
+# Query heads of a layer, and its key/value heads.
+HEADS = ("attention.head_count", "attention.head_count_kv")
 
 
 @dataclass(frozen=True)
@@ -44,18 +46,21 @@ def kv_shape(header: ModelHeader) -> KvShape | None:
     if any(key.startswith(OTHERWISE) for key in metadata):
         return None
 
-    def per_layer(key: str, default: tuple[int, ...]) -> tuple[int, ...]:
-        if key in metadata:
-            return (_int(metadata[key]),) * layers
-        array = read_gguf(header.path, arrays={prefix + key}).metadata.get(prefix + key)
-        if isinstance(array, MetadataArray):  # a figure for each layer
-            return tuple(n for n in array.values or () if isinstance(n, int))
-        return default
+    # A figure for each layer is an array, which the header leaves out.
+    told = [prefix + key for key in HEADS]
+    left_out = {key for key in told if key not in header.metadata}
+    lists = read_gguf(header.path, arrays=left_out).metadata if left_out else {}
 
-    queries = per_layer("attention.head_count", ())
+    def per_layer(key: str) -> tuple[int, ...]:
+        if key in header.metadata:
+            return (_int(header.metadata[key]),) * layers
+        array = lists.get(key)
+        return tuple(n for n in array.values or () if isinstance(n, int)) if isinstance(array, MetadataArray) else ()
+
+    queries, keys = map(per_layer, told)
     if not queries or not max(queries):
         return None
-    keys = per_layer("attention.head_count_kv", queries)
+    keys = keys or queries
     length = (header.embedding_length or 0) // max(queries)
     return KvShape(
         queries,
