@@ -59,6 +59,7 @@ class AutoPlanner:
         self.curve = curve
         self.acceptance = acceptance or Acceptance()
         self.records: dict[str, DrafterRecord] = {}
+        self.step_seconds: dict[str, float] = {}  # of draft models that were timed before they were first asked
         self.windows = Sizer()
         self.rate = LongRun()
         self.decode_seconds = 0.0
@@ -204,7 +205,7 @@ class AutoPlanner:
                 if tree.sources[node] & bit and tree.probs[node] > best.get(parent, (-1.0, False))[0]:
                     best[parent] = tree.probs[node], hit
             for _, hit in best.values():
-                self.records.setdefault(drafter.name, DrafterRecord()).saw(hit)
+                self._record(drafter).saw(hit)
 
     def timed(self, width: int, context: int, seconds: float) -> None:
         """Correct the cost curve and the long-run rate."""
@@ -281,6 +282,13 @@ class AutoPlanner:
 
     # ------------------------------------------------------------ costly drafters
 
+    def _record(self, drafter: Drafter) -> DrafterRecord:
+        record = self.records.get(drafter.name)
+        if record is None:
+            known = self.step_seconds.get(drafter.name, 0.0)
+            record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
+        return record
+
     def _share_of(self, base: int) -> tuple[Costs, int]:
         """What a slot's nodes cost it, and its width without any, in a step of `base` rows before drafts.
 
@@ -308,7 +316,7 @@ class AutoPlanner:
         case = bucket(value(costs, free, base, rate(costs, free, base)), True, self._planned)
 
         def rank(drafter: Drafter) -> float:
-            record = self.records.setdefault(drafter.name, DrafterRecord())
+            record = self._record(drafter)
             gain = record.gain(case)
             return math.inf if gain is None or record.since_first >= FIRST_EVERY else gain
 
@@ -324,7 +332,7 @@ class AutoPlanner:
         """`tree` with what `drafter` says, or `tree` itself if it is not worth asking. `alone`: no other costly
         drafter has been asked in this step.
         """
-        record, bit = self.records.setdefault(drafter.name, DrafterRecord()), slot.bit_of(drafter)
+        record, bit = self._record(drafter), slot.bit_of(drafter)
         offsets = self.offsets(slot)
         costs, base = self._share_of(others + 1)
         if base not in costs:

@@ -16,7 +16,6 @@ from lcspec.cost import CostCurve
 from lcspec.drafters import Drafter, TimedDrafter
 from lcspec.errors import DecodeError, TokenizeError
 from lcspec.llama import Context, build, version
-from lcspec.record import DrafterRecord
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine
@@ -204,10 +203,10 @@ def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
     it also reads the text and finds everything cold. Only between requests.
     """
     for drafter in drafters:
-        if drafter.name not in planner.records and isinstance(drafter, TimedDrafter):
+        known = drafter.name in planner.records or drafter.name in planner.step_seconds
+        if not known and isinstance(drafter, TimedDrafter):
             with contextlib.suppress(DecodeError):
-                seconds = drafter.step_seconds(DRAFT_STEPS)
-                planner.records[drafter.name] = DrafterRecord(level_seconds=seconds)
+                planner.step_seconds[drafter.name] = drafter.step_seconds(DRAFT_STEPS)
 
 
 def keep(engine: Engine) -> None:
