@@ -15,8 +15,9 @@ from lcspec.events import Event, Finished, RequestStats, TokenInfo, Tokens
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.sequences import SlotCache
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling import SamplingParams, log_softmax
+from lcspec.sampling import SamplingParams, log_softmax, log_sum_exp
 from lcspec.text import Piece, StopStrings, StreamDecoder
+from lcspec.topk import largest
 from lcspec.tree import Distribution, TokenTree
 from lcspec.verify import Verdict, make_verifier
 
@@ -193,11 +194,9 @@ class Slot:
             return TokenInfo(token, drafter)
         # The row that decided token i: node 0 for the first, then the accepted node before it.
         row = self._rows[self._row_of[verdict.path[i - 1] if i else 0]]
-        logp = log_softmax(row)
-        k = min(self.request.logprobs, logp.size)
-        top = np.argpartition(-logp, k - 1)[:k] if k else np.zeros(0, dtype=np.intp)
-        ranked = sorted(((int(t), float(logp[t])) for t in top), key=lambda item: -item[1])
-        return TokenInfo(token, drafter, float(logp[token]), tuple(ranked))
+        total, k = log_sum_exp(row), self.request.logprobs
+        ranked = [(t, float(row[t]) - total) for t in largest(row, k).tolist()] if k else []
+        return TokenInfo(token, drafter, float(row[token]) - total, tuple(ranked))
 
     def bit_of(self, drafter: Drafter) -> int:
         """The drafter's bit in TokenTree.sources."""

@@ -11,17 +11,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import click
-import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.errors import LcspecError, UsageError
-from lcspec.gguf_header import read_gguf
-from lcspec.prune import copy_field
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-PER_TOKEN = ("tokenizer.ggml.tokens", "tokenizer.ggml.token_type", "tokenizer.ggml.scores")
+from lcspec.errors import LcspecError
+from scripts.gguf_copy import PER_TOKEN, TOKENS, open_source, write_copy
+
 MATRICES = ("token_embd.weight", "output.weight", "output.bias")
 
 
@@ -32,33 +32,17 @@ def renumber(src: Path, dst: Path, seed: int = 1) -> Path:
         ModelFileError: `src` is no sound GGUF.
         UsageError: it has no vocabulary, or would be written over itself.
     """
-    read_gguf(src)
-    if dst.exists() and dst.samefile(src):
-        raise UsageError(f"{dst} would be written over itself; give another name")
-    reader = gguf.GGUFReader(src)
-    if PER_TOKEN[0] not in reader.fields:
-        raise UsageError(f"{src} has no vocabulary to renumber")
-    n = len(reader.fields[PER_TOKEN[0]].data)
+    reader = open_source(src, dst)
+    n = len(reader.fields[TOKENS].data)
     old: NDArray[np.int64] = np.random.default_rng(seed).permutation(n)  # old number of each new one
     new = np.argsort(old)
-    writer = gguf.GGUFWriter(dst, str(reader.fields["general.architecture"].contents()))
-    for field in reader.fields.values():
-        name, value = field.name, field.contents()
-        if name.startswith("GGUF.") or name == "general.architecture":
-            continue
+
+    def value(name: str, given: Any) -> Any:
         if name in PER_TOKEN:
-            value = [value[i] for i in old]
-        elif name.startswith("tokenizer.ggml.") and name.endswith("_token_id"):
-            value = int(new[value])
-        copy_field(writer, field, value)
-    for tensor in reader.tensors:
-        data = tensor.data[old] if tensor.name in MATRICES else tensor.data
-        writer.add_tensor(tensor.name, np.ascontiguousarray(data), raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return dst
+            return [given[i] for i in old]
+        return int(new[given]) if name.startswith("tokenizer.ggml.") and name.endswith("_token_id") else given
+
+    return write_copy(reader, dst, value, lambda name, data: data[old] if name in MATRICES else data)
 
 
 @click.command()

@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lcspec import sampling, verify
-from lcspec.sampling import coupled_choice, coupled_top, inverse_cdf
+from lcspec.sampling import coupled_choice, coupled_scores, coupled_top, inverse_cdf
 from lcspec.tree import Distribution, TokenTree
 from lcspec.verify import ACCEPT_STREAM, DRAFT_STREAM, RESAMPLE_STREAM, Verifier
 
@@ -154,7 +154,11 @@ def drafting(model: Model, plan: str, depth: int) -> Draft:
             for node in level:
                 q = model.draft(texts[node])
                 top = q.ids[np.argsort(-q.probs, kind="stable")] if "T" in symbols or "L" in symbols else q.ids
-                coupled = q.ids[coupled_top(q, seed, position, symbols.count("C"))] if "C" in symbols else q.ids
+                coupled = (
+                    q.ids[coupled_top(coupled_scores(q, seed, position), symbols.count("C"))]
+                    if "C" in symbols
+                    else q.ids
+                )
                 for i, symbol in enumerate(symbols):
                     nth = symbols[:i].count(symbol)
                     if symbol == "S":
@@ -206,11 +210,8 @@ N_IDS = {0: 16, ACCEPT_STREAM: 6, RESAMPLE_STREAM: 1, DRAFT_STREAM: 12}
 def noise_of_seeds(n_seeds: int, position: int, stream: int, n_ids: int) -> FloatTable:
     """`uniform_noise` of the seeds 0 .. n_seeds - 1 and the ids 0 .. n_ids - 1, float64 [n_seeds, n_ids]."""
     golden, mix = sampling._GOLDEN, sampling._mix
-    with np.errstate(over="ignore"):
-        key = mix(
-            mix(np.arange(n_seeds, dtype=np.uint64) + golden) ^ (np.uint64(position) * golden + np.uint64(stream))
-        )
-        bits = mix(key[:, None] + (np.arange(n_ids, dtype=np.uint64) + np.uint64(1)) * golden)
+    key = mix(mix(np.arange(n_seeds, dtype=np.uint64) + golden) ^ ((position * golden + stream) % sampling.SEED_LIMIT))
+    bits = mix(key[:, None] + (np.arange(n_ids, dtype=np.uint64) + np.uint64(1)) * golden)
     out: FloatTable = ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
     return out
 

@@ -6,11 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.drafters.base import SlotView
-from lcspec.sampling import SamplingParams, coupled_top, gumbel_noise
+from lcspec.sampling import SamplingParams, coupled_scores, coupled_top
+from lcspec.topk import largest
 from lcspec.tree import Distribution
 
-# So many are looked for one after the other.
-FEW = 6
 # For a model that drafts for another: its probability of a token may be small because there is much to say, and it is
 # the target's favourite all the same if nothing else comes close. Squared probabilities tell hits from misses better
 # than plain ones, at any temperature (docs/drafters.md has figures).
@@ -49,28 +48,12 @@ def favourites(
         dist = _distribution(logits, slot.params)
         if tokens is not None:  # the noise is that of the token, not of its place
             dist = dist._replace(ids=tokens[dist.ids])
-        order = coupled_top(dist, slot.seed, position, n)
-        with np.errstate(divide="ignore"):
-            score = np.log(dist.probs) + gumbel_noise(slot.seed, position, dist.ids)
+        score = coupled_scores(dist, slot.seed, position)
+        order = coupled_top(score, n)
         weights = np.exp((score - score.max()) * sharpness)
         share = (weights / weights.sum())[order]
         ids = dist.ids[order]
     return list(zip(ids.tolist(), share.tolist()))
-
-
-def largest(values: NDArray[np.float32], n: int) -> NDArray[np.intp]:
-    """Where the `n` largest of `values` are, or all if they are fewer: the largest first, equal ones in order."""
-    n = min(n, values.size)
-    if n <= FEW:  # one after the other: several times faster than sorting apart
-        rest, found = values.copy() if n > 1 else values, list[int]()
-        while len(found) < n and rest[at := int(rest.argmax())] > -np.inf:
-            found.append(at)
-            if len(found) < n:
-                rest[at] = -np.inf
-        if len(found) == n:
-            return np.array(found, dtype=np.intp)
-    top = np.argpartition(-values, n - 1)[:n]
-    return top[np.lexsort((top, -values[top]))]
 
 
 def biased(

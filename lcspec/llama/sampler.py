@@ -18,6 +18,7 @@ from lcspec.errors import GrammarError
 from lcspec.llama.lib import C, error_reason, printed_to_stderr
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling import SamplingParams, coupled_choice
+from lcspec.shortlist import Shortlist
 from lcspec.tree import Distribution
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
@@ -46,10 +47,10 @@ class Sampler:
         self.vocab = vocab
         self.params = params
         self.seed = seed
-        # Candidate ids never change; the library reorders a scratch copy.
-        self._template = np.zeros(vocab.n_tokens, dtype=CANDIDATE)
-        self._template["id"] = np.arange(vocab.n_tokens, dtype=np.int32)
-        self._scratch = np.empty_like(self._template)
+        self._cur = C.llama_token_data_array()
+        self._cur_ref = ctypes.byref(self._cur)
+        self._all = np.arange(vocab.n_tokens)
+        self._shortlist = Shortlist(params, _window(params.repeat_last_n, n_ctx))
         self._grammar = _grammar(vocab, params.grammar) if params.grammar is not None else None
         self._chain = None if params.plain_greedy else _chain(vocab, params, seed, n_ctx)
         # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
@@ -85,6 +86,7 @@ class Sampler:
         """Advance past `token`; the grammar only sees generated tokens, penalties see the prompt as well."""
         if self._chain is not None:
             C.llama_sampler_accept(self._chain, token)
+            self._shortlist.accept(token)
         # End tokens never reach the grammar: it aborts the process on one it does not expect.
         if generated and self._grammar is not None and not self.vocab.is_end(token):
             C.llama_sampler_accept(self._grammar, token)
@@ -133,9 +135,8 @@ class Sampler:
 
     def _apply(self, logits: NDArray[np.float32], constrain: bool) -> Distribution:
         """Candidates after the chain, softmaxed: ids int32 [k], probs float64 [k]."""
-        array = self._scratch
-        array[:] = self._template
-        array["logit"] = logits
+        tokens = None if constrain else self._shortlist.of(logits)
+        array = _candidates(self._all, logits) if tokens is None else _candidates(tokens, logits[tokens])
         if constrain:
             _, kept = self._run(self._grammar, array)
             if not np.isfinite(kept).any():
@@ -144,24 +145,30 @@ class Sampler:
         ids, left = self._run(self._chain, array)
         x = left.astype(np.float64)
         finite = np.isfinite(x)
-        if not finite.any():  # the logit bias forbids all that was left
+        if not finite.all():
+            ids, x = ids[finite], x[finite]
+        if not x.size:  # the logit bias forbids all that was left
             return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
-        ids, x = ids[finite], x[finite]
         weights = np.exp(x - x.max())
         return Distribution(ids, weights / weights.sum())
 
     def _run(
         self, sampler: ctypes.c_void_p | None, array: NDArray[np.void]
     ) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
-        cur = C.llama_token_data_array()
-        cur.data = ctypes.cast(array.ctypes.data, type(cur.data))
-        cur.size, cur.selected, cur.sorted = array.size, -1, False
-        C.llama_sampler_apply(sampler, ctypes.byref(cur))
-        # A sampler may leave the survivors in a buffer of its own.
-        address = ctypes.cast(cur.data, ctypes.c_void_p).value or 0
-        raw = (ctypes.c_char * (cur.size * CANDIDATE.itemsize)).from_address(address)
-        view = np.frombuffer(raw, dtype=CANDIDATE)
-        return view["id"].copy(), view["logit"].copy()
+        cur, start = self._cur, array.ctypes.data
+        cur.data, cur.size, cur.selected, cur.sorted = ctypes.cast(start, type(cur.data)), array.size, -1, False
+        C.llama_sampler_apply(sampler, self._cur_ref)
+        kept, address = array, ctypes.addressof(cur.data.contents)
+        if address != start:  # a sampler may leave the survivors in a buffer of its own
+            kept = np.frombuffer((ctypes.c_char * (cur.size * CANDIDATE.itemsize)).from_address(address), CANDIDATE)
+        kept = kept[: cur.size]
+        return kept["id"].copy(), kept["logit"].copy()
+
+
+def _candidates(tokens: NDArray[np.intp], logits: NDArray[np.float32]) -> NDArray[np.void]:
+    array = np.zeros(tokens.size, dtype=CANDIDATE)
+    array["id"], array["logit"] = tokens, logits
+    return array
 
 
 def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
@@ -194,7 +201,7 @@ def _chain(vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int) -> ctype
         for slot, (token, bias) in zip(biases, params.logit_bias):
             slot.token, slot.bias = int(token), float(bias)
         add(C.llama_sampler_init_logit_bias(vocab.n_tokens, len(biases), biases))
-    if params.repeat_penalty != 1.0 or params.frequency_penalty or params.presence_penalty:
+    if params.penalizes:
         add(
             C.llama_sampler_init_penalties(
                 vocab.n_tokens,

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lcspec.drafters.favourites import FEW, draft_distribution, favourites, largest
+from lcspec.drafters.favourites import draft_distribution, favourites
 from lcspec.sampling import SamplingParams
 
 LOGITS = np.array([1.0, 4.0, 3.0, 2.0, 0.0], dtype=np.float32)
@@ -69,17 +69,3 @@ def test_draws_come_from_the_distribution_with_the_bias() -> None:
     dist = draft_distribution(LOGITS, params)
     by_token = dict(zip(dist.ids.tolist(), dist.probs.tolist()))
     assert by_token[4] == pytest.approx(by_token[1])
-
-
-@pytest.mark.parametrize("n", [1, 2, FEW, FEW + 1, 40, 99])
-@pytest.mark.parametrize("finite", [64, 3, 0])
-def test_the_largest_are_different_ones_in_order(n: int, finite: int) -> None:
-    values = np.random.default_rng(1).integers(0, 20, 64).astype(np.float32)  # many alike
-    values[finite:] = -np.inf
-    before = values.copy()
-    found = largest(values, n).tolist()
-    assert len(set(found)) == len(found) == min(n, 64)
-    assert values[found].tolist() == sorted(values.tolist(), reverse=True)[:n]
-    assert (values == before).all()
-    if n <= min(FEW, finite):
-        assert found == sorted(range(64), key=lambda i: (-values[i], i))[:n]

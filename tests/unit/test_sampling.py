@@ -12,8 +12,10 @@ import pytest
 from lcspec.errors import SamplingError
 from lcspec.sampling import (
     SEED_LIMIT,
+    SMALL,
     SamplingParams,
     coupled_choice,
+    coupled_scores,
     coupled_top,
     gumbel_noise,
     inverse_cdf,
@@ -173,9 +175,22 @@ def test_similar_distributions_are_coupled() -> None:
 
 def test_ties_go_to_the_smaller_token(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lcspec.sampling.gumbel_noise", lambda seed, position, ids: np.zeros(len(ids)))
+    monkeypatch.setattr("lcspec.sampling._gumbel", lambda key, token: 0.0)
     even = Distribution(np.array([8, 3, 5], dtype=np.int32), np.full(3, 1 / 3))
     assert coupled_choice(even, 0, 0) == 3
     assert coupled_choice(Distribution(even.ids, np.array([0.4, 0.2, 0.4])), 0, 0) == 5
+    many = Distribution(np.arange(SMALL + 1, dtype=np.int32)[::-1].copy(), np.full(SMALL + 1, 1 / (SMALL + 1)))
+    assert coupled_choice(many, 0, 0) == 0
+
+
+def test_few_candidates_are_chosen_from_as_many_are() -> None:
+    p = np.random.default_rng(5).dirichlet(np.full(SMALL, 0.3))
+    few = sparse(p)
+    many = Distribution(np.arange(SMALL + 1, dtype=np.int32), np.array([*p, 0.0]))
+    assert few.ids.size <= SMALL < many.ids.size
+    choices = [coupled_choice(few, seed, 4) for seed in range(500)]
+    assert choices == [coupled_choice(many, seed, 4) for seed in range(500)]
+    assert len(set(choices)) > 5
 
 
 def test_a_single_candidate_needs_no_noise() -> None:
@@ -188,7 +203,7 @@ def test_coupled_top_is_a_sample_without_replacement_in_order() -> None:
     n = 8000
     counts = np.zeros((4, 4), dtype=np.int64)
     for seed in range(n):
-        top = dist.ids[coupled_top(dist, seed, 7, 2)]
+        top = dist.ids[coupled_top(coupled_scores(dist, seed, 7), 2)]
         assert top[0] == coupled_choice(dist, seed, 7)
         counts[tuple(top)] += 1
     expected = np.array([[0.0 if i == j else p[i] * p[j] / (1 - p[i]) for j in range(4)] for i in range(4)])
@@ -197,9 +212,10 @@ def test_coupled_top_is_a_sample_without_replacement_in_order() -> None:
 
 def test_coupled_top_is_nested_and_ends_with_the_candidates() -> None:
     dist = sparse([0.1, 0.4, 0.2, 0.3])
-    ranked = coupled_top(dist, 5, 2, 9).tolist()
+    score = coupled_scores(dist, 5, 2)
+    ranked = coupled_top(score, 9).tolist()
     assert sorted(ranked) == [0, 1, 2, 3]
-    assert all(coupled_top(dist, 5, 2, k).tolist() == ranked[:k] for k in range(5))
+    assert all(coupled_top(score, k).tolist() == ranked[:k] for k in range(5))
 
 
 def test_inverse_cdf() -> None:

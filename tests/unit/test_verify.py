@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lcspec import sampling, verify
-from lcspec.sampling import coupled_choice, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
+from lcspec.sampling import coupled_choice, coupled_scores, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
 from lcspec.tree import Distribution, TokenTree, Trial
 from lcspec.verify import ACCEPT_STREAM, RESAMPLE_STREAM, VERIFIERS, Verdict, coupled, rejection
 from tests.oracle import (
@@ -339,4 +339,4 @@ def test_the_coupled_drafts_of_these_tests_are_those_of_coupled_top() -> None:
     model = Model(6)
     q = model.draft(())
     tree = drafting(model, "CC", 1)((), 3)
-    assert tree.tokens[1:] == q.ids[coupled_top(q, 3, FIRST_POSITION, 2)].tolist()
+    assert tree.tokens[1:] == q.ids[coupled_top(coupled_scores(q, 3, FIRST_POSITION), 2)].tolist()
