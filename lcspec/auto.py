@@ -13,39 +13,29 @@ passage, and a step that waits for better drafts than the text allows loses more
 
 from __future__ import annotations
 
-import math
 import time
-from typing import TYPE_CHECKING, Any, Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Sequence
 
-from lcspec.acceptance import Acceptance, Offsets, tested
+from lcspec.acceptance import Acceptance, Offsets
+from lcspec.asking import Asker, Turn, share_of
 from lcspec.cost import CostCurve
-from lcspec.drafters.base import Budget, Drafter, branch_of
+from lcspec.drafters.base import Budget, branch_of
 from lcspec.longrun import LongRun
-from lcspec.planner import Limits, Plan, Proposal, ask, reading
-from lcspec.record import ENOUGH_TESTS, DrafterRecord
+from lcspec.planner import Limits, Plan, Proposal, ask
+from lcspec.record import DrafterRecord
 from lcspec.rest import Rest
 from lcspec.tree import TokenTree
 from lcspec.widths import COLUMN, Item, Step, choose
 from lcspec.window import Offer, Sizer
-from lcspec.worth import Costs, bucket, fastest, least_row, promises, rate, value
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
 
-# Share of the decode time that may go into asking drafters that are currently off, and how many steps it is saved for.
-PROBE_SHARE = 0.01
-PROBE_SAVING = 64
-# Steps between two probes of a drafter at least.
-PROBE_EVERY = 4
-# Of several costly drafters the one that gained most goes first; another one at least every so many steps.
-FIRST_EVERY = 48
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
 # Steps that pass before windows that did not pay are thought about again.
 IDLE = 3
-# A drafter may be surer than it says: nodes are cut before they are looked at below this share of what a row costs.
-SAFE = 0.5
 # Nodes asked from a drafter that costs nothing.
 FREE_NODES = 24
 FREE_BRANCH = 3
@@ -58,12 +48,10 @@ class AutoPlanner:
         """Plan with a measured `curve`."""
         self.curve = curve
         self.acceptance = acceptance or Acceptance()
-        self.records: dict[str, DrafterRecord] = {}
-        self.step_seconds: dict[str, float] = {}  # of draft models that were timed before they were first asked
+        self.costly = Asker()
         self.windows = Sizer()
         self.rate = LongRun()
         self.decode_seconds = 0.0
-        self.probe_credit = 0.0
         self._offsets: dict[int, Offsets] = {}
         self._costs: dict[int, tuple[float, int]] = {}
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
@@ -71,7 +59,6 @@ class AutoPlanner:
         self.pause = Rest()
         self._resting = False
         self._gained: float | None = None  # what the step at hand promises, in steps without drafts
-        self._asking = 0.0  # seconds of it that costly drafters took: their own records are the judge of those
         self._idle = 0  # steps for which no window is offered anything
         # The step at hand: decoding slots, those of them planned for, seconds of a decode without drafts, tokens and
         # drafting seconds so far.
@@ -100,7 +87,7 @@ class AutoPlanner:
 
     def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
         """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
-        start, self._asking = time.perf_counter(), 0.0
+        start, self.costly.seconds = time.perf_counter(), 0.0
         tree = TokenTree.root(slot.tokens[-1])
         cap = slot.request.speculation.max_draft
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
@@ -109,18 +96,27 @@ class AutoPlanner:
         if nodes > 0:
             self._costs = self._table(len(slot.tokens), limits.widths)
             if slot.id not in self._offsets:
-                for record in self.records.values():
-                    record.renew()
+                self.costly.renew()
             for drafter in slot.drafters:
                 bit = slot.bit_of(drafter)
                 if not drafter.costly:
                     width = 1 if branch == 1 else branch_of(drafter, branch)
                     tree = ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
-            for drafter in self._by_turn(slot, tree, others):
-                before = tree
-                tree = self._ask_costly(slot, drafter, tree, nodes, limits, others, alone=free is None)
-                free = before if free is None and tree is not before else free
+            if any(drafter.costly for drafter in slot.drafters):
+                turn = self._turn(slot, limits, nodes, branch, others)
+                for drafter in self.costly.by_turn(turn, tree):
+                    before = tree
+                    tree = self.costly.ask(turn, drafter, tree, alone=free is None)
+                    free = before if free is None and tree is not before else free
         return Proposal(slot, tree, limits, time.perf_counter() - start, free=free)
+
+    def _turn(self, slot: Slot, limits: Limits, nodes: int, branch: int, others: int) -> Turn:
+        """The step at hand as the slot's costly drafters see it."""
+        slots, known = self._planned, self.offsets(slot)
+        costs, base = share_of(self._costs, slots, others + 1)
+        return Turn(
+            slot, limits, nodes, branch, others, costs, base, slots, self.acceptance, known, self._tokens_a_second
+        )
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Keep the n most probable nodes of all slots together, n by expected tokens and seconds."""
@@ -168,7 +164,7 @@ class AutoPlanner:
         expected -= sum(item.worth for item in chosen if item.node != COLUMN)
         seconds, width = self._costs.get(used, (0.0, 0))
         if slots == 1 and seconds:
-            more = seconds - self._narrowest + self._asking
+            more = seconds - self._narrowest + self.costly.seconds
             self._gained = expected - 1.0 - more / (self._narrowest + self.pause.bare)
         return Plan(width, expected, seconds, considered)
 
@@ -196,26 +192,14 @@ class AutoPlanner:
             self.acceptance.observe(proposal.free, tokens, self.offsets(slot))
             only = sum(slot.bit_of(d) for d in slot.drafters if d.costly)
         self.acceptance.observe(tree, tokens, self.offsets(slot), only)
-        for drafter in slot.drafters:
-            if not drafter.costly:
-                continue
-            bit, best = slot.bit_of(drafter), dict[int, tuple[float, bool]]()
-            for node, hit in tested(tree, tokens):
-                parent = tree.parents[node]
-                if tree.sources[node] & bit and tree.probs[node] > best.get(parent, (-1.0, False))[0]:
-                    best[parent] = tree.probs[node], hit
-            for _, hit in best.values():
-                self._record(drafter).saw(hit)
+        self.costly.learn(slot, tree, tokens)
 
     def timed(self, width: int, context: int, seconds: float) -> None:
         """Correct the cost curve and the long-run rate."""
         self.curve.observe(width, context, seconds)
         self.decode_seconds += seconds
         self.windows.timed(seconds)
-        # Saved long enough for the dearest drafter: it may only have looked dear when it was asked first.
-        dearest = max((record.level_seconds for record in self.records.values()), default=0.0)
-        most = max(PROBE_SHARE * PROBE_SAVING * seconds, dearest)
-        self.probe_credit = min(self.probe_credit + PROBE_SHARE * seconds, most)
+        self.costly.save(seconds)
         self._table_age += 1
         if self._table_age >= TABLE_STEPS:
             self._tables.clear()
@@ -231,7 +215,7 @@ class AutoPlanner:
         if self._resting:
             self.pause.rested(seconds)
         elif self._gained is not None:
-            self.pause.thought(seconds - self._asking, self._gained, self._narrowest)
+            self.pause.thought(seconds - self.costly.seconds, self._gained, self._narrowest)
         self._resting, self._gained = False, None
 
     def _saved(self, nodes: int) -> float:
@@ -243,7 +227,7 @@ class AutoPlanner:
         """What was learned, for the history; `names` are the engine's drafters in order."""
         return {
             "acceptance": self.acceptance.as_dict(names),
-            "records": {name: record.as_dict() for name, record in self.records.items()},
+            "records": {name: record.as_dict() for name, record in self.costly.records.items()},
             "speedup": self.speedup,
         }
 
@@ -260,8 +244,8 @@ class AutoPlanner:
             rate = LongRun.of(None if speedup is None else float(speedup))
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not what a planner learned: {error}") from error
-        self.acceptance, self.records = acceptance, {n: r for n, r in records.items() if n in names}
-        self.rate = rate
+        self.acceptance, self.rate = acceptance, rate
+        self.costly.records = {n: r for n, r in records.items() if n in names}
 
     def offsets(self, slot: Slot) -> Offsets:
         """The request's own acceptance correction."""
@@ -279,126 +263,3 @@ class AutoPlanner:
         if table is None:
             table = self._tables[key] = self.curve.effective(context, widths)
         return table
-
-    # ------------------------------------------------------------ costly drafters
-
-    def _record(self, drafter: Drafter) -> DrafterRecord:
-        record = self.records.get(drafter.name)
-        if record is None:
-            known = self.step_seconds.get(drafter.name, 0.0)
-            record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
-        return record
-
-    def _share_of(self, base: int) -> tuple[Costs, int]:
-        """What a slot's nodes cost it, and its width without any, in a step of `base` rows before drafts.
-
-        A slot among others is asked as if the others did the same, at its share of the step: where T is flat between
-        two widths none of them would fill it alone, and all of them together gain by it.
-        """
-        m = self._planned
-        if m == 1 or base not in self._costs:
-            return self._costs, base
-        rows = range(base, max(self._costs) + 1, m)
-        shares = {1 + n: (self._costs[r][0] / m, self._costs[r][1]) for n, r in enumerate(rows) if r in self._costs}
-        return shares, 1
-
-    def _by_turn(self, slot: Slot, tree: TokenTree, others: int) -> list[Drafter]:
-        """The slot's costly drafters: the one that gains most when it is asked first, then the others, which are
-        judged by what they still add. Who has not been first for long is, so that an old judgement can be revised.
-        """
-        costly = [d for d in slot.drafters if d.costly]
-        if len(costly) < 2:
-            return costly
-        costs, base = self._share_of(others + 1)
-        if base not in costs:
-            return costly
-        free = sorted(self.acceptance.path_probs(tree, self.offsets(slot))[1:], reverse=True)
-        case = bucket(value(costs, free, base, rate(costs, free, base)), True, self._planned)
-
-        def rank(drafter: Drafter) -> float:
-            record = self._record(drafter)
-            gain = record.gain(case)
-            return math.inf if gain is None or record.since_first >= FIRST_EVERY else gain
-
-        costly.sort(key=rank, reverse=True)
-        for i, drafter in enumerate(costly):
-            record = self.records[drafter.name]
-            record.since_first = record.since_first + 1 if i else 0
-        return costly
-
-    def _ask_costly(
-        self, slot: Slot, drafter: Drafter, tree: TokenTree, nodes: int, limits: Limits, others: int, alone: bool
-    ) -> TokenTree:
-        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking. `alone`: no other costly
-        drafter has been asked in this step.
-        """
-        record, bit = self._record(drafter), slot.bit_of(drafter)
-        offsets = self.offsets(slot)
-        costs, base = self._share_of(others + 1)
-        if base not in costs:
-            return tree
-        free = self.acceptance.path_probs(tree, offsets)[1:]
-        free.sort(reverse=True)
-        price = rate(costs, free, base)
-        now = value(costs, free, base, price)
-        case = bucket(now, alone, self._planned)
-        gain = record.gain(case)
-        worth = gain > 0.0 if gain is not None else promises(costs, free, 1.0, record, base)
-        if not worth and alone and not record.settled(case):
-            # Other texts say no. This one has a say as well: have its steps gone better with nobody else but this
-            # drafter than this step would without it?
-            worth = record.solo.beats(price * costs[base][0] / base)
-        record.since_asked += 1
-        if not worth and (record.since_asked < PROBE_EVERY or self.probe_credit < record.level_seconds):
-            return tree
-        record.since_asked = 0
-        levels, stopped, first = 0, False, 0.0
-
-        def keep_going(draft: TokenTree, frontier: Iterable[int]) -> bool:
-            nonlocal levels, stopped, first
-            levels += 1
-            if levels == 1:
-                first = time.perf_counter() - start
-            reach = self.acceptance.path_probs(draft, offsets)
-            ahead = max((reach[v] for v in frontier), default=0.0)
-            # Nodes the free drafters proposed as well count once.
-            ranked = sorted(free + [reach[v] for v in draft.beyond(tree)], reverse=True)
-            blind = record.tested < ENOUGH_TESTS and levels >= 2 + record.tested
-            stopped = blind or not promises(costs, ranked, ahead, record, base, levels)
-            return not stopped
-
-        branch = 1 if limits.leaves == 1 else FREE_BRANCH
-        both = TokenTree.root(tree.tokens[0])
-        both.merge(tree)
-        start = time.perf_counter()
-        row = least_row(costs, base)
-        floor = SAFE * price * row
-        # What a token below must be worth: its row, and one of the drafter's own, which costs less than a level.
-        below = max(price, self._tokens_a_second) * (row + record.level_seconds / 2) / record.hope
-
-        def expects(depth: int, rank: int, prob: float) -> float:
-            return self.acceptance.expected(bit, depth, rank, prob, offsets)
-
-        # As a mere probe it takes a piece of the text at a time.
-        patience = reading(slot, others) if worth else 0.0
-        budget = Budget(nodes, limits.depth, branch, bit, floor, below, patience, expects, keep_going)
-        both = ask(slot, drafter, budget, both)
-        spent = time.perf_counter() - start
-        self._asking += spent
-        if not levels and len(both) == len(tree):
-            # It reads the text as yet, which says nothing of what its drafts cost and gain.
-            self.probe_credit -= 0.0 if worth else spent
-            return tree
-        levels += not stopped
-        record.took(spent if levels == 1 else min((spent - first) / (levels - 1), spent / levels), levels > 1)
-        reach = self.acceptance.path_probs(both, offsets)
-        own = sorted((reach[v] for v in range(1, len(both)) if both.sources[v] & bit), reverse=True)
-        tokens, seconds = fastest(costs, own, base, levels * record.level_seconds)
-        record.solo.add(tokens, base * seconds / costs[base][0])
-        ranked = sorted(reach[1:], reverse=True)
-        net = value(costs, ranked, base, price) - now - price * levels * record.level_seconds
-        if record.tested >= ENOUGH_TESTS:
-            record.gained(case, net, probe=not worth)
-        if not worth:
-            self.probe_credit -= min(spent, max(0.0, -net / price)) if alone else spent  # what paid was no expense
-        return both

@@ -147,7 +147,8 @@ class Judge:
             write_pruned(self.target, self.path, key)
             with Model.load(replace(self.options, path=self.path)) as model, Context(model) as context:
                 agreed = [hit for text in self.texts for hit in agreement(context, text)]
-                seconds = step_seconds(context, self.texts[0].tokens)
+                context.clear()
+                seconds = context.step_seconds(0, self.texts[0].tokens, TIMED_STEPS)
             share = float(np.mean(agreed))
             plain = self.curve.measured(1, 0)
             self.known[key] = Trial(key, share, seconds / plain, speedup(self.curve, 0, share, seconds))
@@ -167,17 +168,6 @@ def agreement(context: Any, text: OwnText) -> Iterator[bool]:
         asked = [i + 1 for i in range(start, start + len(part)) if i + 1 >= text.n_prompt]
         for row, position in zip(context.logits(), asked):
             yield int(row.argmax()) == tokens[position]
-
-
-def step_seconds(context: Any, tokens: Sequence[int]) -> float:
-    """Median seconds of a decode of one token."""
-    context.clear()
-    seconds = []
-    for i in range(TIMED_STEPS + 2):
-        context.batch.clear()
-        context.batch.add(tokens[i % len(tokens)], i, (0,), logits=True)
-        seconds.append(context.decode())
-    return float(np.median(seconds[2:]))
 
 
 def measured(

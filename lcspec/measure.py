@@ -203,10 +203,9 @@ def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
     it also reads the text and finds everything cold. Only between requests.
     """
     for drafter in drafters:
-        known = drafter.name in planner.records or drafter.name in planner.step_seconds
-        if not known and isinstance(drafter, TimedDrafter):
+        if isinstance(drafter, TimedDrafter) and not planner.costly.knows(drafter.name):
             with contextlib.suppress(DecodeError):
-                planner.step_seconds[drafter.name] = drafter.step_seconds(DRAFT_STEPS)
+                planner.costly.step_seconds[drafter.name] = drafter.step_seconds(DRAFT_STEPS)
 
 
 def keep(engine: Engine) -> None:

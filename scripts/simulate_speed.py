@@ -21,6 +21,7 @@ import sys
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import click
 
@@ -45,7 +46,7 @@ class VirtualTime:
         self.curve, self.draft_seconds, self.noise, self.look = curve, draft_seconds, noise, look
         self.random = random.Random(1)
         self.now = 0.0
-        self.target: object = None  # the first context that decodes
+        self.targets: list[object] = []  # contexts of engines; whatever else decodes drafts
 
     def perf_counter(self) -> float:
         """Virtual seconds."""
@@ -54,9 +55,7 @@ class VirtualTime:
 
     def seconds_of(self, context: object, width: int) -> float:
         """What a decode takes."""
-        if self.target is None:
-            self.target = context
-        if context is not self.target:
+        if context not in self.targets:
             return self.draft_seconds * (1.0 + DRAFT_WIDENING * (width - 1))
         widest = self.curve.max_width
         known = min((n for n in self.curve.widths if n >= width), default=widest)
@@ -65,6 +64,7 @@ class VirtualTime:
 
     def install(self) -> None:
         """Replace the clock everywhere."""
+        import lcspec.asking
         import lcspec.auto
         import lcspec.engine
         import lcspec.llama.context
@@ -72,9 +72,13 @@ class VirtualTime:
         import lcspec.slot
 
         clock = SimpleNamespace(perf_counter=self.perf_counter)
-        for module in (lcspec.auto, lcspec.engine, lcspec.planner, lcspec.slot):
+        for module in (lcspec.asking, lcspec.auto, lcspec.engine, lcspec.planner, lcspec.slot):
             module.time = clock  # type: ignore[attr-defined]
-        real = lcspec.llama.context.Context.decode
+        real, begin = lcspec.llama.context.Context.decode, lcspec.engine.Engine.__init__
+
+        def init(engine: lcspec.engine.Engine, *args: Any, **options: Any) -> None:
+            begin(engine, *args, **options)
+            self.targets.append(engine.context)
 
         def decode(context: lcspec.llama.context.Context, batch: lcspec.llama.batch.Batch | None = None) -> float:
             real(context, batch)
@@ -83,6 +87,7 @@ class VirtualTime:
             return took
 
         lcspec.llama.context.Context.decode = decode  # type: ignore[method-assign]
+        lcspec.engine.Engine.__init__ = init  # type: ignore[method-assign]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

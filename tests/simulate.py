@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 
+from lcspec import asking as asking_module
 from lcspec import auto as auto_module
 from lcspec.auto import AutoPlanner
 from lcspec.config import DrafterSpec
@@ -264,5 +265,6 @@ def best_fixed(drafters: Sequence[FakeDrafter], relative: Sequence[float], token
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Virtual time inside the planner."""
     virtual = Clock()
-    monkeypatch.setattr(auto_module, "time", virtual)
+    for module in (auto_module, asking_module):
+        monkeypatch.setattr(module, "time", virtual)
     return virtual

@@ -48,7 +48,7 @@ class WitnessPlanner(AutoPlanner):
     def __init__(self, planner: AutoPlanner) -> None:
         """Begin with another planner's knowledge. T(n) is shared: whoever measures it, it is the machine's."""
         super().__init__(planner.curve, copy.deepcopy(planner.acceptance))
-        self.records = copy.deepcopy(planner.records)
+        self.costly.records = copy.deepcopy(planner.costly.records)
         self.proposed: list[TokenTree] = []
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from typing import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -179,6 +180,22 @@ class Context:
     def set_threads(self, n: int) -> None:
         """Decode with `n` threads from now on (`n_threads` keeps the number the context was made with)."""
         C.llama_set_n_threads(self.handle, n, n)
+
+    def step_seconds(self, seq: int, tokens: Sequence[int], repeat: int) -> float:
+        """Median seconds of `repeat` decodes of one token after another, in the empty sequence `seq`, after two others.
+
+        Raises:
+            DecodeError: there is no room for so many. `seq` is empty again in any case.
+        """
+        seconds = []
+        try:
+            for i in range(repeat + 2):
+                self.batch.clear()
+                self.batch.add(tokens[i % len(tokens)], i, (seq,), logits=True)
+                seconds.append(self.decode())
+        finally:
+            self.seq_remove(seq, 0)
+        return float(np.median(seconds[2:]))
 
     def clear(self) -> None:
         """Forget everything."""

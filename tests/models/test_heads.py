@@ -219,7 +219,7 @@ def test_the_planner_takes_heads_into_account(session: Session) -> None:
     assert [d.name for d in params.drafters] == ["ngram", "suffix", "medusa", "lookahead"]
     answer(session.engine, request(prompts(session, 1, 0)[0], "auto", 48, draft=files))
     assert session.engine.auto is not None
-    record = session.engine.auto.records["medusa"]
+    record = session.engine.auto.costly.records["medusa"]
     assert record.level_seconds > 0  # it was asked at least once, and its cost is known
 
 

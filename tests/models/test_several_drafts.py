@@ -95,7 +95,7 @@ def test_a_draft_model_is_timed_once_and_before_it_is_first_asked(
         wanted = request(prompt, "auto", N, draft=engine.env.draft)
         engine.submit(wanted)
         assert engine.auto is not None and timed == ["model", "model2"]
-        assert all(engine.auto.step_seconds[name] > 0 for name in timed) and not engine.auto.records
+        assert all(engine.auto.costly.step_seconds[name] > 0 for name in timed) and not engine.auto.costly.records
         while engine.busy:
             engine.step()
         assert answer(engine, wanted).ids == plain.ids

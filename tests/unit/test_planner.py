@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.acceptance import Acceptance, Offsets
-from lcspec.auto import FIRST_EVERY, AutoPlanner
+from lcspec.asking import FIRST_EVERY
+from lcspec.auto import AutoPlanner
 from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget
 from lcspec.pace import UNNOTICED
@@ -288,9 +289,9 @@ def test_a_level_drafted_alone_may_contain_a_reading_and_says_only_how_much_it_t
 def test_a_drafter_that_looked_dear_at_first_is_asked_again(clock: Clock) -> None:
     drafter = FakeDrafter("m", steady(0.95, 0.95), clock, 0.05 * UNIT)
     planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([drafter])
-    planner.records["m"] = DrafterRecord(level_seconds=2 * UNIT)  # it was cold
+    planner.costly.records["m"] = DrafterRecord(level_seconds=2 * UNIT)  # it was cold
     run(planner, [slot], Q4_0, 600, clock)
-    assert planner.records["m"].level_seconds < 0.1 * UNIT and drafter.asked > 20
+    assert planner.costly.records["m"].level_seconds < 0.1 * UNIT and drafter.asked > 20
 
 
 def test_corrections_of_the_curve_reach_the_plans() -> None:
@@ -324,10 +325,10 @@ def test_how_long_a_draft_model_may_read(
     slot = slot_of([reader])
     slot.draws, slot.verifier.lossless = draws, lossless
     planner = AutoPlanner(curve_of(Q4_0))
-    record = planner.records["m"] = DrafterRecord(level_seconds=0.05 * UNIT, since_asked=99)
+    record = planner.costly.records["m"] = DrafterRecord(level_seconds=0.05 * UNIT, since_asked=99)
     for _ in range(9):
         record.gained(bucket(0.0, True), known - 0.5, probe=False)
-    planner.probe_credit = 1.0
+    planner.costly.credit = 1.0
     planner.propose(slot, Limits(8, 8, 8), others)
     FixedPlanner().propose(slot, Limits(8, 8, 8), others)
     assert readings == [seconds, seconds if known else UNNOTICED]
@@ -594,7 +595,8 @@ def test_who_never_was_first_gets_its_turn(clock: Clock) -> None:
     for _ in range(2 * FIRST_EVERY + 2):
         tree = TokenTree.root(slot.tokens[-1])
         planner._costs = planner.curve.effective(0)
-        firsts.append(planner._by_turn(slot, tree, 0)[0].name)
+        turn = planner._turn(slot, ROOM, 8, 1, 0)
+        firsts.append(planner.costly.by_turn(turn, tree)[0].name)
     assert set(firsts) == {"model", "model2"}
 
 
