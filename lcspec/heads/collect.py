@@ -18,6 +18,7 @@ from lcspec.errors import ContextOverflow
 from lcspec.heads.prompts import PromptMaker, Source, chat_ids, opening
 from lcspec.llama import Context, Model
 from lcspec.llama.template import ChatTemplate
+from lcspec.topk import largest
 
 TEMPERATURES = (0.0, 0.8)
 TOP_K = 40
@@ -108,14 +109,10 @@ class Writer:
     def _choose(self, logits: NDArray[np.float32], temperatures: list[float]) -> NDArray[np.int64]:
         """The next tokens, for logits [n, n_vocab]: the largest, or a sample from the TOP_K largest."""
         chosen: NDArray[np.int64] = logits.argmax(axis=1)
-        sampled = np.flatnonzero(np.array(temperatures) > 0)
-        if sampled.size:
-            rows = logits[sampled]
-            k = min(TOP_K, rows.shape[1])
-            top = np.argpartition(-rows, k - 1, axis=1)[:, :k]
-            values = np.take_along_axis(rows, top, axis=1) / np.array(temperatures, dtype=np.float32)[sampled, None]
-            best = (values + self.rng.gumbel(size=values.shape)).argmax(axis=1)
-            chosen[sampled] = top[np.arange(len(sampled)), best]
+        for i, temperature in enumerate(temperatures):
+            if temperature > 0:
+                top = largest(logits[i], TOP_K)
+                chosen[i] = top[(logits[i][top] / temperature + self.rng.gumbel(size=top.size)).argmax()]
         return chosen
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,8 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 PARSER = "error parsing grammar: "
 # The library allocates as many entries as a penalty is told to look back.
 LONGEST_WINDOW = 1 << 20
+# So many of the best candidates are held against a grammar before all of them are.
+GRAMMAR_FIRST = 512
 DRY_BREAKERS = (b"\n", b":", b'"', b"*")
 
 
@@ -135,13 +137,14 @@ class Sampler:
 
     def _apply(self, logits: NDArray[np.float32], constrain: bool) -> Distribution:
         """Candidates after the chain, softmaxed: ids int32 [k], probs float64 [k]."""
-        tokens = None if constrain else self._shortlist.of(logits)
-        array = _candidates(self._all, logits) if tokens is None else _candidates(tokens, logits[tokens])
         if constrain:
-            _, kept = self._run(self._grammar, array)
-            if not np.isfinite(kept).any():
+            array = self._fitting(logits)
+            if not array.size:
                 # Nothing fits: the grammar is finished or stuck. Ending the text is the only honest way on.
                 return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
+        else:
+            tokens = self._shortlist.of(logits)
+            array = _candidates(self._all, logits) if tokens is None else _candidates(tokens, logits[tokens])
         ids, left = self._run(self._chain, array)
         x = left.astype(np.float64)
         finite = np.isfinite(x)
@@ -151,6 +154,20 @@ class Sampler:
             return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
         weights = np.exp(x - x.max())
         return Distribution(ids, weights / weights.sum())
+
+    def _fitting(self, logits: NDArray[np.float32]) -> NDArray[np.void]:
+        """Candidates that the grammar allows: all of them, or as many of the best as the chain can leave."""
+        # To hold every token against it takes milliseconds. One that fits is soon found; as many as top-k wants rarely
+        # are among the best, where the favourite does not fit.
+        tokens = self._shortlist.of(logits, GRAMMAR_FIRST) if self.params.greedy else None
+        if tokens is not None:
+            ids, kept = self._run(self._grammar, _candidates(tokens, logits[tokens]))
+            fits = np.isfinite(kept)
+            if self._shortlist.enough(ids[fits].tolist()):
+                return _candidates(ids[fits], kept[fits])
+        ids, kept = self._run(self._grammar, _candidates(self._all, logits))
+        fits = np.isfinite(kept)
+        return _candidates(ids[fits], kept[fits])
 
     def _run(
         self, sampler: ctypes.c_void_p | None, array: NDArray[np.void]
@@ -165,7 +182,7 @@ class Sampler:
         return kept["id"].copy(), kept["logit"].copy()
 
 
-def _candidates(tokens: NDArray[np.intp], logits: NDArray[np.float32]) -> NDArray[np.void]:
+def _candidates(tokens: NDArray[np.integer[Any]], logits: NDArray[np.float32]) -> NDArray[np.void]:
     array = np.zeros(tokens.size, dtype=CANDIDATE)
     array["id"], array["logit"] = tokens, logits
     return array
