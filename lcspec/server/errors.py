@@ -98,6 +98,10 @@ def from_engine(error: LcspecError) -> ApiError:
     return ApiError(503, str(error), code="unavailable", headers={"Retry-After": "5"})
 
 
+# What pydantic says of a body that is text to it, or JSON and no object.
+NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")
+
+
 def path_of(location: Sequence[int | str]) -> str | None:
     """`messages[0].content` from a validation error's location; pydantic's names for union members are left out."""
     out = ""
@@ -116,8 +120,13 @@ def from_validation(problems: Sequence[Mapping[str, Any]]) -> ApiError:
     if kind == "json_invalid":
         return invalid("the request body is not valid JSON", None, "invalid_json")
     param = path_of(location)
-    if kind == "missing" and param is None:
-        return invalid("the request has no JSON body: send one with content-type: application/json", None, None)
+    if param is None and kind in ("missing", *NO_OBJECT):
+        wanted = (
+            "has no JSON body: send one"
+            if kind == "missing"
+            else "body is no JSON object, or not declared as JSON: send one"
+        )
+        return invalid(f"the request {wanted} with content-type: application/json", None, None)
     text = str(problem.get("msg", "is not valid"))
     code = "missing_required_parameter" if kind == "missing" else "invalid_value"
     return invalid(f"{param or 'the request body'}: {text[:300]}", param, code)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 import socket
 import time
 from pathlib import Path
@@ -220,7 +222,23 @@ def test_a_body_that_is_not_declared_as_json_is_refused(http: httpx.Client) -> N
     """A page in a browser may send text/plain anywhere without asking; so it is not read."""
     got = http.post(CHAT, content=json.dumps({"messages": HELLO}), headers={"content-type": "text/plain"})
     assert got.status_code == 400
-    error_of(got)
+    assert "content-type: application/json" in error_of(got)["message"]
+
+
+def test_the_documented_commands_are_answered(http: httpx.Client) -> None:
+    """curl declares what `-d` sends as a form where nothing else is said, and a form is not read."""
+    root = Path(__file__).resolve().parents[2]
+    text = "\n".join((root / name).read_text() for name in ("README.md", "docs/server.md"))
+    commands = [shlex.split(c) for c in re.findall(r"^ +(curl .*)$", re.sub(r"\\\n\s*", " ", text), re.M)]
+    sent = [c for c in commands if "-d" in c]
+    assert len(sent) >= 2
+    for command in sent:
+        headers = {"content-type": "application/x-www-form-urlencoded"}
+        headers |= dict(h.split(": ", 1) for flag, h in zip(command, command[1:]) if flag == "-H")
+        path = "/v1/" + command[1].split("/v1/", 1)[1]
+        body = {**json.loads(command[command.index("-d") + 1]), "max_tokens": 4}
+        got = http.post(path, content=json.dumps(body), headers=headers)
+        assert got.status_code == 200, got.text
 
 
 def test_a_wrong_method(http: httpx.Client) -> None:
