@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any, Callable
 
+import click
 import gguf
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.errors import UsageError
+from lcspec.errors import LcspecError, UsageError
 from lcspec.gguf_header import read_gguf
 from lcspec.prune import copy_field
 
@@ -76,3 +78,12 @@ def write_copy(
     writer.write_tensors_to_file()
     writer.close()
     return dst
+
+
+def report(make: Callable[[], Path]) -> None:
+    """Say what `make` wrote, or end the program with what was wrong."""
+    try:
+        click.echo(f"written: {make()}")
+    except LcspecError as error:
+        click.echo(f"error: {error}", err=True)
+        sys.exit(error.exit_code)

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lcspec.errors import LcspecError
-from scripts.gguf_copy import PER_TOKEN, TOKENS, open_source, write_copy
+from scripts.gguf_copy import PER_TOKEN, TOKENS, open_source, report, write_copy
 
 MATRICES = ("token_embd.weight", "output.weight", "output.bias")
 
@@ -51,11 +50,7 @@ def renumber(src: Path, dst: Path, seed: int = 1) -> Path:
 @click.option("--seed", type=int, default=1, show_default=True, help="Of the new order.")
 def main(src: Path, dst: Path, seed: int) -> None:
     """Write to OUT a copy of the model IN with its tokens renumbered."""
-    try:
-        click.echo(f"written: {renumber(src, dst, seed)}")
-    except LcspecError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    report(lambda: renumber(src, dst, seed))
 
 
 if __name__ == "__main__":

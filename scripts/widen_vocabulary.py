@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lcspec.errors import LcspecError, UsageError
-from scripts.gguf_copy import SCORES, TOKENS, TYPES, architecture, open_source, write_copy
+from lcspec.errors import UsageError
+from scripts.gguf_copy import SCORES, TOKENS, TYPES, architecture, open_source, report, write_copy
 
 NEVER = -100.0
 
@@ -81,11 +81,7 @@ def halves(rows: int, n_heads: int) -> NDArray[np.intp]:
 )
 def main(src: Path, dst: Path, tokens: int) -> None:
     """Write to OUT a copy of the model IN with more tokens, none of which it ever says."""
-    try:
-        click.echo(f"written: {widen(src, dst, tokens)}")
-    except LcspecError as error:
-        click.echo(f"error: {error}", err=True)
-        sys.exit(error.exit_code)
+    report(lambda: widen(src, dst, tokens))
 
 
 if __name__ == "__main__":

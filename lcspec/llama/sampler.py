@@ -130,10 +130,8 @@ class Sampler:
         return coupled_choice(dist, self.seed, position)
 
     def _allowed(self, token: int) -> bool:
-        one = np.zeros(1, dtype=CANDIDATE)
-        one["id"] = token
-        ids, logits = self._run(self._grammar, one)
-        return bool(ids.size and np.isfinite(logits[0]))
+        one = _candidates(np.array([token]), np.zeros(1, dtype=np.float32))
+        return self._allowed_of(one).size > 0
 
     def _apply(self, logits: NDArray[np.float32], constrain: bool) -> Distribution:
         """Candidates after the chain, softmaxed: ids int32 [k], probs float64 [k]."""
@@ -161,13 +159,16 @@ class Sampler:
         # are among the best, where the favourite does not fit.
         tokens = self._shortlist.of(logits, GRAMMAR_FIRST) if self.params.greedy else None
         if tokens is not None:
-            ids, kept = self._run(self._grammar, _candidates(tokens, logits[tokens]))
-            fits = np.isfinite(kept)
-            if self._shortlist.enough(ids[fits].tolist()):
-                return _candidates(ids[fits], kept[fits])
-        ids, kept = self._run(self._grammar, _candidates(self._all, logits))
-        fits = np.isfinite(kept)
-        return _candidates(ids[fits], kept[fits])
+            found = self._allowed_of(_candidates(tokens, logits[tokens]))
+            if self._shortlist.enough(found["id"].tolist()):
+                return found
+        return self._allowed_of(_candidates(self._all, logits))
+
+    def _allowed_of(self, array: NDArray[np.void]) -> NDArray[np.void]:
+        """The candidates in `array` that the grammar allows next."""
+        ids, logits = self._run(self._grammar, array)
+        fits = np.isfinite(logits)
+        return _candidates(ids[fits], logits[fits])
 
     def _run(
         self, sampler: ctypes.c_void_p | None, array: NDArray[np.void]
