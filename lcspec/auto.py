@@ -5,10 +5,11 @@ path, so the most probable nodes always form a tree. Every step maximises
 
     tokens / time = (B + sum of the n best P) / (T(B + n) + drafting time)
 
-for B slots, with T the measured cost curve. n = 0 is plain decoding. One formula serves one slot and many: the nodes of
-all slots compete for one width, so speculation fades by itself as load rises. (A ratio of sums is largest when a step
-maximises tokens - rate x time at the long-run rate instead; but that rate is an estimate, too high after every easy
-passage, and a step that waits for better drafts than the text allows loses more than the others gain.)
+for B slots, with T the measured cost curve; n = 0 is plain decoding. (Where drafting cost more than it can bring, more
+nodes have to beat the rate of plain decoding.) One formula serves one slot and many: the nodes of all slots compete
+for one width, so speculation fades by itself as load rises. (A ratio of sums is largest when a step maximises
+tokens - rate x time at the long-run rate instead; but that rate is an estimate, too high after every easy passage, and
+a step that waits for better drafts than the text allows loses more than the others gain.)
 """
 
 from __future__ import annotations
@@ -151,7 +152,8 @@ class AutoPlanner:
         self._tokens_a_second = (self.speedup or 1.0) * slots / self._narrowest
         offers = self._window_offers(proposals, need)
         pool += [Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
-        chosen, considered = choose(sorted(pool), Step(base, need, expected, room), self._costs)
+        drafting = sum(p.seconds for p in proposals)
+        chosen, considered = choose(sorted(pool), Step(base, need, expected, room, drafting), self._costs)
         used = need + sum(item.rows for item in chosen)
         for i, p in enumerate(proposals):
             nodes = [item.node for item in chosen if item.proposal == i and item.node != COLUMN]

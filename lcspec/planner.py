@@ -84,7 +84,8 @@ class Plan:
         width: pad the batch to this many tokens (0: as it is).
         tokens: tokens the step is expected to emit, over all slots.
         seconds: target time it is expected to take; 0.0 when unknown.
-        considered: (drafted nodes, expected tokens, expected seconds) of every width that was weighed.
+        considered: (drafted nodes, expected tokens, expected seconds, those of drafting included) of every width that
+            was weighed.
     """
 
     width: int = 0

@@ -120,6 +120,35 @@ def chain(*probs: float) -> TokenTree:
     return TokenTree.chain(0, range(1, len(probs) + 1), probs)
 
 
+@fixed
+@given(trees(), st.sampled_from(sorted(CURVES)), st.floats(0.0, 40.0))
+def test_what_drafting_took_counts_but_never_buys_rows_dearer_than_plain_ones(
+    tree: TokenTree, name: str, units: float
+) -> None:
+    planner, p = planner_of(CURVES[name]), proposal(tree)
+    p.seconds = units * UNIT
+    planner.select([p], 1, 0)
+    costs, reach = planner.curve.effective(0), tree.path_probs()
+    # what (tokens, seconds of the target) can be had: all sets of nodes
+    steps = [(1 + sum(map(float, (reach[v] for v in keep))), costs[1 + len(keep)][0]) for keep in subtrees(tree)]
+    price = max(1 / costs[1][0], max(tokens / (seconds + p.seconds) for tokens, seconds in steps))
+    kept = cast(TokenTree, p.kept)
+    got = sum(map(float, kept.path_probs())) - price * costs[len(kept)][0]
+    assert got == pytest.approx(max(tokens - price * seconds for tokens, seconds in steps))
+
+
+def test_dear_drafts_are_worth_a_wider_step() -> None:
+    # 1.9 tokens in 1.5 units, or 2.53 in 2: the better rate is the first's, but not any more with a unit of drafting.
+    kept = []
+    for units in (0.0, 1.0):
+        p = proposal(chain(0.9, 0.7))
+        p.seconds = units * UNIT
+        plan = planner_of([1.0, 1.5, 2.0]).select([p], 1, 0)
+        kept.append(cast(TokenTree, p.kept).n_drafted)
+        assert plan.seconds == pytest.approx((1.5, 2.0)[kept[-1] - 1] * UNIT)
+    assert kept == [1, 2]
+
+
 def test_nothing_is_kept_when_nothing_pays() -> None:
     for tree in (chain(0.3, 0.3), chain(0.9, 0.9, 0.9)):
         p = proposal(tree)
