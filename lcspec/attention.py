@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from lcspec import cache
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
-from lcspec.kv_shape import kv_shape
 from lcspec.llama import Context, Model, build, version
 from lcspec.llama.context import PRODUCT_ROWS
-from lcspec.memory import machine_memory, needed
-from lcspec.one_layer import Heads, write_layer
+from lcspec.modelfiles.kv_shape import kv_shape
+from lcspec.modelfiles.memory import machine_memory, needed
+from lcspec.modelfiles.one_layer import Heads, write_layer
 
 if TYPE_CHECKING:
-    from lcspec.modelfile import ModelHeader
+    from lcspec.modelfiles.modelfile import ModelHeader
 
 # The answer that is timed: a piece of a prompt, then steps of these widths in turn, at so many tokens a slot.
 CONTEXT = 512

@@ -11,8 +11,8 @@ from typing import Any, NoReturn
 import click
 
 from lcspec import __version__
+from lcspec.commands.options import MODEL_PATH, GpuLayers, engine_options, sampling_options, speculation_options
 from lcspec.errors import LcspecError, UsageError
-from lcspec.options import MODEL_PATH, GpuLayers, engine_options, sampling_options, speculation_options
 
 CONFIG_NAME = "config.toml"
 
@@ -71,7 +71,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
 def generate(**options: Any) -> None:
     """Complete a prompt (or answer it, with --chat). Without MODEL the bundled demonstration pair serves."""
-    from lcspec.generate import run
+    from lcspec.commands.generate import run
 
     sys.exit(run(**options))
 
@@ -81,7 +81,7 @@ def generate(**options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect(model: Path | None, as_json: bool) -> None:
     """Say what a GGUF is and what speculation it allows."""
-    from lcspec.inspect import run
+    from lcspec.commands.inspect import run
 
     run(model, as_json)
 
@@ -95,7 +95,7 @@ def inspect(model: Path | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate(**options: Any) -> None:
     """Measure what a step of each width costs here, and say which speculation can pay."""
-    from lcspec.calibrate import run
+    from lcspec.commands.calibrate import run
 
     run(**options)
 
@@ -112,7 +112,7 @@ def calibrate(**options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(**options: Any) -> None:
     """Check on this machine that speculation does not change the text: width classes, trees, texts on against off."""
-    from lcspec.selfcheck import run
+    from lcspec.commands.selfcheck import run
 
     sys.exit(run(**options))
 
@@ -220,7 +220,7 @@ def draft() -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def store(**options: Any) -> None:
     """Make a datastore of text files, directories included, for --store: drafts from your own code and documents."""
-    from lcspec.draft_store import run
+    from lcspec.commands.draft_store import run
 
     run(**options)
 
@@ -238,7 +238,7 @@ def store(**options: Any) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def prune(**options: Any) -> None:
     """Make a draft model of the model itself by leaving layers out: those it agrees with itself best without."""
-    from lcspec.draft_prune import run
+    from lcspec.commands.draft_prune import run
 
     sys.exit(run(**options))
 
@@ -289,7 +289,7 @@ def draft_heads(**options: Any) -> None:
 @click.option("--all", "everything", is_flag=True, help="What was learned with every model.")
 def forget(**options: Any) -> None:
     """Remove what earlier texts taught the drafters of MODEL (default: the bundled one)."""
-    from lcspec.draft_forget import run
+    from lcspec.commands.draft_forget import run
 
     run(**options)
 

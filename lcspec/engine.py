@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.attention import with_attention
-from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
 from lcspec.errors import LcspecError
@@ -26,7 +25,8 @@ from lcspec.exact import Certificate, ScratchPad, in_order
 from lcspec.lanes import Lanes
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool
 from lcspec.measure import keep
-from lcspec.planner import FixedPlanner, Plan
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import FixedPlanner, Plan
 from lcspec.roster import Roster
 from lcspec.schedule import Scheduler, Staged
 from lcspec.slot import Request, Slot

@@ -11,7 +11,7 @@ from lcspec.text import Piece
 from lcspec.tree import TokenTree
 
 if TYPE_CHECKING:
-    from lcspec.planner import Plan
+    from lcspec.planner.base import Plan
 
 
 class TokenInfo(NamedTuple):
@@ -64,7 +64,7 @@ class StepStats(NamedTuple):
 
     `width` counts all tokens of the batch without padding; seconds are those of the whole step, which all running
     slots share. `plan` says what the planner expected. `probes`: tokens of the slot that were evaluated and are no
-    drafts (see lcspec.window).
+    drafts (see lcspec.planner.window).
     """
 
     request: int

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Iterable, Sequence
 
 from lcspec import cache, history
-from lcspec.auto import AutoPlanner
 from lcspec.config import ModelOptions
-from lcspec.cost import CostCurve
 from lcspec.drafters import Drafter, TimedDrafter
 from lcspec.errors import DecodeError, TokenizeError
 from lcspec.llama import Context, build, version
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.cost import CostCurve
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.cost import CostCurve
+from lcspec.planner.cost import CostCurve
 
 # Reading a prompt in pieces may take this many times as long as reading it in the best steps there are ...
 HARDLY = 1.03

@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Sequence
 from lcspec.exact import PROMPT_BLOCK
 from lcspec.llama import Branching, common_prefix
 from lcspec.pace import Pace
-from lcspec.planner import NOTHING, Limits, Plan, Planner, Proposal
+from lcspec.planner.base import NOTHING, Limits, Plan, Planner, Proposal
+from lcspec.planner.window import feed
 from lcspec.slot import Slot
 from lcspec.tree import TokenTree
-from lcspec.window import feed
 
 if TYPE_CHECKING:
-    from lcspec.cost import CostCurve
     from lcspec.engine import Engine
+    from lcspec.planner.cost import CostCurve
 
 # Prompt tokens that are not worth a step's wait.
 SHORT = 32

@@ -152,7 +152,7 @@ def open_session(
     from lcspec.drafters import DrafterEnv
     from lcspec.engine import Engine
     from lcspec.llama import Model, supports_gpu_offload
-    from lcspec.memory import check_memory
+    from lcspec.modelfiles.memory import check_memory
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)

@@ -20,13 +20,13 @@ from peers.build import BuildError, check_build
 from peers.contenders import Contender, Setting
 from peers.runners import ExampleRunner, Job, RunError
 
-from lcspec.auto import AutoPlanner
 from lcspec.bench.builtin import builtin_prompts
 from lcspec.bench.prompts import Prompt, read_prompts, spread
 from lcspec.config import ModelOptions
-from lcspec.cost import CostCurve
 from lcspec.errors import LcspecError
 from lcspec.events import Finished, RequestStats
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.cost import CostCurve
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, open_session, parse_speculation
 from lcspec.slot import Request

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.errors import LcspecError, UsageError
-from lcspec.gguf_header import read_gguf
-from lcspec.prune import copy_field
+from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.prune import copy_field
 
 TOKENS = "tokenizer.ggml.tokens"
 TYPES = "tokenizer.ggml.token_type"

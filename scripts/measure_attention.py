@@ -22,7 +22,7 @@ from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model
 from lcspec.measure import Meter
-from lcspec.one_layer import Heads, write_layer
+from lcspec.modelfiles.one_layer import Heads, write_layer
 
 REPEAT = 9
 WAYS = ("fused", "products")

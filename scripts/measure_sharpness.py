@@ -4,8 +4,8 @@
 
 The target answers every prompt; then the draft model reads the answers, and at every token of them its favourite either
 is the token or not. For each power this prints the mean log loss (nats; less is better) of its probability that it is:
-taken as it is, and through the calibration that `auto` learns (lcspec.trend), which begins anew for every line. Order
-and temperature are as in use: with a temperature the favourite is the one under the target's own noise.
+taken as it is, and through the calibration that `auto` learns (lcspec.planner.trend), which begins anew for every line.
+Order and temperature are as in use: with a temperature the favourite is the one under the target's own noise.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from lcspec.drafters.favourites import favourites
 from lcspec.errors import LcspecError
 from lcspec.events import Tokens
 from lcspec.llama import Context, Model, check_same_vocabulary
+from lcspec.planner.trend import Trend
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.slot import Request
-from lcspec.trend import Trend
 
 POWERS = (1.0, 1.5, 2.0, 3.0, 4.0)
 SURE = 1e-3

@@ -27,9 +27,9 @@ import gguf
 import numpy as np
 
 from lcspec.errors import LcspecError, ModelFileError, UsageError
-from lcspec.gguf_header import FILE_TYPES, TENSOR_TYPES, GGUFContents, TensorInfo, format_size, read_gguf
 from lcspec.heads.target import SCALED_FROM, fingerprint
-from lcspec.prune import copy_field
+from lcspec.modelfiles.gguf_header import FILE_TYPES, TENSOR_TYPES, GGUFContents, TensorInfo, format_size, read_gguf
+from lcspec.modelfiles.prune import copy_field
 
 WIDTH_STEP = 256  # the largest block of any quantization: new units then fill blocks of their own
 _SUFFIXES = {"k": 1e3, "m": 1e6, "b": 1e9}

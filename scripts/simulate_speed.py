@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from lcspec.cost import CostCurve
+from lcspec.planner.cost import CostCurve
 
 # A wider batch than was measured is a prompt: it takes what its pieces would.
 DRAFT_WIDENING = 0.05
@@ -64,15 +64,15 @@ class VirtualTime:
 
     def install(self) -> None:
         """Replace the clock everywhere."""
-        import lcspec.asking
-        import lcspec.auto
         import lcspec.engine
         import lcspec.llama.context
-        import lcspec.planner
+        import lcspec.planner.asking
+        import lcspec.planner.auto
+        import lcspec.planner.base
         import lcspec.slot
 
         clock = SimpleNamespace(perf_counter=self.perf_counter)
-        for module in (lcspec.asking, lcspec.auto, lcspec.engine, lcspec.planner, lcspec.slot):
+        for module in (lcspec.planner.asking, lcspec.planner.auto, lcspec.engine, lcspec.planner.base, lcspec.slot):
             module.time = clock  # type: ignore[attr-defined]
         real, begin = lcspec.llama.context.Context.decode, lcspec.engine.Engine.__init__
 

@@ -15,14 +15,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.auto import AutoPlanner
 from lcspec.drafters.base import Window, probing
 from lcspec.llama.sequences import SequencePool
-from lcspec.planner import Limits, Planner, Proposal
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import Limits, Planner, Proposal
+from lcspec.planner.window import feed
 from lcspec.sampling import SamplingParams
 from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
-from lcspec.window import feed
 from tests.simulate import UNIT, Clock, Outcome
 
 

@@ -14,13 +14,13 @@ from typing import Any, cast
 
 import pytest
 
-from lcspec import asking as asking_module
-from lcspec import auto as auto_module
-from lcspec.auto import AutoPlanner
 from lcspec.config import DrafterSpec
-from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget
-from lcspec.planner import Limits
+from lcspec.planner import asking as asking_module
+from lcspec.planner import auto as auto_module
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import Limits
+from lcspec.planner.cost import CostCurve
 from lcspec.tree import TokenTree
 
 # Time of a decode of 1, 2, 3 ... tokens relative to one, as measured (design.md; widths in between filled in alike).

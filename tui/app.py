@@ -12,7 +12,7 @@ from textual.screen import Screen
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, attention_for
 from lcspec.errors import LcspecError
-from lcspec.library import last_model, remember_model
+from lcspec.modelfiles.library import last_model, remember_model
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.tui.bridge import Bridge
 from lcspec.tui.choices import Choices

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Callable, Mapping, Sequence, Sized
 
 from lcspec.errors import LcspecError
-from lcspec.gguf_header import format_size
+from lcspec.modelfiles.gguf_header import format_size
 from lcspec.paths import printable
 
 MAX_BYTES = 1 << 20

@@ -21,7 +21,7 @@ from lcspec.tui.speculation import Step
 from lcspec.worker import EngineThread, Ticket
 
 if TYPE_CHECKING:
-    from lcspec.cost import CostCurve
+    from lcspec.planner.cost import CostCurve
     from lcspec.slot import Request
 
 Item = Union[Started, Prefill, Tokens, Step, Finished, Failed]
@@ -248,7 +248,7 @@ def decisions(
     names = [f"{s.name} ({named[s.name]})" if s.name in named else s.name for s in settled.drafters]
     out = [f"Drafters: {', '.join(names)}{', chosen step by step' if settled.auto else ', all of them every step'}."]
     if settled.auto and curve is not None and 1 in curve.points:
-        from lcspec.calibrate import break_even
+        from lcspec.commands.calibrate import break_even
 
         costs = curve.effective(0)
         one = costs[1][0]

@@ -19,10 +19,10 @@ from lcspec.bench.report import report_html
 from lcspec.bench.runner import PLAIN, Bench, BenchOptions, Interrupted, default_strategies
 from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
+from lcspec.commands.generate import show_heads_note
+from lcspec.commands.options import model_options
 from lcspec.config import DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
-from lcspec.generate import show_heads_note
-from lcspec.options import model_options
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
 

@@ -11,7 +11,7 @@ from typing import Any
 from lcspec import __version__
 from lcspec.llama import Model, version
 from lcspec.llama.threads import physical_cores, usable_cpus
-from lcspec.modelfile import read_header
+from lcspec.modelfiles.modelfile import read_header
 from lcspec.session import Session
 
 

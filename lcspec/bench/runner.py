@@ -13,18 +13,18 @@ import copy
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, Sequence
 
-from lcspec.auto import AutoPlanner
 from lcspec.bench.prompts import Prompt, fit
 from lcspec.bench.records import PromptResult, Run, Step, first_difference
 from lcspec.config import SpeculationParams
-from lcspec.cost import CostCurve
 from lcspec.drafters import create
 from lcspec.engine import Engine
 from lcspec.errors import LcspecError, TokenizeError, UsageError
 from lcspec.events import Event, Finished, StepStats, Tokens
 from lcspec.llama import Branching
 from lcspec.measure import load_curve, measure, prepare, save_curve
-from lcspec.planner import Proposal
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import Proposal
+from lcspec.planner.cost import CostCurve
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session
 from lcspec.slot import Request

@@ -13,9 +13,9 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from lcspec.errors import LcspecError, ModelFileError, VocabularyMismatch
-from lcspec.gguf_header import GGUFContents, MetadataArray, TensorInfo, read_gguf
 from lcspec.heads.network import Floats, Parameters, Sizes
 from lcspec.heads.target import TargetIdentity, as_float, identify
+from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, TensorInfo, read_gguf
 from lcspec.shape import Shape
 
 ARCHITECTURE = "lcspec-heads"

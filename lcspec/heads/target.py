@@ -14,8 +14,8 @@ from gguf.quants import dequantize
 from numpy.typing import NDArray
 
 from lcspec.errors import ModelFileError, UnsupportedModel
-from lcspec.gguf_header import GGUFContents, TensorInfo, read_gguf
-from lcspec.modelfile import ModelHeader, read_header, read_vocabulary
+from lcspec.modelfiles.gguf_header import GGUFContents, TensorInfo, read_gguf
+from lcspec.modelfiles.modelfile import ModelHeader, read_header, read_vocabulary
 
 # Written by scripts/scale_model.py: the fingerprint of the model whose function the file computes.
 SCALED_FROM = "lcspec.scaled_from"

@@ -13,7 +13,7 @@ from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import hugepages
 from lcspec.llama.lib import C, error_reason, init, may_repack
 from lcspec.llama.vocab import Vocab
-from lcspec.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
+from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 
 Progress = Callable[[float], bool | None]
 

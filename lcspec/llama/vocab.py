@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from lcspec.errors import TokenizeError, VocabularyMismatch
 from lcspec.llama.lib import C
-from lcspec.modelfile import ByteCoverage, byte_coverage
+from lcspec.modelfiles.modelfile import ByteCoverage, byte_coverage
 
 
 class FillInMiddle(NamedTuple):

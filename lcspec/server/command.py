@@ -9,8 +9,8 @@ from typing import Any
 
 import click
 
+from lcspec.commands.options import model_options
 from lcspec.config import ModelOptions
-from lcspec.options import model_options
 from lcspec.server.app import create_app
 from lcspec.server.auth import read_keys
 from lcspec.server.lifecycle import is_loopback, listen, serve

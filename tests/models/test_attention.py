@@ -16,9 +16,9 @@ from lcspec.drafters.model import ModelDrafter
 from lcspec.engine import Engine
 from lcspec.errors import DecodeError
 from lcspec.llama import Context, Model
-from lcspec.memory import Memory
-from lcspec.modelfile import read_header
-from lcspec.one_layer import Heads, write_layer
+from lcspec.modelfiles.memory import Memory
+from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.one_layer import Heads, write_layer
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, request
 from tests.models.running import options as quiet_options

@@ -18,8 +18,8 @@ from lcspec.bench.records import STEP_COLUMNS
 from lcspec.bench.runner import Bench, BenchOptions
 from lcspec.cli import cli
 from lcspec.config import ModelOptions
-from lcspec.cost import CostCurve
 from lcspec.errors import LcspecError, UsageError
+from lcspec.planner.cost import CostCurve
 from lcspec.sampling import SamplingParams
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path, open_session, parse_speculation
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lcspec.commands.inspect import describe
 from lcspec.errors import ExactnessError, UnsupportedModel
-from lcspec.inspect import describe
 from lcspec.llama import Branching, Context
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session

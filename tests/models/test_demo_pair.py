@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.events import Finished
-from lcspec.modelfile import read_header, read_vocabulary
+from lcspec.modelfiles.modelfile import read_header, read_vocabulary
 from lcspec.sampling import SamplingParams
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path, open_session
 from lcspec.slot import Request

@@ -19,7 +19,6 @@ from lcspec.config import DraftFiles
 from lcspec.drafters import DrafterEnv, create
 from lcspec.errors import LcspecError, ModelFileError, UsageError, VocabularyMismatch
 from lcspec.events import StepStats
-from lcspec.gguf_header import read_gguf
 from lcspec.heads.collect import Job, Writer
 from lcspec.heads.command import run as draft_heads
 from lcspec.heads.file import check_heads, read_heads, write_heads
@@ -28,6 +27,7 @@ from lcspec.heads.network import forward
 from lcspec.heads.states import StateStore
 from lcspec.heads.target import SCALED_FROM, fingerprint, identify, output_rows
 from lcspec.llama import Context, Model
+from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
 from lcspec.shape import Shape

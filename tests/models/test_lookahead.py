@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 from lcspec.config import DrafterSpec
-from lcspec.cost import CostCurve
 from lcspec.drafters import DrafterEnv
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.engine import Engine
 from lcspec.events import Finished, StepStats
 from lcspec.llama import Context, Model, SequencePool, SlotCache
+from lcspec.planner.cost import CostCurve
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.tree import TokenTree

@@ -10,14 +10,14 @@ import gguf
 import numpy as np
 import pytest
 
+from lcspec.commands.draft_prune import Trial, agreement, greedy_search, own_texts, ranges, settled, spread_layers
 from lcspec.config import ModelOptions
-from lcspec.cost import CostCurve
-from lcspec.draft_prune import Trial, agreement, greedy_search, own_texts, ranges, settled, spread_layers
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError
-from lcspec.gguf_header import read_gguf
 from lcspec.llama import Context, Model
-from lcspec.modelfile import read_header
-from lcspec.prune import count_layers, write_pruned
+from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.prune import count_layers, write_pruned
+from lcspec.planner.cost import CostCurve
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.models.running import SAMPLINGS, answer, options, prompts, request

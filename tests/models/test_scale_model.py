@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from lcspec.errors import LcspecError, ModelFileError, UsageError
-from lcspec.gguf_header import read_gguf
-from lcspec.modelfile import read_header, read_vocabulary
+from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.modelfile import read_header, read_vocabulary
 from scripts.scale_model import parse_size, quantize, scale_model
 from tests import tiny_gguf as tiny
 

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from lcspec.errors import TokenizeError
-from lcspec.modelfile import byte_coverage
+from lcspec.modelfiles.modelfile import byte_coverage
 from tests import tiny_gguf as tiny
 
 # Arguments: the model and a text. Prints one JSON object. Exit status 3: the library refused the model.

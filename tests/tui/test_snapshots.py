@@ -15,7 +15,7 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from lcspec.events import StepStats
-from lcspec.planner import Plan
+from lcspec.planner.base import Plan
 from lcspec.text import Piece
 from lcspec.tree import TokenTree
 from lcspec.tui.app import ChatApp, ChatOptions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lcspec.events import StepStats
-from lcspec.planner import Plan
+from lcspec.planner.base import Plan
 from lcspec.tree import TokenTree
 from lcspec.tui.inspector_text import steps_content, totals_content
 from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.acceptance import EDGES, Acceptance, Offsets, key_of, kind_of
-from lcspec.acceptance import tested as fates
+from lcspec.planner.acceptance import EDGES, Acceptance, Offsets, key_of, kind_of
+from lcspec.planner.acceptance import tested as fates
+from lcspec.planner.trend import Trend
 from lcspec.tree import TokenTree
-from lcspec.trend import Trend
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.calibrate import break_even, conclusions, table
-from lcspec.cost import CostCurve
+from lcspec.commands.calibrate import break_even, conclusions, table
+from lcspec.planner.cost import CostCurve
 
 fixed = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lcspec.commands.selfcheck import classes_text, ranges, texts_text
 from lcspec.exact import PROMPT_BLOCK, TRUSTED_POSITIONS, Certificate, in_order
-from lcspec.selfcheck import classes_text, ranges, texts_text
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 

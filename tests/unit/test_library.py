@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lcspec import cache, library
-from lcspec.library import (
+from lcspec import cache
+from lcspec.modelfiles import library
+from lcspec.modelfiles.library import (
     Found,
     LastModel,
     LibraryModel,
@@ -442,7 +443,8 @@ def test_a_state_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_no_model_library_is_loaded() -> None:
     code = (
-        "import sys, lcspec.library as l; list(l.models()); print('llama_cpp' in sys.modules, 'textual' in sys.modules)"
+        "import sys, lcspec.modelfiles.library as l; list(l.models()); "
+        "print('llama_cpp' in sys.modules, 'textual' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert done.stdout.split() == ["False", "False"]

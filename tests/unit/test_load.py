@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lcspec.auto import AutoPlanner
-from lcspec.planner import Limits
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import Limits
 from tests.simulate import (
     CURVES,
     UNIT,

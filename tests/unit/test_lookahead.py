@@ -19,7 +19,7 @@ from lcspec.drafters.jacobi_window import JacobiWindow, NgramPool
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.errors import UsageError
 from lcspec.llama.sequences import SequencePool
-from lcspec.planner import FixedPlanner, Limits
+from lcspec.planner.base import FixedPlanner, Limits
 from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
 from tests.markov import Target, View, answers, step

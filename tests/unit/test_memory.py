@@ -11,9 +11,9 @@ import pytest
 from lcspec.attention import heads_of
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError
-from lcspec.kv_shape import KvShape, kv_shape
-from lcspec.memory import Memory, Need, check_memory, machine_memory, needed, read_memory
-from lcspec.modelfile import read_header
+from lcspec.modelfiles.kv_shape import KvShape, kv_shape
+from lcspec.modelfiles.memory import Memory, Need, check_memory, machine_memory, needed, read_memory
+from lcspec.modelfiles.modelfile import read_header
 from tests import tiny_gguf as tiny
 
 GB = 10**9

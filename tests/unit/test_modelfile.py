@@ -20,8 +20,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.errors import ModelFileError, TokenizeError
-from lcspec.gguf_header import FILE_TYPES, TENSOR_TYPES, MetadataArray, format_size, read_gguf
-from lcspec.modelfile import byte_coverage, read_header, read_vocabulary
+from lcspec.modelfiles.gguf_header import FILE_TYPES, TENSOR_TYPES, MetadataArray, format_size, read_gguf
+from lcspec.modelfiles.modelfile import byte_coverage, read_header, read_vocabulary
 from tests import tiny_gguf as tiny
 
 
@@ -153,7 +153,7 @@ def read_gguf_offset(path: Path) -> int:
 
 
 def test_needs_neither_llama_cpp_nor_numpy() -> None:
-    code = "import sys, lcspec.modelfile; print(sorted({'llama_cpp', 'gguf', 'numpy'} & set(sys.modules)))"
+    code = "import sys, lcspec.modelfiles.modelfile; print(sorted({'llama_cpp', 'gguf', 'numpy'} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
 

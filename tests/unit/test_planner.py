@@ -11,17 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.acceptance import Acceptance, Offsets
-from lcspec.asking import FIRST_EVERY
-from lcspec.auto import AutoPlanner
-from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget
 from lcspec.pace import UNNOTICED
-from lcspec.planner import FixedPlanner, Limits, Proposal
-from lcspec.record import DrafterRecord
-from lcspec.rest import LONGEST, SHARE, Rest
+from lcspec.planner.acceptance import Acceptance, Offsets
+from lcspec.planner.asking import FIRST_EVERY
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import FixedPlanner, Limits, Proposal
+from lcspec.planner.cost import CostCurve
+from lcspec.planner.record import DrafterRecord
+from lcspec.planner.rest import LONGEST, SHARE, Rest
+from lcspec.planner.worth import bucket
 from lcspec.tree import Distribution, TokenTree
-from lcspec.worth import bucket
 from tests.simulate import (
     CURVES,
     GPU,

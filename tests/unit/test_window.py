@@ -8,15 +8,14 @@ from typing import Any, cast
 
 import pytest
 
-from lcspec.auto import AutoPlanner
 from lcspec.config import DrafterSpec
-from lcspec.cost import CostCurve
 from lcspec.drafters.base import create
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.llama.sequences import SequencePool
-from lcspec.planner import FixedPlanner, Limits, Proposal
-from lcspec.tree import TokenTree
-from lcspec.window import (
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import FixedPlanner, Limits, Proposal
+from lcspec.planner.cost import CostCurve
+from lcspec.planner.window import (
     COLUMN_SECONDS,
     FIRST_EFFORT,
     FIRST_GAIN,
@@ -28,6 +27,7 @@ from lcspec.window import (
     marginal,
     marginal_sum,
 )
+from lcspec.tree import TokenTree
 from tests.markov import Target, View, decode
 from tests.simulate import CURVES, GPU, Q4_0, Q8_0, STEEP, UNIT, Clock, clock, curve_of
 

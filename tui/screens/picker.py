@@ -17,7 +17,7 @@ from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
 from textual.worker import get_current_worker
 
-from lcspec.library import LibraryModel, drafts_for, models
+from lcspec.modelfiles.library import LibraryModel, drafts_for, models
 from lcspec.tui.wording import size
 
 # Columns beside the name, which takes the rest.

@@ -17,17 +17,17 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Sequence
 
-from lcspec.acceptance import Acceptance, Offsets
-from lcspec.asking import Asker, Turn, share_of
-from lcspec.cost import CostCurve
 from lcspec.drafters.base import Budget, branch_of
-from lcspec.longrun import LongRun
-from lcspec.planner import Limits, Plan, Proposal, ask
-from lcspec.record import DrafterRecord
-from lcspec.rest import Rest
+from lcspec.planner.acceptance import Acceptance, Offsets
+from lcspec.planner.asking import Asker, Turn, share_of
+from lcspec.planner.base import Limits, Plan, Proposal, ask
+from lcspec.planner.cost import CostCurve
+from lcspec.planner.longrun import LongRun
+from lcspec.planner.record import DrafterRecord
+from lcspec.planner.rest import Rest
+from lcspec.planner.widths import COLUMN, Item, Step, choose
+from lcspec.planner.window import Offer, Sizer
 from lcspec.tree import TokenTree
-from lcspec.widths import COLUMN, Item, Step, choose
-from lcspec.window import Offer, Sizer
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot

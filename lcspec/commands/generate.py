@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lcspec.commands.options import model_options
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
-from lcspec.explain import Explainer
 from lcspec.grammars import check_grammar
-from lcspec.options import model_options
+from lcspec.planner.explain import Explainer
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
 

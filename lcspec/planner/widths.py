@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, Sequence
 
-from lcspec.worth import Costs
+from lcspec.planner.worth import Costs
 
 # Stands for a column of probes in `Item.node`.
 COLUMN = 0

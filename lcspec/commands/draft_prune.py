@@ -18,14 +18,14 @@ from typing import Any, Callable, Iterator, Sequence
 import click
 import numpy as np
 
-from lcspec.calibrate import speedup
+from lcspec.commands.calibrate import speedup
 from lcspec.config import ModelOptions, SpeculationParams
-from lcspec.cost import CostCurve
 from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.events import Tokens
-from lcspec.gguf_header import read_gguf
-from lcspec.modelfile import read_header
-from lcspec.prune import count_layers, write_pruned
+from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.prune import count_layers, write_pruned
+from lcspec.planner.cost import CostCurve
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session
 

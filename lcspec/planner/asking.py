@@ -13,12 +13,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Callable, Iterable, Sequence
 
-from lcspec.acceptance import Acceptance, Offsets, tested
 from lcspec.drafters.base import Budget, Drafter
-from lcspec.planner import Limits, ask, reading
-from lcspec.record import ENOUGH_TESTS, DrafterRecord
+from lcspec.planner.acceptance import Acceptance, Offsets, tested
+from lcspec.planner.base import Limits, ask, reading
+from lcspec.planner.record import ENOUGH_TESTS, DrafterRecord
+from lcspec.planner.worth import Costs, bucket, fastest, least_row, promises, rate, value
 from lcspec.tree import TokenTree
-from lcspec.worth import Costs, bucket, fastest, least_row, promises, rate, value
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot

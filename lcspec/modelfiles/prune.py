@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError
-from lcspec.gguf_header import GGUFContents, MetadataArray, TensorInfo, format_size, read_gguf
+from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, TensorInfo, format_size, read_gguf
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 # Arrays of an architecture that have an entry for something else than a layer, whatever their length is.

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from lcspec.errors import ModelFileError, TokenizeError
-from lcspec.gguf_header import FILE_TYPE_GUESSED, FILE_TYPES, GGUFContents, MetadataArray, Scalar, read_gguf
+from lcspec.modelfiles.gguf_header import FILE_TYPE_GUESSED, FILE_TYPES, GGUFContents, MetadataArray, Scalar, read_gguf
 
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _NO_TOKENIZER = (None, "", "no_vocab", "none")

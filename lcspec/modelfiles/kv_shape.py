@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lcspec.gguf_header import MetadataArray, read_gguf
+from lcspec.modelfiles.gguf_header import MetadataArray, read_gguf
 
 if TYPE_CHECKING:
-    from lcspec.gguf_header import Scalar
-    from lcspec.modelfile import ModelHeader
+    from lcspec.modelfiles.gguf_header import Scalar
+    from lcspec.modelfiles.modelfile import ModelHeader
 
 # Models with such metadata have layers without a KV cache, or compress what they store.
 OTHERWISE = ("ssm.", "shortconv.", "wkv", "attention.kv_lora_rank")

@@ -9,7 +9,7 @@ import bisect
 import operator
 from typing import Mapping, Sequence
 
-from lcspec.record import DrafterRecord
+from lcspec.planner.record import DrafterRecord
 
 Costs = Mapping[int, tuple[float, int]]
 

@@ -28,7 +28,7 @@ from lcspec.drafters.base import ProbingDrafter, probing
 
 if TYPE_CHECKING:
     from lcspec.llama import SequencePool
-    from lcspec.planner import Proposal
+    from lcspec.planner.base import Proposal
 
 # The guess before there are figures: tokens gained by that much effort (a window of 15 columns is an effort of 2.8).
 FIRST_GAIN = 0.8

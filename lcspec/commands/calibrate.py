@@ -10,7 +10,7 @@ from typing import Any, Sequence
 import click
 
 from lcspec.config import ModelOptions, model_drafter
-from lcspec.cost import CostCurve
+from lcspec.planner.cost import CostCurve
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
 BAR = 40

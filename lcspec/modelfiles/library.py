@@ -16,9 +16,9 @@ from typing import Any, Callable, Iterable, Iterator, Sequence
 
 from lcspec import cache
 from lcspec.errors import LcspecError
-from lcspec.gguf_header import Scalar, format_size
-from lcspec.modelfile import ModelHeader, Vocabulary, read_header, read_vocabulary
-from lcspec.modelplaces import Found, Place, Source, places, scan
+from lcspec.modelfiles.gguf_header import Scalar, format_size
+from lcspec.modelfiles.modelfile import ModelHeader, Vocabulary, read_header, read_vocabulary
+from lcspec.modelfiles.places import Found, Place, Source, places, scan
 from lcspec.paths import data_dir, printable, write_atomically
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Iterator, NamedTuple, Protocol, Sequence
 
 from lcspec.drafters.base import Budget, Drafter, Window, branch_of
 from lcspec.pace import UNNOTICED
+from lcspec.planner.window import reserved
 from lcspec.tree import TokenTree
-from lcspec.window import reserved
 
 if TYPE_CHECKING:
     from lcspec.slot import Slot
@@ -35,7 +35,7 @@ class Proposal:
     """What the drafters of one slot said this step, and what was kept of it.
 
     `free`: what the free drafters alone had said, if a costly one was asked as well. `probe_rows`: rows granted to the
-    windows of drafters that have one; `windows`: what they put into them (see lcspec.window).
+    windows of drafters that have one; `windows`: what they put into them (see lcspec.planner.window).
     """
 
     slot: Slot

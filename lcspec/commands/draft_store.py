@@ -14,7 +14,7 @@ import click
 from lcspec.config import ModelOptions
 from lcspec.datastore import MAGIC, DatastoreError, DatastoreWriter, StoreInfo
 from lcspec.errors import TokenizeError, UsageError
-from lcspec.gguf_header import format_size
+from lcspec.modelfiles.gguf_header import format_size
 from lcspec.session import ModelPair, loading_line
 
 if TYPE_CHECKING:

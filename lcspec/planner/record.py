@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from lcspec.longrun import LongRun
+from lcspec.planner.longrun import LongRun
 
 # How fast the running figures of a costly drafter follow: acceptance, seconds a level, what asking it gains.
 RATE = 0.015

@@ -13,9 +13,9 @@ from pathlib import Path
 
 from lcspec.config import DEFAULT_CTX_LIMIT, DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, ModelLoadError
-from lcspec.gguf_header import format_size
-from lcspec.kv_shape import kv_shape
-from lcspec.modelfile import ModelHeader, read_header
+from lcspec.modelfiles.gguf_header import format_size
+from lcspec.modelfiles.kv_shape import kv_shape
+from lcspec.modelfiles.modelfile import ModelHeader, read_header
 
 # Bytes of an element of the KV cache.
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}

@@ -1,0 +1,1 @@
+"""Commands of the command line, one file each; `bench`, `serve`, `chat` and `draft heads` live with what they run."""
