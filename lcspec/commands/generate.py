@@ -134,10 +134,12 @@ class TextPrinter:
         sys.stdout.flush()
 
     def close(self, finished: Finished) -> None:
-        """End the last line; name the lens's colours on stderr."""
+        """End the last line; on stderr, say that a text is not plain decoding's, and name the lens's colours."""
         if not self.ended_line or finished.completion_tokens == 0:
             sys.stdout.write("\n")
         sys.stdout.flush()
+        if not finished.lossless:
+            click.echo("the verifier is lossy: this is not the text that plain decoding gives", err=True)
         if self.lens:
             legend = " ".join(click.style(name, fg=colour) for name, colour in self.colours.items())
             click.echo(f"[drafted by: {legend or 'nobody'}; plain: the target's own]", err=True, color=True)
@@ -215,8 +217,6 @@ def stats_text(finished: Finished) -> str:
         f"{s.target_steps} target steps, {s.mean_acceptance_length:.2f} tokens each; "
         f"drafted {s.drafted}, accepted {s.accepted} ({share})",
     ]
-    if not finished.lossless:
-        lines.append("the verifier is lossy: this is not the text that plain decoding gives")
     for name, tally in s.by_drafter.items():
         lines.append(f"  {name}: drafted {tally['drafted']}, accepted {tally['accepted']}")
     if s.decode_seconds:

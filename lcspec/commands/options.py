@@ -83,10 +83,15 @@ speculation_options = stacked(
     ),
     click.option("--max-draft", type=click.IntRange(min=0), help="Drafted tokens per step at most."),
     click.option(
-        "--verifier", default="coupled", show_default=True, help="How drafts are accepted: coupled or rejection."
+        "--verifier",
+        default="coupled",
+        show_default=True,
+        help="How drafts are accepted: coupled, rejection, multi_step; lossy, another text: typical, lenient.",
     ),
     click.option(
-        "--exact", is_flag=True, help="The same bits as without speculation (F32, Q8_0 and Q4_0 models on CPU)."
+        "--exact",
+        is_flag=True,
+        help="The same bits as without speculation, on step widths certified on this machine (see: verify).",
     ),
 )
 

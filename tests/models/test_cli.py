@@ -14,6 +14,7 @@ import pytest
 
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
+from lcspec.verify import VERIFIERS
 from tests import tiny_gguf as tiny
 from tests.models.running import GREEDY, answer, options, request
 
@@ -154,6 +155,13 @@ def test_stats_go_to_stderr(llama: Path, plain_text: str) -> None:
         assert expected in done.stderr
     lossy = ok("generate", llama, "-p", PROMPT, "-n", 4, "--verifier", "typical", "--stats", *QUICK)
     assert "lossy" in lossy.stderr
+
+
+@pytest.mark.parametrize("verifier", [name for name, info in VERIFIERS.items() if not info.lossless])
+def test_a_lossy_text_says_so_without_being_asked(llama: Path, verifier: str) -> None:
+    done = run("generate", llama, "-p", PROMPT, "-n", 4, "--verifier", verifier, *QUICK)
+    assert done.returncode == 0
+    assert done.stderr == "the verifier is lossy: this is not the text that plain decoding gives\n"
 
 
 def test_the_lens_colours_accepted_tokens(llama: Path, llama_draft: Path, plain_text: str) -> None:
@@ -489,6 +497,10 @@ def test_inspect_the_bundled_model(demo: tuple[Path, Path]) -> None:
 
 def test_help_and_version() -> None:
     assert "generate" in ok("--help").stdout
+    for command in ("generate", "chat", "serve"):
+        told = ok(command, "--help").stdout
+        assert "--verifier" not in told or all(name in told for name in VERIFIERS)
+    assert "--verifier" in ok("generate", "--help").stdout
     assert "--exact" in ok("generate", "-h").stdout
     assert ok("--version").stdout.startswith("lcspec")
     fails(2, "nosuchcommand")
