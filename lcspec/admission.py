@@ -63,7 +63,7 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
         )
     if not make_verifier(spec.verifier).lossless and spec.exact:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
-    if spec.exact:
+    if spec.exact and not engine.independent:
         if engine.exact_apart:
             engine.certificate = engine.lanes.certificate()
         else:

@@ -44,16 +44,29 @@ SCORES_SHARE = 1 / 8
 QUANTIZED = ("q8_0", "q4_0")
 
 
-class Times(NamedTuple):
-    """Seconds of the answer that is timed, a layer, with the fused kernel and with matrix products."""
+class Layer(NamedTuple):
+    """Seconds of one layer's attention: reading PIECE tokens behind as many others, and steps of each of WIDTHS."""
 
-    fused: float
-    products: float
+    read: float
+    steps: tuple[float, ...]
+
+    @property
+    def answer(self) -> float:
+        """Seconds of the answer that is timed."""
+        return self.read + STEPS * statistics.fmean(self.steps)
+
+
+class Times(NamedTuple):
+    """A layer with the fused kernel, with matrix products, and with the fused kernel and values in BF16 (exact)."""
+
+    fused: Layer
+    products: Layer
+    exact: Layer
 
     @property
     def fused_is_slower(self) -> bool:
         """Whether matrix products are worth their memory."""
-        return self.products < (1 - WORTH) * self.fused
+        return self.products.answer < (1 - WORTH) * self.fused.answer
 
 
 def with_attention(model: Model, options: ModelOptions) -> ModelOptions:
@@ -111,7 +124,8 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
         with contextlib.ExitStack() as stack:
             model = stack.enter_context(Model.load(small))
             contexts = [
-                stack.enter_context(Context(model, replace(small, attention=way))) for way in ("fused", "products")
+                stack.enter_context(Context(model, replace(small, attention=attention, kv_type_v=values)))
+                for attention, values in (("fused", None), ("products", None), ("fused", "bf16"))
             ]
             reading = [_fill(context, slots) for context in contexts]
             steps: dict[tuple[int, int], list[float]] = {}
@@ -119,26 +133,35 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
                 for width in WIDTHS:
                     for i, context in enumerate(contexts):
                         steps.setdefault((i, width), []).append(_step(context, width, slots - 1))
-    seconds = [
-        read + STEPS * statistics.fmean(statistics.median(steps[i, width]) for width in WIDTHS)
-        for i, read in enumerate(reading)
+    layers = [
+        Layer(read, tuple(statistics.median(steps[i, width]) for width in WIDTHS)) for i, read in enumerate(reading)
     ]
-    return Times(*seconds)
+    return Times(*layers)
 
 
 def _known(heads: Heads, options: ModelOptions) -> Times | None:
     """The stored times, or new ones; None if there is no way to measure."""
     slots = min(options.slots, MOST_SLOTS)
     key = cache.key_of("attention", heads, options.threads, options.kv_type, slots, version(), build())
-    stored = cache.load("attention", key)
-    if isinstance(stored, list) and len(stored) == 2 and all(isinstance(s, float) and s > 0 for s in stored):
-        return Times(*stored)
+    stored = _from_list(cache.load("attention", key))
+    if stored is not None:
+        return stored
     try:
         times = measure(heads, options)
     except (LcspecError, OSError):
         return None
-    cache.save("attention", key, list(times))
+    cache.save("attention", key, [[layer.read, *layer.steps] for layer in times])
     return times
+
+
+def _from_list(data: object) -> Times | None:
+    """Stored times; None if they are not that."""
+    n = len(Times._fields)
+    if not isinstance(data, list) or len(data) != n or not all(isinstance(row, list) for row in data):
+        return None
+    if not all(len(row) == 1 + len(WIDTHS) and all(isinstance(s, float) and s > 0 for s in row) for row in data):
+        return None
+    return Times(*(Layer(row[0], tuple(row[1:])) for row in data))
 
 
 def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec import cache
-from lcspec.errors import ExactnessError
+from lcspec.config import ModelOptions
+from lcspec.errors import ExactnessError, LcspecError
 from lcspec.exact import PROMPT_BLOCK, Certificate, ScratchPad
-from lcspec.llama import Context
+from lcspec.llama import Context, Model, SequencePool
+from lcspec.llama.reader import PromptReader
 from lcspec.measure import MAX_WIDTH, curve_key, sample_tokens
 
 if TYPE_CHECKING:
@@ -74,6 +76,41 @@ class Prober:
             self.pad.fill(PROMPT_BLOCK)
             self.context.decode()
             self.pad.drop()
+
+    def read(self, length: int, piece: int) -> None:
+        """Evaluate the text up to `length` in pieces of so many tokens."""
+        self.context.seq_remove(self.seq, 0)
+        for start in range(0, length, piece):
+            self.context.batch.clear()
+            self.context.batch.add_run(self.tokens[start : min(length, start + piece)], start, self.seq)
+            self.context.decode()
+
+    def rows_beside(self, at: int, span: int, other: int) -> NDArray[np.float32]:
+        """As `rows` at changing widths, with another text in the same cache and the same steps on sequence `other`."""
+        ctx, found, start, done = self.context, list[NDArray[np.float32]](), 0, 0
+        while start < span:
+            width = min(1 + start % 4, span - start)
+            ctx.batch.clear()
+            for i in range(1 + start % 3):
+                ctx.batch.add(self.tokens[7 + done + i], done + i, (other,), logits=True)
+            first = ctx.batch.n
+            for i in range(width):
+                ctx.batch.add(self.tokens[at + start + i], at + start + i, (self.seq,), logits=True)
+            ctx.decode()
+            done += first
+            found.append(ctx.logits()[first:].copy())
+            start += width
+        ctx.seq_remove(other, 0)
+        ctx.seq_remove(self.seq, at)
+        rows: NDArray[np.float32] = np.concatenate(found)
+        return rows
+
+    def tree_is_alike(self, at: int, alone: NDArray[np.float32], branch_seq: int) -> bool:
+        """Whether a small tree's rows are those of its paths alone; `alone`: rows of the text at `at`."""
+        depth = 4
+        side = [self.tokens[at], *self.tokens[at + 20 : at + 19 + depth]]
+        expected = np.concatenate([alone[:depth], self.rows(at, 1, depth, side)[1:]])
+        return bool(np.array_equal(self.tree_rows(at, 2 * depth - 1, branch_seq, side), expected))
 
     def rows(self, at: int, width: int, span: int, tokens: Sequence[int] | None = None) -> NDArray[np.float32]:
         """Logits float32 [span, n_vocab] of the `span` tokens from position `at`, decoded `width` at a time."""
@@ -224,3 +261,74 @@ def measure_certificate(engine: Engine, **options: object) -> Report:
         for seq in seqs:
             engine.context.seq_remove(seq, 0)
             engine.pool.give(seq)
+
+
+# What a look at independence compares: so many rows of a text behind so many tokens, which are cells enough for the
+# kernels that split a row's keys (from 512 on; the library rounds up to 256).
+INDEPENDENT_SPOT = 264
+INDEPENDENT_ROWS = 8
+INDEPENDENT_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
+# Pieces a text is read in, which must not show in its rows.
+PIECES = (32, 128)
+
+
+def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
+    """Whether rows have the same bits at every width, beside other requests and after any pieces of the prompt.
+
+    Measured in a small context of its own with `options`' types, attention and threads, and kept for later sessions.
+    None where it cannot be measured.
+    """
+    key = cache.key_of(curve_key(options, options.threads, model.gpu_layers), "independence")
+    try:
+        return Certificate.from_dict(cache.load("exact", key))
+    except ValueError:
+        pass
+    room = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
+    try:
+        with Context(model, replace(options, ctx=room, slots=2, batch=max(PIECES))) as context:
+            certificate = _independence(context)
+        if certificate.independent and not _reads_alike(model, options):
+            certificate = replace(certificate, independent=False)
+    except LcspecError:
+        return None
+    cache.save("exact", key, certificate.as_dict())
+    return certificate
+
+
+def _independence(context: Context) -> Certificate:
+    """Compare every row with that of the same text alone, token by token."""
+    pool = SequencePool(context.n_seq)
+    own, other = pool.take(), pool.take()
+    prober = Prober(context, own, ScratchPad(context, pool.take()))
+    spot, n = INDEPENDENT_SPOT, INDEPENDENT_ROWS
+    prober.read(spot, PIECES[0])
+    alone = prober.rows(spot, 1, n)
+    repeatable = bool(np.array_equal(alone[:4], prober.rows(spot, 1, 4)))
+    alike = [w for w in INDEPENDENT_WIDTHS if np.array_equal(alone, prober.rows(spot, w, n))]
+    trees = prober.tree_is_alike(spot, alone, other)
+    prober.read(spot, PIECES[1])
+    pieces = np.array_equal(alone, prober.rows(spot, 4, n))
+    beside = np.array_equal(alone, prober.rows_beside(spot, n, other))
+    independent = repeatable and trees and pieces and beside and len(alike) == len(INDEPENDENT_WIDTHS)
+    widths = tuple(range(1, max(alike) + 1)) if independent else (1, *alike)
+    return Certificate((widths,), n, trees, repeatable, independent)
+
+
+def _reads_alike(model: Model, options: ModelOptions) -> bool:
+    """Whether cells read apart do not depend on the pieces that a prompt is read in."""
+    length = INDEPENDENT_SPOT
+    reader = PromptReader(model, replace(options, slots=1, batch=length), length)
+    try:
+        tokens = sample_tokens(reader.context, length)
+        states = []
+        for cuts in ((length,), (37, 101, 200, length)):
+            place = reader.begin([])
+            for start, stop in zip((0, *cuts), cuts):
+                reader.read(place, tokens[start:stop])
+            states.append(reader.copied(place))
+            reader.end(place)
+        return states[0] == states[1]
+    except ValueError:  # this library writes another format
+        return False
+    finally:
+        reader.close()

@@ -132,7 +132,7 @@ def verify(**options: Any) -> None:
 @click.option("--temperature", "--temp", type=float, default=0.0, show_default=True, help="0 is greedy.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Seed of every answer.")
 @click.option("--chat", is_flag=True, help="Treat prompts as a user's messages in the model's chat template.")
-@click.option("--exact", is_flag=True, help="Run everything with --exact.")
+@click.option("--exact/--no-exact", default=None, help="As for generate.")
 @click.option("--out", type=MODEL_PATH, help="Directory for results.json and report.html.")
 @engine_options
 @click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")

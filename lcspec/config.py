@@ -29,7 +29,10 @@ class ModelOptions:
         threads: CPU threads; 0 = the physical cores this process may use.
         gpu_layers: layers to offload; None = as many as fit, -1 = all.
         kv_type: element type of the KV cache, one of `KV_TYPES`.
+        kv_type_v: element type of its values where it is another than that of the keys; None: the same.
         attention: how attention is computed, one of `ATTENTION`; exact requests need what `library` gives.
+        exact: choose cache types and attention that give a token the same bits at every step width and beside every
+            other request; None: where that costs next to nothing (see lcspec.attention).
         batch: tokens per prompt chunk.
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
@@ -42,7 +45,9 @@ class ModelOptions:
     threads: int = 0
     gpu_layers: int | None = None
     kv_type: str = "f16"
+    kv_type_v: str | None = None
     attention: str = "measured"
+    exact: bool | None = None
     batch: int = 512
     repack: bool = True
     max_width: int = 64
@@ -62,15 +67,11 @@ class ModelOptions:
             raise UsageError(f"at least one slot is needed, not {self.slots}")
         if self.batch < 2:
             raise UsageError(f"the prompt chunk must be at least 2 tokens, not {self.batch}")
-        if self.kv_type not in KV_TYPES:
-            raise UsageError(f"unknown KV cache type {self.kv_type!r}: choose one of {', '.join(KV_TYPES)}")
+        for kind in (self.kv_type, self.kv_type_v or self.kv_type):
+            if kind not in KV_TYPES:
+                raise UsageError(f"unknown KV cache type {kind!r}: choose one of {', '.join(KV_TYPES)}")
         if self.attention not in ATTENTION:
             raise UsageError(f"unknown attention {self.attention!r}: choose one of {', '.join(ATTENTION)}")
-
-
-def attention_for(exact: bool) -> str:
-    """`ModelOptions.attention` where all requests are exact, or where they need not be."""
-    return "library" if exact else "measured"
 
 
 DEFAULT_CTX_LIMIT = 8192

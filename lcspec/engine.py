@@ -11,19 +11,23 @@ from __future__ import annotations
 
 import collections
 import time
-from typing import Iterator
+from typing import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.attention import with_attention
+from lcspec.certify import independence_of
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
+from lcspec.kernels import choose_kernels
 from lcspec.lanes import Lanes
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool
+from lcspec.llama.parking import Parking
+from lcspec.llama.reader import LONG_PROMPT, PromptReader
+from lcspec.llama.shelf import Reuse
 from lcspec.measure import keep
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import FixedPlanner, Plan
@@ -43,7 +47,7 @@ class Engine:
             ModelLoadError: there is no memory for the context.
         """
         self.model = model
-        self.options = with_attention(model, options or model.options)
+        self.options = choose_kernels(model, options or model.options)
         self.context = Context(model, self.options)
         self.pool = SequencePool(self.context.n_seq)
         self.pad = ScratchPad(self.context, self.pool.take())
@@ -52,7 +56,11 @@ class Engine:
         )
         self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
         self.fixed = FixedPlanner()
-        self.certificate: Certificate | None = None  # made when --exact is first asked for
+        self.certificate: Certificate | None = None  # where not independent: made when --exact is first asked for
+        self.independent = False  # every request is exact, whoever runs beside it
+        self.reader: PromptReader | None = None  # made for the first long prompt
+        if self.options.exact:
+            self._be_exact()
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
         self.forgetful = False  # forget_texts was called: what drafters know now is not worth keeping
@@ -60,6 +68,12 @@ class Engine:
         self.scheduler = Scheduler(self)
         self.ledger = Ledger()
         self.lanes = Lanes(self)
+
+    def _be_exact(self) -> None:
+        certificate = independence_of(self.model, self.options)
+        if certificate is not None and certificate.independent:
+            self.certificate, self.independent = certificate, True
+            self.pool.parking = Parking(self.context, self.pool.take())
 
     # ---------------------------------------------------------------- the loop
 
@@ -69,10 +83,16 @@ class Engine:
         events += self.lanes.step()
         if not self.running:
             return events
+        parking = self.pool.parking
+        if parking is not None and parking.full:
+            parking.compact(self.shelf.caches)
+        events += self._read_apart()
         start, batch = time.perf_counter(), self.context.batch
         batch.clear()
         try:
             work, plan = self.scheduler.plan()
+            if not work:
+                return events
             for item in work:
                 self._stage(item)
             n = batch.n
@@ -95,6 +115,32 @@ class Engine:
             events += self._account(item, n, plan, target, drafting, rest)
         return events + [self.roster.finish(slot) for slot in list(self.running) if slot.reason]
 
+    def _read_apart(self) -> list[Event]:
+        """Read a piece of a long prompt in a context of its own, and hand over what has been read to its end."""
+        item = self.scheduler.apart()
+        if item is None:
+            return []
+        slot, n = item
+        try:
+            if self.reader is None:
+                self.reader = PromptReader(self.model, self.options, self.context.n_ctx)
+            reader, end = self.reader, slot.n_prompt - 1
+            if slot.place is None:
+                slot.place = reader.begin(slot.tokens[:end])
+                slot.reused = max(slot.reused, reader.length(slot.place))
+            at = reader.length(slot.place)
+            if at < end:
+                seconds = reader.read(slot.place, slot.tokens[at : min(end, at + n)])
+                slot.stats.prefill_seconds += seconds
+                self.scheduler.pace.observe(min(n, end - at), seconds)
+                at = reader.length(slot.place)
+            if at == end:
+                reader.hand_over(slot.place, slot.cache, self.pool)
+                self.scheduler.read_to_the_end(slot)
+        except LcspecError as error:
+            return [self.roster.fail(slot, error)]
+        return [Prefill(slot.id, at, slot.n_prompt)]
+
     def _stage(self, item: Staged) -> None:
         """Put a slot's tokens into the batch."""
         slot, batch, cache = item.slot, self.context.batch, item.slot.cache
@@ -106,12 +152,12 @@ class Engine:
         sets = cache.place(tree, item.order, base)
         for i, token in enumerate(slot.fresh[:-1]):
             # With exact every token has an output row (see ScratchPad.fill).
-            batch.add(token, cache.length + i, sets[0], logits=slot.request.speculation.exact)
+            batch.add(token, cache.length + i, sets[0], logits=self.strict(slot.request))
         if len(tree) == 1:
             item.row_of = [batch.add(tree.tokens[0], base, sets[0], logits=True)]
             return
         mute = item.proposal.mute
-        if mute and any(s.request.speculation.exact or s.wants_hidden for s in self.running):
+        if mute and any(self.strict(s.request) or s.wants_hidden for s in self.running):
             mute = set()  # both need a row of every token
         tokens = [tree.tokens[node] for node in item.order]
         positions = [base + tree.depths[node] for node in item.order]
@@ -127,12 +173,14 @@ class Engine:
             slot.cache.length = item.length
             self._mark_canonical(slot)
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
-        tree, spec, first, before = item.proposal.kept, slot.request.speculation, slot.prefilling, slot.generated
+        tree, first, before = item.proposal.kept, slot.prefilling, slot.generated
         slot.show_rows(rows, item.row_of)
         for window, nodes in item.proposal.asked():
             window.drafter.harvest(slot, slot.argmax(nodes))
         verdict = slot.verifier.verify(tree, slot, len(slot.tokens), slot.seed)
-        slot.cache.commit(verdict.path, in_order(item.order, verdict.path) if spec.exact else None)
+        in_text_order = in_order(item.order, verdict.path)
+        keep = in_text_order if self.strict(slot.request) else None
+        slot.cache.commit(verdict.path, keep, ordered=in_text_order == len(verdict.path))
         self._mark_canonical(slot)
         events: list[Event] = [Prefill(slot.id, slot.n_prompt, slot.n_prompt)] if first else []
         events += slot.emit(tree, verdict)
@@ -153,7 +201,7 @@ class Engine:
 
     def _mark_canonical(self, slot: Slot) -> None:
         """Note which cells a later exact request may reuse: prompt blocks, and answers if they give the same bits."""
-        exact = self.certificate if slot.request.speculation.exact else None
+        exact = self.certificate if self.strict(slot.request) else None
         if exact is not None and (slot.prefilling or exact.prompt_in_class):
             slot.cache.canonical = slot.cache.length
 
@@ -199,7 +247,26 @@ class Engine:
     @property
     def exact_apart(self) -> bool:
         """Whether exact requests need contexts of their own (see Lanes)."""
-        return self.options.slots > 1 or self.options.attention == "products"
+        return not self.independent and (self.options.slots > 1 or self.options.attention == "products")
+
+    @property
+    def all_exact(self) -> bool:
+        """Whether every request is exact, as far as its verifier lets it."""
+        return self.independent or bool(self.options.exact)
+
+    def strict(self, request: Request) -> bool:
+        """Whether a request must keep to widths, blocks and cells of its own to be exact (see lcspec.exact)."""
+        return request.speculation.exact and not self.independent
+
+    def reads_apart(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt is read in a context of its own: long ones, where the decoding types read slowly."""
+        return self.independent and self.options.kv_type_v == "bf16" and len(prompt) > LONG_PROMPT
+
+    def reuse(self, request: Request) -> Reuse:
+        """Which cells of earlier requests a request may go on from."""
+        if self.independent:
+            return Reuse.READ_APART if self.reads_apart(request.prompt) else Reuse.IN_PLACE
+        return Reuse.BLOCKS if request.speculation.exact else Reuse.ANY
 
     @property
     def running(self) -> list[Slot]:
@@ -308,6 +375,8 @@ class Engine:
         for drafter in self.drafters.values():
             drafter.close()
         self.drafters = {}
+        if self.reader is not None:
+            self.reader.close()
         self.context.close()
 
     def __enter__(self) -> Engine:

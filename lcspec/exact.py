@@ -1,7 +1,12 @@
-"""`--exact`: keep every step on widths whose logits are bit-identical, so that speculation cannot change a bit.
+"""Exactness: the same bits with speculation and without, so that drafts cannot change the text.
 
 Kernels sum in another order at other widths, so widths fall into *classes* that agree only among themselves; which
-ones is measured (certify.py), not assumed. An exact request decodes every step of its answer in one class:
+ones is measured (certify.py), not assumed. Best is a context that is *independent*: a token's row has the same bits at
+every width, beside every other request and whatever pieces the prompt was read in. Then an exact request differs from
+others in nothing but this: cells freed below others are parked (see lcspec.llama.parking), because attention sums run
+over cells.
+
+Where a context is not independent, an exact request decodes every step of its answer in one class:
 
 - a step narrower than the class's next width is padded with throwaway tokens on a scratch sequence;
 - prompts are evaluated in blocks of PROMPT_BLOCK tokens, the last one padded, whatever the chunk size;
@@ -30,12 +35,14 @@ class Certificate:
         positions: text positions that were compared.
         trees: tree-decoded rows equal path-by-path rows within the chosen class.
         repeatable: the same decode twice gives the same bits; without that nothing can be certified.
+        independent: a row has the same bits at every width, beside other requests and after any pieces of the prompt.
     """
 
     classes: tuple[tuple[int, ...], ...]
     positions: int
     trees: bool
     repeatable: bool
+    independent: bool = False
 
     @property
     def widths(self) -> frozenset[int]:
@@ -43,6 +50,9 @@ class Certificate:
 
         Chosen without looking at a clock, so that it is the same in every session.
         """
+
+        if self.independent:
+            return frozenset(w for group in self.classes for w in group)
 
         def rank(group: tuple[int, ...]) -> tuple[int, int, int]:
             return sum(w <= 8 for w in group), len(group), -min(group)
@@ -68,6 +78,7 @@ class Certificate:
             "positions": self.positions,
             "trees": self.trees,
             "repeatable": self.repeatable,
+            "independent": self.independent,
         }
 
     @classmethod
@@ -79,7 +90,8 @@ class Certificate:
         """
         try:
             classes = tuple(tuple(int(w) for w in c) for c in data["classes"])
-            out = cls(classes, int(data["positions"]), bool(data["trees"]), bool(data["repeatable"]))
+            flags = [bool(data[name]) for name in ("trees", "repeatable", "independent")]
+            out = cls(classes, int(data["positions"]), *flags)
         except (KeyError, TypeError) as error:
             raise ValueError(f"not a certificate: {error}") from error
         if not classes or not all(classes) or any(w < 1 for c in classes for w in c):

@@ -61,7 +61,7 @@ class Lanes:
         if not free:
             self._lanes.append(self._make())
             free = self._lanes[-1:]
-        lane = max(free, key=lambda lane: lane.shelf.held(request.prompt, exact=True))
+        lane = max(free, key=lambda lane: lane.shelf.held(request.prompt, lane.reuse(request)))
         lane.certificate, lane.auto = certificate, self.engine.auto
         lane.start(number, request)
 
@@ -90,6 +90,8 @@ class Lanes:
 
     def _make(self) -> Engine:
         engine = self.engine
-        lane = type(engine)(engine.model, replace(engine.options, slots=1, attention="library"), engine.env)
+        lane = type(engine)(
+            engine.model, replace(engine.options, slots=1, attention="library", exact=False), engine.env
+        )
         lane.drafters, lane.ledger = engine.drafters, engine.ledger
         return lane

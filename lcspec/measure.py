@@ -153,6 +153,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int) -> str:
         threads,
         gpu_layers,
         options.kv_type,
+        *([options.kv_type_v] if options.kv_type_v else []),
         options.attention,
         options.repack,
         options.slots,

@@ -109,8 +109,9 @@ class Roster:
         """
         seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
         sampler = Sampler(self.engine.model.vocab, request.sampling, seed, self.engine.context.n_ctx)
-        cache = self.engine.shelf.take(request.prompt, exact=request.speculation.exact)
+        cache = self.engine.shelf.take(request.prompt, self.engine.reuse(request))
         slot = Slot(number, request, cache, sampler, self.engine.model.vocab, seed, self.engine.context.n_ctx)
+        slot.apart = self.engine.reads_apart(request.prompt)
         for token in request.prompt:
             sampler.accept(token, generated=False)
         slot.draws = 0 if request.sampling.greedy else slot.verifier.draws
@@ -164,6 +165,7 @@ class Roster:
 
     def _dismiss(self, slot: Slot) -> Event:
         self.running.remove(slot)
+        self.engine.scheduler.read_to_the_end(slot)
         self._follow_hidden()
         for drafter in slot.drafters:
             drafter.end(slot)

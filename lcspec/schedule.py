@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Sequence
 
 from lcspec.exact import PROMPT_BLOCK
 from lcspec.llama import Branching, common_prefix
+from lcspec.llama.reader import LEAST_ROWS
 from lcspec.pace import Pace
 from lcspec.planner.base import NOTHING, Limits, Plan, Planner, Proposal
 from lcspec.planner.window import feed
@@ -53,7 +54,7 @@ class Scheduler:
     def plan(self) -> tuple[list[Staged], Plan]:
         """Decide what every running slot puts into the batch: a prompt chunk, or its pending token and a tree."""
         engine, plan = self.engine, Plan()
-        exact = engine.certificate if any(s.request.speculation.exact for s in engine.running) else None
+        exact = engine.certificate if any(engine.strict(s.request) for s in engine.running) else None
         work = self._bare()
         base = sum(w.length - w.slot.cache.length for w in work)
         drafting = [w for w in work if w.decodes and w.slot.drafters]  # the others keep their bare tree
@@ -100,12 +101,12 @@ class Scheduler:
         """
         slot.follows = None
         engine, prompt = self.engine, slot.request.prompt
-        if slot.request.speculation.exact or not engine.shelf.sharing:
+        if engine.strict(slot.request) or not engine.shelf.sharing:
             return
         most = slot.cache.length + SHORT
         for other in engine.running[: engine.running.index(slot)]:
             shared = min(common_prefix(other.request.prompt, prompt), len(prompt) - 1)
-            if shared > most and not other.request.speculation.exact:
+            if shared > most and engine.reuse(other.request) is engine.reuse(slot.request):
                 slot.follows, most = (other, shared), shared
 
     def may_start(self, slot: Slot) -> bool:
@@ -114,9 +115,33 @@ class Scheduler:
             other, shared = slot.follows
             if other.cache.length < shared and other in self.engine.running:
                 return False
-            self.engine.shelf.top_up(slot.cache, slot.request.prompt)
+            self.engine.shelf.top_up(slot.cache, slot.request.prompt, self.engine.reuse(slot.request))
             self.follow(slot)
         return True
+
+    def apart(self) -> tuple[Slot, int] | None:
+        """Whose prompt is read apart in this step, and how many tokens of it; the next one in turn."""
+        engine = self.engine
+        for slot in engine.running:
+            if slot.apart and slot.follows is None and slot.behind <= 1:
+                self.read_to_the_end(slot)
+        waiting = [slot for slot in engine.running if slot.apart and slot.follows is None]
+        if not waiting:
+            return None
+        slot = min(waiting, key=lambda slot: slot.turn)
+        ready = [s for s in engine.running if s.follows is None and not s.apart and not s.prefilling]
+        most = max(engine.options.batch, LEAST_ROWS)
+        if not ready:
+            return slot, most
+        base = sum(s.behind for s in ready)
+        return slot, min(most, max(LEAST_ROWS, self.pace.room(base, *self._where(ready), slot.behind)))
+
+    def read_to_the_end(self, slot: Slot) -> None:
+        """A prompt has been read apart; its last token goes into the next step."""
+        slot.apart = False
+        if slot.place is not None and self.engine.reader is not None:
+            self.engine.reader.end(slot.place)
+            slot.place = None
 
     def planner_of(self, slot: Slot) -> Planner:
         """Who plans for `slot`."""
@@ -129,7 +154,7 @@ class Scheduler:
         ready: list[Slot] = []
         reading: list[Slot] = []
         for slot in engine.running:
-            if slot.follows is None:
+            if slot.follows is None and not slot.apart:
                 # A recurrent state that could not be taken back is evaluated again like a prompt.
                 long = slot.prefilling or slot.behind > engine.options.max_width
                 (reading if long else ready).append(slot)
@@ -182,7 +207,7 @@ class Scheduler:
         if not wishes:
             return 0
         first, wish = wishes[0]
-        if first.request.speculation.exact:
+        if engine.strict(first.request):
             return PROMPT_BLOCK - first.cache.length % PROMPT_BLOCK
         most = min(engine.options.batch, engine.context.batch.n_max - base)
         where = self._where(ready)
@@ -202,7 +227,7 @@ class Scheduler:
         depth, leaves = slot.max_depth, slot.cache.max_leaves
         if engine.context.branching is Branching.CHAIN:
             depth, leaves = min(depth, engine.context.max_rollback - 1), 1
-        if not slot.request.speculation.exact or engine.certificate is None:
+        if not engine.strict(slot.request) or engine.certificate is None:
             return Limits(max(0, nodes), depth, leaves)
         widths = engine.certificate.widths
         leaves = leaves if engine.certificate.trees else 1

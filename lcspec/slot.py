@@ -74,6 +74,8 @@ class Slot:
         self.reason: str | None = None
         self.cancelled = False
         self.follows: tuple[Slot, int] | None = None  # waits until that slot has evaluated so many shared tokens
+        self.apart = False  # its prompt is read in a context of its own (see lcspec.llama.reader)
+        self.place: int | None = None  # where that is, once it has begun
         self.turn = 0  # prompts are read in the order of these (see Scheduler.enter)
         self.started = False  # Started has been said
         self.reused = 0  # prompt tokens that were not evaluated for this request

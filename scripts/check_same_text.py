@@ -18,7 +18,7 @@ from typing import Any
 import click
 from scale_model import quantize
 
-from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams, attention_for
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.events import TokenInfo, Tokens
 from lcspec.sampling import SamplingParams
@@ -155,7 +155,7 @@ def main(
             path = Path(folder) / f"target-{quant}.gguf"
             quantize(pair.target, path, quant)
             ctx = prompt_tokens + n_tokens + 64
-            options = ModelOptions(path, ctx=ctx, threads=threads, attention=attention_for(exact))
+            options = ModelOptions(path, ctx=ctx, threads=threads, exact=exact or None)
             with open_session(options, pair.draft) as session, open_session(replace(options, batch=CHUNK)) as chunked:
                 for temp in map(float, temperatures.split(",")):
                     tallies = {name: Tally() for name in (*STRATEGIES, SWITCHED, SHARED, CHUNKED)}

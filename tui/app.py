@@ -10,7 +10,7 @@ from textual import on, work
 from textual.app import App, SystemCommand
 from textual.screen import Screen
 
-from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, attention_for
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.library import last_model, remember_model
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
@@ -118,7 +118,7 @@ class ChatApp(App[int]):
         """Load a model and show how far it is."""
         now = self.choices.now
         try:
-            options = ModelOptions(choice.model, **vars(now.model), attention=attention_for(now.speculation.exact))
+            options = ModelOptions(choice.model, **vars(now.model), exact=now.speculation.exact or None)
             files = self.options.files(choice.draft)
             params = speculation or self.choices.speculation(files)
         except LcspecError as error:

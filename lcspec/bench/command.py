@@ -57,10 +57,11 @@ def run(**o: Any) -> int:
     options = model_options(pair.target, o, exact=o["exact"])
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         strategies: dict[str, SpeculationParams] = {
-            name: parse_speculation(name, pair.draft, exact=o["exact"]) for name in named or default_strategies(session)
+            name: parse_speculation(name, pair.draft, exact=bool(o["exact"]))
+            for name in named or default_strategies(session)
         }
         bench = Bench(session, BenchOptions(strategies, sampling, o["n"], o["repeat"], o["chat"]))
-        recorder = Recorder(bench, o["out"], exact=o["exact"], draft=pair.draft)
+        recorder = Recorder(bench, o["out"], exact=session.engine.all_exact, draft=pair.draft)
         return recorder.run(prompts)
 
 

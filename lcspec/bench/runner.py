@@ -115,7 +115,7 @@ class Bench:
         """The widths that steps are limited to; None: any."""
         exact = any(s.exact for s in self.options.strategies.values())
         certificate = self.engine.certificate
-        return certificate.widths if exact and certificate is not None else None
+        return certificate.widths if exact and certificate is not None and not certificate.independent else None
 
     def prepare(self, progress: Callable[[float], None] | None = None) -> None:
         """Load drafters, get the cost curve, and warm every strategy up, which finds options that cannot work.

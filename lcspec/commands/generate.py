@@ -62,7 +62,7 @@ def run(**o: Any) -> int:
         has_prediction=o["prediction"] is not None,
         max_draft=o["max_draft"],
         verifier=o["verifier"],
-        exact=o["exact"],
+        exact=bool(o["exact"]),
     )
     options = model_options(pair.target, o, exact=o["exact"])
     from lcspec.slot import Request

@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping
 
 import click
 
-from lcspec.config import ModelOptions, attention_for
+from lcspec.config import ModelOptions
 
 MODEL_PATH = click.Path(path_type=Path)
 
@@ -63,14 +63,14 @@ engine_options = stacked(
 )
 
 
-def model_options(target: Path, o: Mapping[str, Any], *, exact: bool, **more: Any) -> ModelOptions:
+def model_options(target: Path, o: Mapping[str, Any], *, exact: bool | None, **more: Any) -> ModelOptions:
     """How to load `target`: what `engine_options` gave in `o`, and `more` fields of ModelOptions.
 
     Raises:
         UsageError: a value is out of its range.
     """
     given = {name: o[name] for name in ("ctx", "threads", "gpu_layers", "kv_type")}
-    return ModelOptions(target, **given, attention=attention_for(exact), **more)
+    return ModelOptions(target, **given, exact=exact, **more)
 
 
 speculation_options = stacked(
@@ -89,9 +89,10 @@ speculation_options = stacked(
         help="How drafts are accepted: coupled, rejection, multi_step; lossy, another text: typical, lenient.",
     ),
     click.option(
-        "--exact",
-        is_flag=True,
-        help="The same bits as without speculation, on step widths certified on this machine (see: verify).",
+        "--exact/--no-exact",
+        default=None,
+        help="Insist on the same bits with and without speculation, or on the fastest attention "
+        "(default: exact where that costs next to nothing on this machine; see: verify).",
     ),
 )
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import click
 
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams, attention_for
+from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.errors import ExactnessError
 from lcspec.events import Tokens
 from lcspec.sampling import SamplingParams
@@ -40,8 +40,7 @@ def run(
         LcspecError: the model cannot be loaded.
     """
     pair = ModelPair.resolve(model, draft)
-    kept = attention_for(exact=True)
-    options = ModelOptions(pair.target, threads=threads, gpu_layers=gpu_layers, repack=repack, attention=kept)
+    options = ModelOptions(pair.target, threads=threads, gpu_layers=gpu_layers, repack=repack, exact=True)
     with open_session(options, pair.draft, loading_line()) as session:
         report = classes(session, positions, quiet=as_json)
         result: dict[str, Any] = {

@@ -25,6 +25,9 @@ LEAF_SEQUENCES = 63
 # Longest chain a recurrent model may have to take back in one step.
 RECURRENT_ROLLBACK = 16
 CELL_BLOCK = 256
+# Cells for what exact requests freed and the library must not use again yet (see lcspec.llama.parking): a share of all
+# others, within these bounds.
+PARKING_SHARE, PARKING_LEAST, PARKING_MOST = 1 / 8, 256, 2048
 # Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
 # processor's caches, and prompts in larger pieces take up to three times as long over their attention.
 PRODUCT_ROWS = 128
@@ -63,6 +66,8 @@ class Context:
         if separate:
             self.n_seq = options.slots
         cells = options.slots * self.n_ctx + options.max_width + 1
+        if options.exact:
+            cells += parking_room(options.slots * self.n_ctx)
         block = CELL_BLOCK * options.slots if separate else CELL_BLOCK
         params = C.llama_context_default_params()
         params.n_ctx = -(-cells // block) * block
@@ -75,7 +80,8 @@ class Context:
         # the library wants room for one output per sequence id
         params.n_outputs_max = max(options.max_width + 1, self.n_seq)
         params.n_threads = params.n_threads_batch = self.n_threads
-        params.type_k = params.type_v = GGML_TYPES[options.kv_type]
+        params.type_k = GGML_TYPES[options.kv_type]
+        params.type_v = GGML_TYPES[options.kv_type_v or options.kv_type]
         params.flash_attn_type = FLASH_ATTN[options.attention]
         params.embeddings = options.embeddings
         params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
@@ -197,6 +203,23 @@ class Context:
             self.seq_remove(seq, 0)
         return float(np.median(seconds[2:]))
 
+    def state(self, seq: int) -> bytearray:
+        """The cells of `seq` in the library's own format, in cell order (see llama_state_seq_get_data)."""
+        data = bytearray(int(C.llama_state_seq_get_size(self.handle, seq)))
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer(data)
+        written = int(C.llama_state_seq_get_data(self.handle, buffer, len(data), seq))
+        del buffer  # a bytearray cannot change its length while it is exported
+        del data[written:]
+        return data
+
+    def set_state(self, seq: int, data: bytearray) -> bool:
+        """Make `seq` hold what `state` returned, here or in a context with the same cache types.
+
+        False if that failed, and `seq` is empty.
+        """
+        buffer = (ctypes.c_uint8 * len(data)).from_buffer(data)
+        return bool(C.llama_state_seq_set_data(self.handle, buffer, len(data), seq))
+
     def clear(self) -> None:
         """Forget everything."""
         C.llama_memory_clear(self.memory, False)
@@ -212,6 +235,11 @@ class Context:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def parking_room(cells: int) -> int:
+    """Cells beside `cells` others for what has been freed and may not be used again yet."""
+    return int(min(PARKING_MOST, max(PARKING_LEAST, PARKING_SHARE * cells)))
 
 
 def _rows(address: int, n: int, width: int) -> NDArray[np.float32]:

@@ -14,6 +14,7 @@ from typing import Sequence
 
 from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
+from lcspec.llama.parking import Parking
 from lcspec.tree import TokenTree
 
 # What the library takes for all sequence ids at once.
@@ -26,6 +27,7 @@ class SequencePool:
     def __init__(self, n: int) -> None:
         self.n = n
         self.caches = 0  # slots' caches that have an id
+        self.parking: Parking | None = None  # where the order of a text's cells decides its bits
         self._free = list(range(n - 1, -1, -1))
 
     @property
@@ -57,6 +59,7 @@ class SlotCache:
         self._bare = SeqSets([self.main], [0], [1])
         self.length = 0
         self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.exact)
+        self.handed = 0  # leading cells of a prompt that was read apart (see lcspec.llama.reader)
         self._upto: dict[int, int] = {}
         self._sets: SeqSets | list[list[int]] = []  # ids of each placed node; `_grown` if the tree grows
         self._grown: list[list[int]] = []
@@ -141,12 +144,13 @@ class SlotCache:
             end = self._reach[self.main] = self._reach[self.main] - n
             self.context.seq_remove(self.main, end)
 
-    def commit(self, path: Sequence[int], keep: int | None = None) -> None:
+    def commit(self, path: Sequence[int], keep: int | None = None, ordered: bool = True) -> None:
         """Keep the accepted path, drop everything else, and leave other slots alone.
 
         Args:
             path: accepted nodes in order, node 0 not included; nodes never placed are ignored.
             keep: keep only the first `keep` of them (the rest will be decoded again).
+            ordered: whether all other nodes were decoded behind the path, so that nothing below it is freed.
         """
         if len(self._sets) == 1:  # plain decoding: nothing to cut, nothing to copy
             self.length = self._base + 1
@@ -155,7 +159,8 @@ class SlotCache:
         placed = [node for node in path if node < len(self._sets)]
         placed = placed[: len(placed) if keep is None else keep]
         ctx, base = self.context, self._base
-        if not placed and len(self._reach) > 1 and self.pool.caches == 1:
+        parked = self.pool.parking is not None and self.pool.parking.n > 0
+        if not placed and len(self._reach) > 1 and self.pool.caches == 1 and not parked:
             # Everything behind node 0 goes, and nobody else has cells there: one call for all ids.
             ctx.seq_remove(EVERYBODY, base + 1)
             self._upto.update(dict.fromkeys(self._reach.keys() - {self.main}, base + 1))
@@ -168,9 +173,9 @@ class SlotCache:
         # The winner's cells must reach the main id before its own id is cut.
         if source != self.main:
             shared = base + 1 + sum(1 for node in placed if self.main in self._sets[node])
-            ctx.seq_remove(self.main, shared)
+            self._free(self.main, shared, self._reach[self.main], ordered)
             ctx.seq_copy(source, self.main, shared, end)
-        elif self._reach.get(self.main, 0) > end and not ctx.seq_remove(self.main, end):
+        elif self._reach.get(self.main, 0) > end and not self._free(self.main, end, self._reach[self.main], ordered):
             # A recurrent state that cannot go back this far: the text is evaluated again from its beginning.
             ctx.seq_remove(self.main, 0)
             end = 0
@@ -180,7 +185,7 @@ class SlotCache:
                 continue
             shared = base + 1 + shared_by[seq]
             if reach > shared:
-                ctx.seq_remove(seq, shared)
+                self._free(seq, shared, reach, ordered)
             self._upto[seq] = shared
         self.length = end
         self._sets, self._reach = [], {}
@@ -188,8 +193,8 @@ class SlotCache:
     def abandon(self) -> None:
         """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
         if self._sets:
-            for seq in self._reach:
-                if not self.context.seq_remove(seq, self.length):
+            for seq, reach in self._reach.items():
+                if not self._free(seq, self.length, reach):
                     self.context.seq_remove(seq, 0)  # only recurrent states refuse, and they have no leaf ids
                     self.length = 0
                 if seq != self.main:
@@ -198,8 +203,11 @@ class SlotCache:
 
     def share(self, other: SlotCache, length: int) -> None:
         """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there."""
+        if self.pool.parking is not None:
+            self.truncate(0)  # the other's cells are in order among themselves only
         self.context.seq_copy(other.main, self.main, self.length, length)
         self.length = length
+        self.handed = min(other.handed, length)
 
     def truncate(self, length: int) -> bool:
         """Keep only the first `length` positions; False if this memory cannot, and everything was dropped instead."""
@@ -209,11 +217,12 @@ class SlotCache:
             if upto > length:
                 self.context.seq_remove(seq, length)
                 self._upto[seq] = length
-        kept = self.context.seq_remove(self.main, length) if length else False
+        kept = self._free(self.main, length, self.length) if length else False
         if not kept:
-            self.context.seq_remove(self.main, 0)
+            self._free(self.main, 0, self.length)
             length = 0
         self.length = length
+        self.handed = min(self.handed, length)
         return kept
 
     def drop_leaves(self) -> None:
@@ -227,10 +236,21 @@ class SlotCache:
         """Return all ids; the cache must not be used afterwards."""
         self.abandon()
         self.drop_leaves()
-        self.context.seq_remove(self.main, 0)
+        self._free(self.main, 0, self.length)
         self.pool.give(self.main)
         self.pool.caches -= 1
         self.length = 0
+        if self.pool.parking is not None and not self.pool.caches:
+            self.pool.parking.clear()
+
+    def _free(self, seq: int, start: int, reach: int, ordered: bool = True) -> bool:
+        """Take the cells from position `start` on away from `seq`, which holds some up to `reach`; as seq_remove.
+
+        Cells that may lie below others are parked, where that matters.
+        """
+        if self.pool.parking is not None and (self.pool.caches > 1 or not ordered):
+            self.pool.parking.hold(seq, start, reach)
+        return self.context.seq_remove(seq, start)
 
     def _open(self, sets: SeqSets | list[list[int]], base: int, reach: dict[int, int]) -> None:
         self._sets, self._base, self._reach = sets, base, reach

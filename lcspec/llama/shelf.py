@@ -6,6 +6,7 @@ to. So the cells of all of them together always fit, because the context has a s
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -16,6 +17,23 @@ from lcspec.llama.sequences import SequencePool, SlotCache
 
 # Cells of a text that are sooner evaluated again than worth keeping a cache for.
 TAIL = 32
+
+
+class Reuse(enum.Enum):
+    """Which cells a request may take over: exact ones want those that were computed as theirs would be."""
+
+    ANY = "any"
+    BLOCKS = "those of exact prompt blocks (SlotCache.canonical)"
+    IN_PLACE = "those of caches without cells read apart"
+    READ_APART = "those read apart (SlotCache.handed)"
+
+    def usable(self, cache: SlotCache) -> int:
+        """Leading cells of `cache` that may be taken over."""
+        if self is Reuse.BLOCKS:
+            return min(cache.canonical, cache.length)
+        if self is Reuse.IN_PLACE:
+            return 0 if cache.handed else cache.length
+        return cache.handed if self is Reuse.READ_APART else cache.length
 
 
 @dataclass(eq=False)
@@ -45,20 +63,25 @@ class CacheShelf:
         self._idle: list[tuple[SlotCache, list[int]]] = []  # least recently used first
         self._lent: list[_Lent] = []
 
-    def take(self, text: Sequence[int], exact: bool = False) -> SlotCache:
+    @property
+    def caches(self) -> list[SlotCache]:
+        """All caches, idle or not."""
+        return [cache for cache, _ in self._idle] + [lent.cache for lent in self._lent]
+
+    def take(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> SlotCache:
         """A cache with the longest beginning of `text` that there is.
 
         An idle cache is cut to what it shares if that loses little; else its cells are shared and it stays. When all
         caches are in use, the one that was idle longest gives way, or that with the beginning if it loses less.
 
-        The last token is never taken from a cache: its logits are needed. `exact` reuses only cells that were
-        computed the way an exact prompt's are (`SlotCache.canonical`), and lie where they were computed.
+        The last token is never taken from a cache: its logits are needed. Cells of exact prompt blocks are not shared:
+        they must lie where they were computed.
         """
-        own = self._own(text, exact)
+        own = self._own(text, reuse)
         best = max(range(len(own)), key=own.__getitem__, default=-1)
         full = len(self._idle) + len(self._lent) >= self.slots
-        sharing = self.sharing and not exact
-        donor, shared = self._donor(text) if sharing else (None, 0)
+        sharing = self.sharing and reuse is not Reuse.BLOCKS
+        donor, shared = self._donor(text, reuse) if sharing else (None, 0)
 
         def loss(i: int) -> int:
             return self._idle[i][0].length - own[i]
@@ -80,16 +103,16 @@ class CacheShelf:
         self._lent.append(_Lent(cache, text))
         return cache
 
-    def held(self, text: Sequence[int], exact: bool = False) -> int:
+    def held(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
         """How much of `text` an idle cache holds."""
-        return max(self._own(text, exact), default=0)
+        return max(self._own(text, reuse), default=0)
 
-    def top_up(self, cache: SlotCache, text: Sequence[int]) -> int:
+    def top_up(self, cache: SlotCache, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
         """Share what others have evaluated of `text` since `cache` was taken; returns how many tokens that saves."""
         if not self.sharing:
             return 0
         before = cache.length
-        donor, shared = self._donor(text, cache)
+        donor, shared = self._donor(text, reuse, cache)
         if donor is not None and shared > before:
             cache.share(donor, shared)
         return cache.length - before
@@ -112,20 +135,21 @@ class CacheShelf:
         """A cache that was taken has been released and will not come back."""
         self._lent = [lent for lent in self._lent if lent.cache is not cache]
 
-    def _own(self, text: Sequence[int], exact: bool) -> list[int]:
+    def _own(self, text: Sequence[int], reuse: Reuse) -> list[int]:
         """How much of `text` each idle cache holds."""
         limit = len(text) - 1
-        return [min(common_prefix(t, text), limit, c.canonical if exact else c.length) for c, t in self._idle]
+        return [min(common_prefix(t, text), limit, reuse.usable(c)) for c, t in self._idle]
 
-    def _donor(self, text: Sequence[int], but: SlotCache | None = None) -> tuple[SlotCache | None, int]:
+    def _donor(self, text: Sequence[int], reuse: Reuse, but: SlotCache | None = None) -> tuple[SlotCache | None, int]:
         """The cache, idle or not, that holds the longest beginning of `text` (its last token excepted), and how long.
 
         Between a step's decode and its commit only cells below a cache's `length` are certain, so only those count.
         """
         best: tuple[SlotCache | None, int] = None, 0
         for cache, held in [*self._idle, *((lent.cache, lent.text) for lent in self._lent)]:
-            if cache is not but and cache.length > best[1]:
-                shared = min(common_prefix(held, text), cache.length, len(text) - 1)
+            usable = reuse.usable(cache)
+            if cache is not but and usable > best[1]:
+                shared = min(common_prefix(held, text), usable, len(text) - 1)
                 best = max(best, (cache, shared), key=lambda found: found[1])
         return best
 

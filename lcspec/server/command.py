@@ -38,7 +38,7 @@ def run(**o: Any) -> int:
         verifier=settings.verifier,
         exact=settings.exact,
     )
-    options = model_options(pair.target, o, exact=settings.exact, slots=o["slots"], batch=o["batch"])
+    options = model_options(pair.target, o, exact=o["exact"], slots=o["slots"], batch=o["batch"])
     set_up_log(o["log_level"])
     sock = listen(o["host"], o["port"])
     try:
@@ -72,7 +72,7 @@ def read_settings(o: dict[str, Any], target: Path) -> ServerSettings:
         speculate=o["speculate"],
         max_draft=o["max_draft"],
         verifier=o["verifier"],
-        exact=o["exact"],
+        exact=bool(o["exact"]),
     )
 
 
