@@ -16,7 +16,6 @@ from typing import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.certify import independence_of
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
 from lcspec.errors import LcspecError
@@ -47,7 +46,7 @@ class Engine:
             ModelLoadError: there is no memory for the context.
         """
         self.model = model
-        self.options = choose_kernels(model, options or model.options)
+        self.options, certificate = choose_kernels(model, options or model.options)
         self.context = Context(model, self.options)
         self.pool = SequencePool(self.context.n_seq)
         self.pad = ScratchPad(self.context, self.pool.take())
@@ -56,11 +55,12 @@ class Engine:
         )
         self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
         self.fixed = FixedPlanner()
-        self.certificate: Certificate | None = None  # where not independent: made when --exact is first asked for
-        self.independent = False  # every request is exact, whoever runs beside it
+        # Where a row depends on the rest of a batch, it is made when --exact is first asked for.
+        self.certificate: Certificate | None = certificate
+        self.independent = certificate is not None  # every request is exact, whoever runs beside it
         self.reader: PromptReader | None = None  # made for the first long prompt
-        if self.options.exact:
-            self._be_exact()
+        if self.independent:
+            self.pool.parking = Parking(self.context, self.pool.take())
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
         self.forgetful = False  # forget_texts was called: what drafters know now is not worth keeping
@@ -68,12 +68,6 @@ class Engine:
         self.scheduler = Scheduler(self)
         self.ledger = Ledger()
         self.lanes = Lanes(self)
-
-    def _be_exact(self) -> None:
-        certificate = independence_of(self.model, self.options)
-        if certificate is not None and certificate.independent:
-            self.certificate, self.independent = certificate, True
-            self.pool.parking = Parking(self.context, self.pool.take())
 
     # ---------------------------------------------------------------- the loop
 

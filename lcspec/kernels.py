@@ -18,6 +18,7 @@ from lcspec.attention import PIECE, WIDTHS, Layer, times_for, with_attention
 from lcspec.certify import independence_of
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
+from lcspec.exact import Certificate
 from lcspec.llama import Context, Model, build, version
 from lcspec.llama.reader import LEAST_ROWS
 from lcspec.measure import sample_tokens
@@ -41,23 +42,33 @@ class Price(NamedTuple):
         return self.decode <= 1 + MOST_DECODE and self.first <= 1 + MOST_FIRST
 
 
-def choose_kernels(model: Model, options: ModelOptions) -> ModelOptions:
+class Kernels(NamedTuple):
     """`options` with cache types and attention decided, and `exact` True or False.
+
+    `certificate`: where rows are the same whatever else is in a batch.
+    """
+
+    options: ModelOptions
+    certificate: Certificate | None = None
+
+
+def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
+    """Decide on cache types and attention.
 
     `exact` None is decided by what it costs here. Where it is True and this model has no exact types, the library's
     own attention is taken, whose widths fall into classes (see lcspec.exact).
     """
     if options.exact is False or (options.exact is None and not _is_open(options)):
-        return replace(with_attention(model, options), exact=False)
+        return Kernels(replace(with_attention(model, options), exact=False))
     exact = _exact(options)
     if _can_be_exact(model, options):
         wanted = options.exact is True or _price_is_small(model, options)
         certificate = independence_of(model, exact) if wanted else None
         if certificate is not None and certificate.independent:
-            return exact
+            return Kernels(exact, certificate)
     if options.exact:
-        return replace(options, attention="library", exact=True)
-    return replace(with_attention(model, options), exact=False)
+        return Kernels(replace(options, attention="library", exact=True))
+    return Kernels(replace(with_attention(model, options), exact=False))
 
 
 def price(model: Model, options: ModelOptions) -> Price | None:

@@ -153,7 +153,8 @@ def _converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
     at += 12 * cells
     transposed, layers = struct.unpack_from("<II", data, at)
     at += 8
-    out = bytearray(struct.pack("<IiII", magic, seq, 1, cells - start)) + meta.tobytes() + data[at - 8 : at]
+    out = bytearray(struct.pack("<IiII", magic, seq, 1, cells - start))
+    out += meta.tobytes() + data[at - 8 : at]
     for part in range(2 * layers):
         code, row = struct.unpack_from("<iQ", data, at)
         at += 12
