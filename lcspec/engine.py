@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lcspec.attention import with_attention
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
-from lcspec.errors import LcspecError
+from lcspec.errors import GrammarFailed, LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
 from lcspec.lanes import Lanes
@@ -84,8 +84,12 @@ class Engine:
         except LcspecError as error:
             return events + [self.roster.fail(slot, error) for slot in list(self.running)]
         rows = self.context.logits()
-        for item in work:
-            events += self._settle(item, rows)
+        for item in list(work):
+            try:
+                events += self._settle(item, rows)
+            except GrammarFailed as error:  # this text cannot go on; the others can
+                work.remove(item)
+                events.append(self.roster.fail(item.slot, error))
         self._learn(work, n, target)
         drafting = sum(w.proposal.seconds for w in work if w.proposal)
         rest = max(0.0, time.perf_counter() - start - target - drafting)

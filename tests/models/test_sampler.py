@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from lcspec.errors import GrammarError, SamplingError, UsageError
-from lcspec.llama.grammar import schema_to_gbnf
+from lcspec.json_schema import schema_to_lark
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling import SamplingParams
@@ -265,7 +265,7 @@ SCHEMA = {
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])
 def test_a_schema_gives_json_that_parses(demo_session: Session, temperature: float) -> None:
-    grammar = schema_to_gbnf(SCHEMA)
+    grammar = schema_to_lark(SCHEMA)
     ids, _ = demo_session.chat_ids([{"role": "user", "content": "I would like a coffee. My name is Ann."}])
     sampling = SamplingParams(temperature=temperature, seed=4, grammar=grammar)
     plain = answer(demo_session.engine, request(ids, "off", 200, sampling=sampling, ignore_end=False, exact=True))
@@ -350,7 +350,7 @@ def test_the_message_says_what_the_parser_stumbled_over(vocab: Vocab) -> None:
 @pytest.mark.parametrize("schema", ["{", "[1]", '"text"', '{"type": "nonsense"}', '{"$ref": "#/nope"}'])
 def test_bad_schemas(schema: str) -> None:
     with pytest.raises(GrammarError, match="schema") as error:
-        schema_to_gbnf(schema)
+        schema_to_lark(schema)
     assert "\n" not in str(error.value)
 
 
