@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+
 import numpy as np
 from numpy.typing import NDArray
 
