@@ -64,6 +64,11 @@ class GrammarTokenizer:
         wrapped = TokenizerWrapper(_Tokens(marked, sorted({*special, *ends}), min(ends)))
         self.handle = LLTokenizer(wrapped, eos_token=sorted(ends))
 
+    def unpacked(self, bits: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """The library's mask as bool [n_tokens]."""
+        mask: NDArray[np.bool_] = np.unpackbits(bits, count=self.n_tokens, bitorder="little").view(np.bool_)
+        return mask
+
     def compile(self, text: str) -> CompiledGrammar:
         """A grammar (GBNF or Lark) over these tokens.
 
@@ -110,9 +115,7 @@ class Constraint:
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
             raise GrammarFailed(_said(self._matcher))
-        allowed: NDArray[np.bool_] = np.unpackbits(bits, count=self._tokenizer.n_tokens, bitorder="little").view(
-            np.bool_
-        )
+        allowed: NDArray[np.bool_] = self._tokenizer.unpacked(bits)
         if not allowed.any():
             raise GrammarFailed("the model has no token that fits the grammar here")
         return allowed
@@ -140,7 +143,7 @@ class Constraint:
 def to_lark(text: str) -> str:
     """A GBNF grammar in llguidance's language.
 
-    Terminals (rules without recursion) match as much as they can, as in a lexer. `root` itself becomes one where it can.
+    Terminals (rules without recursion) match as much as they can, as in a lexer; `root` becomes one where it can.
 
     Raises:
         GrammarError: it is no GBNF, or too large.
@@ -175,9 +178,8 @@ def _character(found: re.Match[str]) -> str:
     code = int(found[2] or found[3] or found[4], 16)
     if code > 0x10FFFF or 0xD800 <= code < 0xE000:
         raise GrammarError(f"the grammar names U+{code:04X}, which is no character")
-    return found[1] + (
-        chr(code) if code >= 0xA0 or chr(code).isalnum() else f"\\x{code:02x}" if code < 0x80 else chr(code)
-    )
+    plain = chr(code).isalnum() or code >= 0x80
+    return found[1] + (chr(code) if plain else f"\\x{code:02x}")
 
 
 def _said(matcher: LLMatcher) -> str:

@@ -1,4 +1,7 @@
-"""JSON schemas as grammars. What cannot be held to while writing is refused, with its keyword and place, never ignored."""
+"""JSON schemas as grammars. What cannot be held to while writing is refused, with its keyword and place.
+
+An object whose properties are listed gets no others, unless the schema asks for them: a weak model would never stop.
+"""
 
 from __future__ import annotations
 
@@ -49,6 +52,17 @@ OTHER_FORMATS = (
     "uri-reference",
     "uri-template",
 )
+# Keywords by which a schema takes in others, and all that say something of an object.
+REFERRING = ("allOf", "anyOf", "oneOf", "$ref")
+ABOUT_OBJECTS = (
+    *REFERRING,
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+)
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
 EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
 # So many parts are compiled alone to find the one at fault.
@@ -96,6 +110,7 @@ class _Checker:
 
     def __init__(self, root: Any) -> None:
         self._root = root
+        self._composed = _is_composed(root)
 
     def checked(self, part: _Part) -> Any:
         """The same schema without what says nothing."""
@@ -123,6 +138,8 @@ class _Checker:
         _check_type(out, path)
         _check_format(out, path)
         _check_count(out, path)
+        if not self._composed and _lists_properties(out):
+            out["additionalProperties"] = False
         for key, inner in _parts(_Part(out, path, part.depth)):
             _put(out, key, self.checked(inner))
         return out
@@ -151,6 +168,31 @@ class _Checker:
         for step in schema["$ref"][2:].split("/"):
             found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
         return found
+
+
+def _is_composed(root: Any) -> bool:
+    """Whether a document puts schemas for one object together: then none of them lists all its properties."""
+    left = [root]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += part
+        if not isinstance(part, dict):
+            continue
+        left += part.values()
+        others = [key for key in part if key in ABOUT_OBJECTS]
+        several = isinstance(part.get("allOf"), list) and len(part["allOf"]) > 1
+        if several or (len(others) > 1 and any(key in REFERRING for key in others)):
+            return True
+    return False
+
+
+def _lists_properties(schema: dict[str, Any]) -> bool:
+    """Whether an object's properties are all there: it says nothing of others."""
+    named, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(named, dict) or not isinstance(required, list) or not all(isinstance(k, str) for k in required):
+        return False
+    return set(required) <= set(named) and not {"additionalProperties", "patternProperties"} & set(schema)
 
 
 def _check_type(schema: dict[str, Any], path: str) -> None:
