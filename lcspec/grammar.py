@@ -26,6 +26,7 @@ MAX_TEXT = 1 << 20
 MAX_NESTING = 100
 # The library's own bounds, in steps of its lexer and parser: a mask of 150 000 tokens stays below a tenth of a second.
 LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_items_in_row=2_000, verbose_errors=False)
+NO_TOKEN = "the model has no token that fits the grammar here"
 # The byte that marks a token as no text: control tokens can never be part of an answer.
 SPECIAL = b"\xff"
 QUOTED = re.compile(r'("(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|#[^\n]*)', re.DOTALL)
@@ -117,7 +118,7 @@ class Constraint:
             raise GrammarFailed(_said(self._matcher))
         allowed: NDArray[np.bool_] = self._tokenizer.unpacked(bits)
         if not allowed.any():
-            raise GrammarFailed("the model has no token that fits the grammar here")
+            raise GrammarFailed(NO_TOKEN)
         return allowed
 
     def allows(self, token: int) -> bool:
@@ -185,5 +186,7 @@ def _character(found: re.Match[str]) -> str:
 def _said(matcher: LLMatcher) -> str:
     """What the library says is wrong, on one line and without its inner state."""
     text = str(matcher.get_error()).partition("\n<")[0]
+    if text.startswith("NoExtensionBias"):
+        return NO_TOKEN
     lines = [line.strip() for line in text.splitlines() if not re.match(r"\s*\d+ \||\s*\^\s*$", line)]
     return " ".join(line for line in lines if line)[:400].replace(BODY.replace("-", "_").upper(), "root")
