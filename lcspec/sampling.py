@@ -236,4 +236,10 @@ class SamplingParams:
     @property
     def plain_greedy(self) -> bool:
         """Whether the argmax of the raw logits is the choice: greedy, and nothing changes the order of the logits."""
-        return self.greedy and not self.penalizes and self.dry_multiplier == 0.0 and not self.logit_bias
+        return (
+            self.greedy
+            and not self.penalizes
+            and self.dry_multiplier == 0.0
+            and not self.logit_bias
+            and self.grammar is None
+        )

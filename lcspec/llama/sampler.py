@@ -55,10 +55,11 @@ class Sampler:
         self._all = np.arange(vocab.n_tokens)
         self._shortlist = Shortlist(params, _window(params.repeat_last_n, n_ctx))
         self._constraint = _constraint(vocab, params)
-        self._chain = None if params.plain_greedy else _chain(vocab, params, seed, n_ctx)
+        free = replace(params, grammar=None)
+        self._chain = None if free.plain_greedy else _chain(vocab, params, seed, n_ctx)
         # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
         self._bias: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
-        if params.logit_bias and replace(params, logit_bias=()).plain_greedy:
+        if params.logit_bias and replace(free, logit_bias=()).plain_greedy:
             tokens, values = zip(*params.logit_bias)
             self._bias = np.array(tokens, dtype=np.int32), np.array(values, dtype=np.float32)
 

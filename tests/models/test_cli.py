@@ -343,7 +343,9 @@ def test_a_prompt_longer_than_the_context(llama: Path) -> None:
             "--grammar-file",
             "root ::= "
             + " | ".join(f"r{i}" for i in range(300))
-            + "".join(f"\nr{i} ::= [a-z] r{(i * 7 + 1) % 300} | [a-z] r{(i * 3 + 2) % 300} | [a-z]" for i in range(300)),
+            + "".join(
+                f"\nr{i} ::= [a-z] r{(i * 7 + 1) % 300} | [a-z] r{(i * 3 + 2) % 300} | [a-z]" for i in range(300)
+            ),
         ),
         ("--json-schema", '{"items": ' * 9000 + "{}" + "}" * 9000),
     ],
