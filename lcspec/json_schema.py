@@ -63,6 +63,17 @@ ABOUT_OBJECTS = (
     "minProperties",
     "maxProperties",
 )
+# llguidance's dates include the year 0, 31 April and the 60th second, at which most readers stop.
+DATE = (
+    r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29"
+)
+CALENDAR = {
+    "date": f"^(?:{DATE})$",
+    "date-time": f"^(?:{DATE})[Tt][0-9]{{2}}:[0-9]{{2}}:[0-5]",
+    "time": "^[0-9]{2}:[0-9]{2}:[0-5]",
+}
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
 EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
 # So many parts are compiled alone to find the one at fault.
@@ -212,6 +223,8 @@ def _check_format(schema: dict[str, Any], path: str) -> None:
         )
     if isinstance(name, str) and name not in FORMATS:
         del schema["format"]
+    if name in CALENDAR:
+        schema.setdefault("pattern", CALENDAR[str(name)])
 
 
 def _check_count(schema: dict[str, Any], path: str) -> None:
