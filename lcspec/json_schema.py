@@ -76,8 +76,8 @@ CALENDAR = {
 }
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
 EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
-# So many parts are compiled alone to find the one at fault.
-MAX_TRIALS = 300
+# Parts of so many characters altogether are compiled alone to find the one at fault.
+MAX_TRIED = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class _Checker:
         _check_count(out, path)
         if not self._composed and _lists_properties(out):
             out["additionalProperties"] = False
-        for key, inner in _parts(_Part(out, path, part.depth)):
-            _put(out, key, self.checked(inner))
+        for place, inner in _parts(_Part(out, path, part.depth)):
+            _put(out, place, self.checked(inner))
         return out
 
     def _with_named_properties(self, schema: dict[str, Any]) -> dict[str, Any]:
@@ -279,13 +279,16 @@ def _problem(text: str) -> str:
 
 def _at_fault(schema: Any, problem: str) -> tuple[str, str]:
     """Where the library's problem lies: the path of the innermost schema that has it, and the keyword to blame."""
-    trials = iter(range(MAX_TRIALS))
+    left = MAX_TRIED
     definitions = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, dict) and key in schema}
 
     def fails(part: Any) -> bool:
-        if next(trials, None) is None or not isinstance(part, (dict, bool)):
+        nonlocal left
+        if left < 0 or not isinstance(part, (dict, bool)):
             return False
-        return bool(_problem(_json({**definitions, **_object(part)})))
+        text = _json({**definitions, **_object(part)})
+        left -= len(text)
+        return bool(_problem(text))
 
     def search(part: _Part) -> tuple[str, str] | None:
         if not isinstance(part.schema, dict):

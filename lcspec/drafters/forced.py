@@ -1,7 +1,7 @@
 """Text that a grammar or JSON schema forces (jump-forward): drafted whole, one token short.
 
-Where the grammar leaves a single string (llguidance finds out), no model is needed to know it. How the target would *tokenize* it is only
-known up to the last token, which may run on into what follows; so that one is left out.
+Where the grammar leaves a single string (llguidance finds out), no model is needed to know it. How the target would
+*tokenize* it is only known up to the last token, which may run on into what follows; so that one is left out.
 """
 
 from __future__ import annotations
