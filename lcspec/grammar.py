@@ -136,6 +136,10 @@ class Constraint:
         if not self._matcher.consume_token(token):
             raise GrammarFailed(_said(self._matcher))
 
+    def fork(self) -> Constraint:
+        """One that goes on by itself from here."""
+        return Constraint(self._tokenizer, self._matcher.deep_copy())
+
     def forced(self) -> bytes:
         """The bytes the grammar allows no alternative to from here on; often empty. Changes nothing."""
         return bytes(self._matcher.compute_ff_bytes())

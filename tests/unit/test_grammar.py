@@ -116,6 +116,9 @@ def test_texts_that_start_from_one_grammar_do_not_meet(tokenizer: GrammarTokeniz
         first.accept(token)
     assert first.allows(*ids("7")) and not first.allows(*ids("a"))
     assert second.allows(*ids("a")) and not second.allows(*ids("7"))
+    fork = first.fork()
+    first.accept(*ids("7"))
+    assert fork.allows(*ids("8")) and not first.allows(*ids("8"))
 
 
 def test_a_vocabulary_may_lack_bytes() -> None:

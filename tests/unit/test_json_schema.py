@@ -145,8 +145,8 @@ def test_the_schema_stays_as_it_is() -> None:
         ),
         ({"$ref": "#/nope"}, "\\$ref", "#/$ref"),
         ({"$ref": "https://example.com/schema"}, "\\$ref", "#/$ref"),
-        ({"items": 5}, "", "#/items"),
-        ({"properties": {"a": {"enum": []}}, "required": ["a"], "type": "object"}, "", "#/properties/a"),
+        ({"items": 5}, "wrong", "#/items"),
+        ({"properties": {"a": {"enum": []}}, "required": ["a"], "type": "object"}, "enum", "#/properties/a"),
     ],
 )
 def test_what_cannot_be_held_to_is_named(schema: Any, keyword: str, path: str) -> None:
