@@ -63,16 +63,17 @@ ABOUT_OBJECTS = (
     "minProperties",
     "maxProperties",
 )
-# llguidance's dates include the year 0, 31 April and the 60th second, at which most readers stop.
+# llguidance's dates include the year 0, 31 April, the 60th second and endless fractions, at which most readers stop.
 DATE = (
     r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
     r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
     r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29"
 )
+CLOCK = r"[0-9]{2}:[0-9]{2}:[0-5][0-9](?:\.[0-9]{1,6})?(?:[Zz]|[+-][0-9:]+)$"
 CALENDAR = {
     "date": f"^(?:{DATE})$",
-    "date-time": f"^(?:{DATE})[Tt][0-9]{{2}}:[0-9]{{2}}:[0-5]",
-    "time": "^[0-9]{2}:[0-9]{2}:[0-5]",
+    "date-time": f"^(?:{DATE})[Tt]{CLOCK}",
+    "time": f"^{CLOCK}",
 }
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
 EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
