@@ -171,7 +171,7 @@ class Engine:
             self.scheduler.planner_of(w.slot).observe(w.proposal, w.slot.emitted)
         self.scheduler.pace.observe(self.context.batch.n, target)
         self.ledger.stepped(width, target, len(decoding) == len(work))
-        if len(decoding) == len(work) and self.auto is not None:
+        if work and len(decoding) == len(work) and self.auto is not None:
             context = sum(len(w.slot.tokens) for w in work) // len(work)
             self.auto.timed(self.context.batch.n, context, target)
 

@@ -147,9 +147,9 @@ def test_a_bias_that_forbids_what_the_grammar_wants_is_an_error(tiny_session: Se
         assert isinstance(found.error, GrammarFailed) and "logit bias" in str(found.error)
 
 
-@pytest.mark.parametrize("strategy", ["off", "forced,ngram:min_n=1"])
-def test_a_mask_over_budget_ends_that_request_and_nobody_else_s(llama: Path, strategy: str) -> None:
-    with open_session(options(llama, slots=3, ctx=1536)) as session:
+@pytest.mark.parametrize("strategy", ["off", "forced,ngram:min_n=1", "auto"])
+def test_a_mask_over_budget_ends_that_request_and_nobody_else_s(llama: Path, llama_draft: Path, strategy: str) -> None:
+    with open_session(options(llama, slots=3, ctx=1536), llama_draft) as session:
         prompt = session.prompt_ids("hello ")
         free = request(prompt, strategy, 40)
         held = request(prompt, strategy, 40, sampling=SamplingParams(0.0, grammar="root ::= [a-z ]{60}"))
@@ -158,5 +158,7 @@ def test_a_mask_over_budget_ends_that_request_and_nobody_else_s(llama: Path, str
         found = side_by_side(session.engine, [free, hostile, held])
         assert isinstance(found[1].error, GrammarFailed) and "max is 2000" in str(found[1].error)
         assert [found[0].text, found[2].text] == alone
+        (found[1],) = side_by_side(session.engine, [hostile])
+        assert isinstance(found[1].error, GrammarFailed)
         assert not session.engine.busy
         assert answer(session.engine, held).text == alone[1]
