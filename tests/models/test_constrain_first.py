@@ -26,7 +26,7 @@ OFF: dict[str, Any] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.
 MODEL = {"a": 0.5, "7": 0.3, "4": 0.2 * 0.6, "x": 0.2 * 0.3, "0": 0.2 * 0.1}
 GRAMMAR = "root ::= [0-9]+"
 ALLOWED = {char: p / (0.3 + 0.2 * 0.7) for char, p in MODEL.items() if char.isdigit()}
-SEEDS = 3_000
+SEEDS = 1_500
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def test_every_verifier_draws_from_the_same_distribution(
         sampler.close()
     shares = {vocab.text([token]): n / SEEDS for token, n in counts.items()}
     variation = sum(abs(shares.get(c, 0.0) - expected.get(c, 0.0)) for c in {*shares, *expected}) / 2
-    assert variation < 0.025
+    assert variation < 0.035
 
 
 def test_the_favourite_is_the_best_allowed_token(vocab: Vocab) -> None:
