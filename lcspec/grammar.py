@@ -84,7 +84,7 @@ class GrammarTokenizer:
         try:
             compiled.start().mask()
         except GrammarFailed as error:
-            raise GrammarError(f"the grammar cannot be used: no text follows it, or too many do ({error})") from None
+            raise GrammarError(f"the grammar cannot be used, no text follows it or too many do: {error}") from None
         return compiled
 
 
@@ -115,7 +115,7 @@ class Constraint:
         """
         bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
         if self._matcher.is_error():
-            raise GrammarFailed(_said(self._matcher))
+            raise _failure(self._matcher)
         allowed: NDArray[np.bool_] = self._tokenizer.unpacked(bits)
         if not allowed.any():
             raise GrammarFailed(NO_TOKEN)
@@ -134,7 +134,7 @@ class Constraint:
             GrammarFailed: it is not allowed here, or what may follow has too many ways.
         """
         if not self._matcher.consume_token(token):
-            raise GrammarFailed(_said(self._matcher))
+            raise _failure(self._matcher)
 
     def fork(self) -> Constraint:
         """One that goes on by itself from here."""
@@ -185,6 +185,13 @@ def _character(found: re.Match[str]) -> str:
         raise GrammarError(f"the grammar names U+{code:04X}, which is no character")
     plain = chr(code).isalnum() or code >= 0x80
     return found[1] + (chr(code) if plain else f"\\x{code:02x}")
+
+
+def _failure(matcher: LLMatcher) -> GrammarFailed:
+    said = _said(matcher)
+    if said == NO_TOKEN:
+        return GrammarFailed(said)
+    return GrammarFailed(f"the text cannot go on under its grammar ({said}): make the grammar less ambiguous")
 
 
 def _said(matcher: LLMatcher) -> str:
