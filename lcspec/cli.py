@@ -57,7 +57,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @click.option("--system", help="System message, with --chat.")
 @click.option("-n", "--max-tokens", type=click.IntRange(min=0), help="Tokens to generate at most.")
 @click.option("--stop", multiple=True, help="End the text at this string (repeatable).")
-@click.option("--grammar-file", type=MODEL_PATH, help="GBNF grammar the text must follow.")
+@click.option("--grammar-file", type=MODEL_PATH, help="Grammar (GBNF or Lark) the text must follow.")
 @click.option("--json-schema", help="JSON schema (or a file with one) the text must follow.")
 @click.option("--prediction", type=MODEL_PATH, help="File with the text you expect, to draft from.")
 @sampling_options

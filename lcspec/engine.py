@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
-from lcspec.errors import LcspecError
+from lcspec.errors import GrammarFailed, LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
 from lcspec.kernels import choose_kernels
@@ -98,8 +98,12 @@ class Engine:
         except LcspecError as error:
             return events + [self.roster.fail(slot, error) for slot in list(self.running)]
         rows = self.context.logits()
-        for item in work:
-            events += self._settle(item, rows)
+        for item in list(work):
+            try:
+                events += self._settle(item, rows)
+            except GrammarFailed as error:  # this text cannot go on; the others can
+                work.remove(item)
+                events.append(self.roster.fail(item.slot, error))
         self._learn(work, n, target)
         drafting = sum(w.proposal.seconds for w in work if w.proposal)
         rest = max(0.0, time.perf_counter() - start - target - drafting)
@@ -209,7 +213,7 @@ class Engine:
             self.scheduler.planner_of(w.slot).observe(w.proposal, w.slot.emitted)
         self.scheduler.pace.observe(self.context.batch.n, target)
         self.ledger.stepped(width, target, len(decoding) == len(work))
-        if len(decoding) == len(work) and self.auto is not None:
+        if work and len(decoding) == len(work) and self.auto is not None:
             context = sum(len(w.slot.tokens) for w in work) // len(work)
             self.auto.timed(self.context.batch.n, context, target)
 

@@ -43,6 +43,10 @@ class GrammarError(UsageError):
     """The grammar or JSON schema cannot be compiled."""
 
 
+class GrammarFailed(GrammarError):
+    """A text could not go on under its grammar: a mask over budget, or no token that fits. Ends that request alone."""
+
+
 class SamplingError(UsageError):
     """A sampling parameter is out of range."""
 

@@ -13,13 +13,16 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lcspec.errors import SamplingError
 from lcspec.tree import Distribution
+
+if TYPE_CHECKING:
+    from lcspec.grammar import CompiledGrammar
 
 SEED_LIMIT = 2**64
 # A temperature below this is taken for 0: it scales logits out of the range of a float.
@@ -135,7 +138,8 @@ class SamplingParams:
     """What the target's distribution at each position is made of; names and meanings are llama.cpp's.
 
     A temperature of 0 is greedy decoding. `seed` None means that the engine draws one and reports it. `logit_bias`
-    holds (token id, what is added to its logit) pairs, at most `BIAS_LIMIT` up or down; -inf forbids a token.
+    holds (token id, what is added to its logit) pairs, at most `BIAS_LIMIT` up or down; -inf forbids a token. `grammar`
+    is GBNF or Lark (see lcspec.grammar), or one compiled for the model beforehand.
     """
 
     temperature: float = 0.8
@@ -154,7 +158,7 @@ class SamplingParams:
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
     logit_bias: tuple[tuple[int, float], ...] = ()
-    grammar: str | None = None
+    grammar: str | CompiledGrammar | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-from typing import Iterable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,21 +31,13 @@ class Shortlist:
         """A token was added to the text."""
         self._said.append(token)
 
-    def of(self, logits: NDArray[np.float32], least: int = 1) -> NDArray[np.intp] | None:
-        """Tokens, ascending, for `logits` float32 [n_vocab]; None where all of them have to be looked at.
-
-        `least`: so many of the best in any case, for some of them may not fit a grammar (see `enough`).
-        """
+    def of(self, logits: NDArray[np.float32]) -> NDArray[np.intp] | None:
+        """Tokens, ascending, for `logits` float32 [n_vocab]; None where all of them have to be looked at."""
         if not self._k:
             return None
         moved = self._moved()
-        found = contenders(logits, min(max(self._k + len(moved), least), logits.size))
+        found = contenders(logits, min(self._k + len(moved), logits.size))
         return np.union1d(found, np.array(list(moved), dtype=np.intp)) if moved else found
-
-    def enough(self, tokens: Iterable[int]) -> bool:
-        """Whether nothing that `of` left out can come through if these `tokens` of it do."""
-        moved = self._moved()
-        return sum(token not in moved for token in tokens) >= self._k
 
     def _moved(self) -> set[int]:
         return self._biased.union(self._said)

@@ -15,7 +15,7 @@ import click
 from lcspec.commands.options import model_options
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
-from lcspec.grammars import check_grammar
+from lcspec.json_schema import schema_to_lark
 from lcspec.planner.explain import Explainer
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
@@ -262,7 +262,7 @@ def read_text(path: Path, what: str) -> str:
 
 
 def read_grammar(grammar_file: Path | None, schema: str | None) -> str | None:
-    """The GBNF text the options ask for, if any.
+    """The grammar (GBNF or Lark) the options ask for, if any.
 
     Raises:
         UsageError: both were given, or they cannot be read or converted.
@@ -270,11 +270,9 @@ def read_grammar(grammar_file: Path | None, schema: str | None) -> str | None:
     if grammar_file is not None and schema is not None:
         raise UsageError("give --grammar-file or --json-schema, not both")
     if grammar_file is not None:
-        return check_grammar(read_text(grammar_file, "the grammar"))
+        return read_text(grammar_file, "the grammar")
     if schema is None:
         return None
-    from lcspec.llama.grammar import schema_to_gbnf
-
     if not schema.lstrip().startswith("{"):
         schema = read_text(Path(schema), "the JSON schema")
-    return schema_to_gbnf(schema)
+    return schema_to_lark(schema)

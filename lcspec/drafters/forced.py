@@ -1,13 +1,14 @@
-"""Text that a grammar or JSON schema forces: drafted whole, one token short.
+"""Text that a grammar or JSON schema forces (jump-forward): drafted whole, one token short.
 
-Where the grammar leaves a single string, no model is needed to know it. How the target would *tokenize* it is only
-known up to the last token, which may run on into what follows; so that one is left out.
+Where the grammar leaves a single string (llguidance finds out), no model is needed to know it. How the target would
+*tokenize* it is only known up to the last token, which may run on into what follows; so that one is left out.
 """
 
 from __future__ import annotations
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
+from lcspec.errors import TokenizeError
 from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
 
@@ -39,7 +40,10 @@ class ForcedDrafter:
         text = slot.forced_text((nodes + 1) * CHARACTERS_PER_TOKEN)
         if len(text) < 2:
             return tree
-        tokens = self._vocab.tokenize(text, special=False, parse_special=False)
+        try:
+            tokens = self._vocab.tokenize(text, special=False, parse_special=False)
+        except TokenizeError:
+            return tree  # the vocabulary lacks some of it: the request will hear of that where it gets there
         if self._vocab.text(tokens) != text:
             return tree  # this tokenizer puts a space in front, say: its tokens are not what follows here
         node = 0

@@ -1,34 +1,47 @@
-"""JSON schemas as GBNF grammars, through llama-cpp-python's own converter."""
+"""Grammars over a loaded model's vocabulary."""
 
 from __future__ import annotations
 
-import json
-from typing import Any
+import threading
+import weakref
 
-from lcspec.errors import GrammarError
-from lcspec.grammars import check_grammar, check_schema
+from lcspec.grammar import CompiledGrammar, GrammarTokenizer
+from lcspec.llama.lib import C
+from lcspec.llama.vocab import Vocab
+
+# llama.cpp's LLAMA_TOKEN_ATTR_*: tokens that are no text.
+UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1 << 0, 1 << 1, 1 << 3, 1 << 4
+
+_tokenizers: weakref.WeakKeyDictionary[Vocab, GrammarTokenizer] = weakref.WeakKeyDictionary()
+_lock = threading.Lock()
 
 
-def schema_to_gbnf(schema: str | dict[str, Any]) -> str:
-    """The GBNF grammar of a JSON schema.
+def compile_grammar(vocab: Vocab, text: str) -> CompiledGrammar:
+    """A grammar (GBNF or Lark, see lcspec.grammar) for texts of this model; from any thread.
+
+    The first one for a model takes a second for 150 000 tokens.
 
     Raises:
-        GrammarError: not JSON, not a schema, a construct the converter does not know, or more than it can take.
+        GrammarError: it is none, it is too large, or no text follows it.
     """
-    from llama_cpp.llama_grammar import json_schema_to_gbnf
+    return grammar_tokenizer(vocab).compile(text)
 
-    if isinstance(schema, str):
-        try:
-            schema = json.loads(schema)
-        except ValueError as error:
-            raise GrammarError(f"the JSON schema is not JSON: {error}") from error
-        except RecursionError:
-            raise GrammarError("the JSON schema is nested too deeply") from None
-    if not isinstance(schema, dict):
-        raise GrammarError('the JSON schema must be an object such as {"type": "object", ...}')
-    check_schema(schema)
-    try:
-        grammar = str(json_schema_to_gbnf(json.dumps(schema)))
-    except Exception as error:  # the converter raises whatever it trips over
-        raise GrammarError(f"the JSON schema cannot be turned into a grammar: {error}") from error
-    return check_grammar(grammar, written=True)
+
+def grammar_tokenizer(vocab: Vocab) -> GrammarTokenizer:
+    """The vocabulary as grammars see it."""
+    with _lock:
+        found = _tokenizers.get(vocab)
+        if found is None:
+            tokens = [vocab.piece(token, special=True) for token in range(vocab.n_tokens)]
+            special = [token for token in range(vocab.n_tokens) if _is_special(vocab, token, tokens[token])]
+            ends = sorted(vocab.end_tokens) or [max(vocab.eos, 0)]
+            found = _tokenizers[vocab] = GrammarTokenizer(tokens, special, ends)
+        return found
+
+
+def _is_special(vocab: Vocab, token: int, piece: bytes) -> bool:
+    attributes = int(C.llama_vocab_get_attr(vocab.handle, token))
+    if attributes & (UNKNOWN | UNUSED | CONTROL):
+        return True
+    # `<tool_call>` and the like: what stands in an answer for text must not be read as the beginning of a call.
+    return bool(attributes & USER_DEFINED) and piece.startswith(b"<") and piece.endswith(b">")

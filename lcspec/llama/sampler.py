@@ -3,6 +3,9 @@
 Using its samplers means that a parameter has the same effect here as there. The chain ends before the draw: the
 candidates it leaves, softmaxed, are the distribution the verifiers work with. Its state (penalties, DRY, grammar)
 advances only through `accept`, i.e. along the emitted text.
+
+A grammar comes first, for every verifier and at every temperature: tokens that it does not allow are gone before any
+sampler looks, so top-k, top-p, min-p and the others choose among the allowed ones.
 """
 
 from __future__ import annotations
@@ -14,28 +17,26 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.errors import GrammarError
-from lcspec.llama.lib import C, error_reason, printed_to_stderr
+from lcspec.errors import GrammarFailed
+from lcspec.grammar import Constraint
+from lcspec.llama.grammar import compile_grammar
+from lcspec.llama.lib import C
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling import SamplingParams, coupled_choice
 from lcspec.shortlist import Shortlist
 from lcspec.tree import Distribution
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
-PARSER = "error parsing grammar: "
 # The library allocates as many entries as a penalty is told to look back.
 LONGEST_WINDOW = 1 << 20
-# So many of the best candidates are held against a grammar before all of them are.
-GRAMMAR_FIRST = 512
 DRY_BREAKERS = (b"\n", b":", b'"', b"*")
 
 
 class Sampler:
     """The target's sampling distribution for one request.
 
-    The order of the chain is llama.cpp's default: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC,
-    temperature. A grammar is handled as its `common` sampler does: the unconstrained choice stands if the grammar
-    allows it, otherwise the choice is made again from the candidates that it allows.
+    The order is the grammar, then llama.cpp's default chain: logit bias, penalties, DRY, top-k, typical, top-p, min-p,
+    XTC, temperature.
     """
 
     def __init__(self, vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int = LONGEST_WINDOW) -> None:
@@ -53,33 +54,33 @@ class Sampler:
         self._cur_ref = ctypes.byref(self._cur)
         self._all = np.arange(vocab.n_tokens)
         self._shortlist = Shortlist(params, _window(params.repeat_last_n, n_ctx))
-        self._grammar = _grammar(vocab, params.grammar) if params.grammar is not None else None
-        self._chain = None if params.plain_greedy else _chain(vocab, params, seed, n_ctx)
+        self._constraint = _constraint(vocab, params)
+        free = replace(params, grammar=None)
+        self._chain = None if free.plain_greedy else _chain(vocab, params, seed, n_ctx)
         # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
         self._bias: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
-        if params.logit_bias and replace(params, logit_bias=()).plain_greedy:
+        if params.logit_bias and replace(free, logit_bias=()).plain_greedy:
             tokens, values = zip(*params.logit_bias)
             self._bias = np.array(tokens, dtype=np.int32), np.array(values, dtype=np.float32)
 
     def choose(self, logits: NDArray[np.float32], position: int) -> int:
         """The token at absolute `position` given `logits` float32 [n_vocab]: greedy, or coupled to the seed."""
         if self._chain is None:
-            return int(logits.argmax())
+            return self._favourite(logits)
+        if self._constraint is not None:
+            logits = self._constrained(logits)
         if self._bias is not None:
             biased = logits.copy()
             biased[self._bias[0]] += self._bias[1]
             best = int(biased.argmax())
-            return best if np.isfinite(biased[best]) else self.vocab.eos  # the bias may forbid everything
-        choice = self._pick(self._apply(logits, constrain=False), position)
-        if self._grammar is None or self._allowed(choice):
-            return choice
-        return self._pick(self._apply(logits, constrain=True), position)
+            return best if np.isfinite(biased[best]) else self._nothing_left()
+        return self._pick(self._apply(logits), position)
 
     def distribution(self, logits: NDArray[np.float32]) -> Distribution:
         """The distribution at this point of the text; one point at temperature 0."""
         if self._chain is None:
-            return Distribution(np.array([logits.argmax()], dtype=np.int32), np.ones(1))
-        dist = self._apply(logits, constrain=self._grammar is not None)
+            return Distribution(np.array([self._favourite(logits)], dtype=np.int32), np.ones(1))
+        dist = self._apply(logits if self._constraint is None else self._constrained(logits))
         if self.params.greedy:
             return Distribution(np.array([self._pick(dist, 0)], dtype=np.int32), np.ones(1))
         return dist
@@ -89,39 +90,21 @@ class Sampler:
         if self._chain is not None:
             C.llama_sampler_accept(self._chain, token)
             self._shortlist.accept(token)
-        # End tokens never reach the grammar: it aborts the process on one it does not expect.
-        if generated and self._grammar is not None and not self.vocab.is_end(token):
-            C.llama_sampler_accept(self._grammar, token)
+        # An end that is passed over (`ignore_end`) is no part of the text.
+        if generated and self._constraint is not None and not self.vocab.is_end(token):
+            self._constraint.accept(token)
 
     def forced_text(self, limit: int) -> str:
         """The text the grammar allows no alternative to from here on, `limit` characters at most."""
-        if self._grammar is None:
+        if self._constraint is None:
             return ""
-        singles = self.vocab.single_characters
-        probe = np.zeros(len(singles) + 1, dtype=CANDIDATE)
-        probe["id"][:-1] = list(singles.values())
-        probe["id"][-1] = self.vocab.eos  # a grammar that may end here forces nothing
-        of_token = {token: char for char, token in singles.items()}
-        grammar = C.llama_sampler_clone(self._grammar)
-        text = ""
-        try:
-            while len(text) < limit:
-                ids, logits = self._run(grammar, probe.copy())
-                allowed = ids[np.isfinite(logits)]
-                if len(allowed) != 1 or int(allowed[0]) not in of_token:
-                    break
-                text += of_token[int(allowed[0])]
-                C.llama_sampler_accept(grammar, int(allowed[0]))
-        finally:
-            C.llama_sampler_free(grammar)
-        return text
+        return self._constraint.forced()[: limit * 4].decode("utf-8", "ignore")[:limit]
 
     def close(self) -> None:
         """Free the chain. Idempotent."""
-        for handle in (self._chain, self._grammar):
-            if handle is not None:
-                C.llama_sampler_free(handle)
-        self._chain = self._grammar = None
+        if self._chain is not None:
+            C.llama_sampler_free(self._chain)
+        self._chain = None
 
     def _pick(self, dist: Distribution, position: int) -> int:
         if self.params.greedy:
@@ -129,46 +112,40 @@ class Sampler:
             return int(dist.ids[best].min())
         return coupled_choice(dist, self.seed, position)
 
-    def _allowed(self, token: int) -> bool:
-        one = _candidates(np.array([token]), np.zeros(1, dtype=np.float32))
-        return self._allowed_of(one).size > 0
+    def _favourite(self, logits: NDArray[np.float32]) -> int:
+        """The most probable token that the grammar allows."""
+        best = int(logits.argmax())
+        if self._constraint is None or self._constraint.allows(best):
+            return best
+        return int(self._constrained(logits).argmax())
 
-    def _apply(self, logits: NDArray[np.float32], constrain: bool) -> Distribution:
+    def _constrained(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """`logits` with -inf for what the grammar does not allow."""
+        assert self._constraint is not None
+        return np.where(self._constraint.mask(), logits, np.float32(-np.inf))
+
+    def _nothing_left(self) -> int:
+        """What follows where the logit bias forbids everything: the end of the text, unless a grammar forbids that."""
+        if self._constraint is not None and not self._constraint.allows(self.vocab.eos):
+            raise GrammarFailed("the logit bias forbids every token that the grammar or JSON schema allows here")
+        return self.vocab.eos
+
+    def _apply(self, logits: NDArray[np.float32]) -> Distribution:
         """Candidates after the chain, softmaxed: ids int32 [k], probs float64 [k]."""
-        if constrain:
-            array = self._fitting(logits)
-            if not array.size:
-                # Nothing fits: the grammar is finished or stuck. Ending the text is the only honest way on.
-                return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
-        else:
-            tokens = self._shortlist.of(logits)
-            array = _candidates(self._all, logits) if tokens is None else _candidates(tokens, logits[tokens])
+        tokens = self._shortlist.of(logits)
+        if self._constraint is not None:
+            tokens = self._all if tokens is None else tokens
+            tokens = tokens[logits[tokens] > -np.inf]  # samplers see allowed tokens only
+        array = _candidates(self._all, logits) if tokens is None else _candidates(tokens, logits[tokens])
         ids, left = self._run(self._chain, array)
         x = left.astype(np.float64)
         finite = np.isfinite(x)
         if not finite.all():
             ids, x = ids[finite], x[finite]
         if not x.size:  # the logit bias forbids all that was left
-            return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
+            return Distribution(np.array([self._nothing_left()], dtype=np.int32), np.ones(1))
         weights = np.exp(x - x.max())
         return Distribution(ids, weights / weights.sum())
-
-    def _fitting(self, logits: NDArray[np.float32]) -> NDArray[np.void]:
-        """Candidates that the grammar allows: all of them, or as many of the best as the chain can leave."""
-        # To hold every token against it takes milliseconds. One that fits is soon found; as many as top-k wants rarely
-        # are among the best, where the favourite does not fit.
-        tokens = self._shortlist.of(logits, GRAMMAR_FIRST) if self.params.greedy else None
-        if tokens is not None:
-            found = self._allowed_of(_candidates(tokens, logits[tokens]))
-            if self._shortlist.enough(found["id"].tolist()):
-                return found
-        return self._allowed_of(_candidates(self._all, logits))
-
-    def _allowed_of(self, array: NDArray[np.void]) -> NDArray[np.void]:
-        """The candidates in `array` that the grammar allows next."""
-        ids, logits = self._run(self._grammar, array)
-        fits = np.isfinite(logits)
-        return _candidates(ids[fits], logits[fits])
 
     def _run(
         self, sampler: ctypes.c_void_p | None, array: NDArray[np.void]
@@ -189,17 +166,12 @@ def _candidates(tokens: NDArray[np.integer[Any]], logits: NDArray[np.float32]) -
     return array
 
 
-def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
-    with error_reason("it has no rules") as reason, printed_to_stderr() as printed:
-        handle = C.llama_sampler_init_grammar(vocab.handle, text.encode(), b"root") if text.strip() else None
-    if not handle:
-        # The parser prints what it stumbled over, and logs only that it did.
-        said = [line.rpartition(PARSER)[2] for line in printed if PARSER in line]
-        raise GrammarError(
-            f"the grammar is not valid GBNF ({(said or reason)[0]}): it needs a rule named root; "
-            "see llama.cpp's grammars guide"
-        )
-    return cast(ctypes.c_void_p, handle)
+def _constraint(vocab: Vocab, params: SamplingParams) -> Constraint | None:
+    """The request's own way through its grammar."""
+    if params.grammar is None:
+        return None
+    compiled = compile_grammar(vocab, params.grammar) if isinstance(params.grammar, str) else params.grammar
+    return compiled.start()
 
 
 def _window(n: int, n_ctx: int) -> int:

@@ -91,7 +91,7 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
         ApiError, LcspecError: something in the body cannot be used.
     """
     use = tool_use(body.tools, body.tool_choice)
-    grammar = grammar_of(body.grammar, body.response_format, use)
+    grammar = grammar_of(service, body.grammar, body.response_format, use)
     text = chat_prompt(service, template_messages(body.messages), use, body.chat_template_kwargs)
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     wanted = Wanted(

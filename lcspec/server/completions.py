@@ -89,7 +89,7 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
         body.speculation,
         body.prediction,
         body.logit_bias,
-        grammar_of(body.grammar, None, ToolUse(choice="none")),
+        grammar_of(service, body.grammar, None, ToolUse(choice="none")),
         DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
         body.stops,
         body.logprobs,

@@ -15,6 +15,7 @@ from lcspec.errors import (
     DecodeError,
     ExactnessError,
     GrammarError,
+    GrammarFailed,
     LcspecError,
     ModelFileError,
     SamplingError,
@@ -41,6 +42,7 @@ CLIENT_ERRORS = (
 CODES: dict[type[LcspecError], tuple[str | None, str | None]] = {  # param, code
     ContextOverflow: (None, "context_length_exceeded"),
     GrammarError: ("response_format", "invalid_schema"),
+    GrammarFailed: (None, "grammar_failed"),
     SamplingError: (None, "invalid_value"),
 }
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}

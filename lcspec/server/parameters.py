@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Mapping
+from typing import TYPE_CHECKING, Mapping
 
 from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
@@ -12,6 +12,9 @@ from lcspec.server.errors import ApiError, invalid
 from lcspec.server.schemas import Echoed, Sampling, Speculation, Strict
 from lcspec.server.settings import ServerSettings
 from lcspec.session import parse_speculation
+
+if TYPE_CHECKING:
+    from lcspec.grammar import CompiledGrammar
 
 SAMPLED = tuple(name for name in Sampling.model_fields if name != "seed")
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
@@ -55,7 +58,7 @@ def refuse_unknown(body: Strict, settings: ServerSettings, where: str = "") -> N
 
 def sampling_params(
     body: Sampling,
-    grammar: str | None,
+    grammar: str | CompiledGrammar | None,
     bias: Mapping[str, float] | None,
     n_vocab: int,
     index: int = 0,

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from lcspec.config import SpeculationParams
 from lcspec.errors import GrammarError
-from lcspec.grammars import check_grammar
+from lcspec.json_schema import schema_to_lark
 from lcspec.server.errors import invalid
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
@@ -15,6 +15,9 @@ from lcspec.server.schemas_chat import ContentPart, Message, ResponseFormat, Tex
 from lcspec.server.service import Service
 from lcspec.server.tools import ToolUse, render
 from lcspec.slot import Request
+
+if TYPE_CHECKING:
+    from lcspec.grammar import CompiledGrammar
 
 OWN_NAMES = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self")
 ANY_OBJECT = {"type": "object"}
@@ -28,7 +31,7 @@ class Wanted:
     speculation: Speculation | None = None
     prediction: Prediction | None = None
     bias: Mapping[str, float] | None = None
-    grammar: str | None = None
+    grammar: CompiledGrammar | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
@@ -149,13 +152,16 @@ def chat_ids(service: Service, text: str) -> tuple[int, ...]:
     return tuple(service.vocab.tokenize(text, special=not service.template.has_bos(text)))
 
 
-def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> str | None:
-    """The GBNF grammar a request asks for in one way or another.
+def grammar_of(service: Service, raw: str | None, form: ResponseFormat | None, use: ToolUse) -> CompiledGrammar | None:
+    """The grammar a request asks for in one way or another, compiled (which may take a while).
 
     Raises:
         ApiError: it asks in two ways, a schema is missing or cannot be turned into a grammar, or it asks for too much.
     """
-    from lcspec.llama.grammar import schema_to_gbnf
+    from lcspec.llama.grammar import compile_grammar
+
+    def compiled(text: str) -> CompiledGrammar:
+        return compile_grammar(service.vocab, text)
 
     if isinstance(form, TextFormat):
         form = None
@@ -164,16 +170,16 @@ def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> st
     if raw is not None and (form is not None or use.forced):
         raise invalid("a grammar cannot go with response_format or a forced tool", "grammar")
     if use.forced:
-        return _guarded("tools", lambda: schema_to_gbnf(use.schema()))
+        return _guarded("tools", lambda: compiled(schema_to_lark(use.schema())))
     if form is not None:
         schema = form.json_schema.schema_ if form.type == "json_schema" else form.schema_ or ANY_OBJECT
         if schema is None:
             raise invalid("response_format: json_schema needs a schema", "response_format.json_schema.schema")
-        return _guarded("response_format", lambda: schema_to_gbnf(schema))
-    return _guarded("grammar", lambda: check_grammar(raw)) if raw is not None else None
+        return _guarded("response_format", lambda: compiled(schema_to_lark(schema)))
+    return _guarded("grammar", lambda: compiled(raw)) if raw is not None else None
 
 
-def _guarded(param: str, make: Callable[[], str]) -> str:
+def _guarded(param: str, make: Callable[[], CompiledGrammar]) -> CompiledGrammar:
     """A grammar; what is wrong with it is the fault of `param`."""
     try:
         return make()

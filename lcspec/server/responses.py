@@ -146,7 +146,7 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
         body.speculation,
         body.prediction,
         None,
-        grammar_of(None, _format(body), use),
+        grammar_of(service, None, _format(body), use),
         body.max_output_tokens,
         service.template.stop,
         (body.top_logprobs or 0) if body.top_logprobs or LOGPROBS in (body.include or ()) else None,

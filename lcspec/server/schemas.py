@@ -113,7 +113,7 @@ class Generating(Asking):
     stop: Stop | None = None
     stream_options: StreamOptions | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
-    grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="A GBNF grammar.")
+    grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="GBNF or Lark.")
     ignore_eos: bool | None = None
     # llama.cpp's name for what always happens here.
     cache_prompt: bool | None = None

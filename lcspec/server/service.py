@@ -93,10 +93,12 @@ class Service:
         """
         from lcspec.admission import make_ready
         from lcspec.llama import hugepages
+        from lcspec.llama.grammar import grammar_tokenizer
         from lcspec.server.parameters import speculation_params
 
         params = speculation_params(None, self.settings, self.draft, has_grammar=True, has_prediction=True)
         _ = self.longest_piece
+        grammar_tokenizer(self.vocab)
         if self.session.engine.context.memory is not None:  # else it only embeds
             self.worker.call(lambda session: make_ready(session.engine, params)).result()
         hugepages.populate()

@@ -338,18 +338,23 @@ def test_a_prompt_longer_than_the_context(llama: Path) -> None:
 @pytest.mark.parametrize(
     "option, text",
     [
-        ("--grammar-file", "root ::= [a-z]{1,100000}"),
         ("--grammar-file", "root ::= " + "(" * 9000),
-        ("--grammar-file", "root ::= ([a-z]? [a-z]?){100}"),
-        ("--json-schema", '{"type": "string", "maxLength": 100000}'),
+        (
+            "--grammar-file",
+            "root ::= "
+            + " | ".join(f"r{i}" for i in range(300))
+            + "".join(
+                f"\nr{i} ::= [a-z] r{(i * 7 + 1) % 300} | [a-z] r{(i * 3 + 2) % 300} | [a-z]" for i in range(300)
+            ),
+        ),
         ("--json-schema", '{"items": ' * 9000 + "{}" + "}" * 9000),
     ],
-    ids=["repeats", "nests", "ambiguous", "long string", "deep schema"],
+    ids=["nests", "ambiguous", "deep schema"],
 )
 def test_grammars_that_would_explode(llama: Path, tmp_path: Path, option: str, text: str) -> None:
     file = tmp_path / "file"
     file.write_text(text)
-    assert "the " in fails(2, "generate", llama, "-p", "x", "-n", 2, option, file, *QUICK)
+    assert "the " in fails(2, "generate", llama, "-p", "x", "-n", 200, option, file, *QUICK)
 
 
 @pytest.mark.parametrize("grammar", ['root ::= "a', 'foo ::= "a"', "root ::= bar", 'root ::= root "a"', "", "root"])

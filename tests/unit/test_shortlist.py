@@ -74,13 +74,3 @@ def test_some_chains_have_to_see_everything(changes: dict[str, Any]) -> None:
 def test_a_vocabulary_may_be_smaller_than_top_k() -> None:
     found = Shortlist(SamplingParams(top_k=40, logit_bias=((2, 1.0),)), LOOKS_BACK).of(np.zeros(5, dtype=np.float32))
     assert found is not None and found.tolist() == [0, 1, 2, 3, 4]
-
-
-def test_more_are_listed_where_a_grammar_may_refuse_some_and_enough_of_them_is_enough() -> None:
-    logits = np.arange(SIZE, dtype=np.float32)
-    shortlist = Shortlist(SamplingParams(temperature=0.0, repeat_penalty=1.2), LOOKS_BACK)
-    shortlist.accept(3)
-    found = shortlist.of(logits, 300)
-    assert found is not None and {3, *range(SIZE - 300, SIZE)} <= set(found.tolist())
-    assert shortlist.enough([SIZE - 300]), "whatever is not listed is less likely"
-    assert not shortlist.enough([3]) and not shortlist.enough([]), "said lately, it may fall behind what is not listed"

@@ -1,0 +1,203 @@
+"""Grammars a text must follow, through llguidance: compiled once, then a set of allowed tokens at every place.
+
+    GrammarTokenizer    the model's tokens as bytes; made once for a vocabulary
+    CompiledGrammar     a grammar over them, ready to be followed by any number of texts
+    Constraint          one text on its way through it
+
+The library bounds its work by counted steps, not by time, so what is refused does not depend on the machine. Masks hold
+every token whose bytes the grammar allows next, however the text would be tokenized otherwise (`no_forcing`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Sequence
+
+import numpy as np
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
+from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+from numpy.typing import NDArray
+
+from lcspec.errors import GrammarError, GrammarFailed
+
+HEADER = '%llguidance {"no_forcing": true}\n'
+# A grammar's text in bytes, and parentheses in each other: the converter is recursive.
+MAX_TEXT = 1 << 20
+MAX_NESTING = 100
+# The library's own bounds, in steps of its lexer and parser: a mask of 150 000 tokens stays below a tenth of a second.
+LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_items_in_row=2_000, verbose_errors=False)
+NO_TOKEN = "the model has no token that fits the grammar here"
+# The byte that marks a token as no text: control tokens can never be part of an answer.
+SPECIAL = b"\xff"
+QUOTED = re.compile(r'("(?:[^"\\\n]|\\.)*"|\[(?:[^\]\\]|\\.)*\]|#[^\n]*)', re.DOTALL)
+CODE_POINT = re.compile(r"(?<!\\)((?:\\\\)*)\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8}))")
+ROOT = re.compile(r"(?<![\w-])root(?![\w-])")
+BODY = "lcspec-root"
+
+
+class _Tokens:
+    """What the library asks of a tokenizer. It never has to split a text here: masks are over all tokens."""
+
+    def __init__(self, tokens: Sequence[bytes], special: Sequence[int], end: int) -> None:
+        self.tokens, self.special_token_ids = list(tokens), list(special)
+        self.eos_token_id, self.bos_token_id = end, None
+
+    def __call__(self, text: Any) -> list[int]:
+        return []
+
+
+class GrammarTokenizer:
+    """The tokens of one vocabulary. Safe to use from any thread."""
+
+    def __init__(self, tokens: Sequence[bytes], special: Sequence[int], ends: Sequence[int]) -> None:
+        """Takes about a second for 150 000 tokens.
+
+        Args:
+            tokens: the bytes of each token; empty ones are never allowed.
+            special: ids of the tokens that are no text (control tokens); only those in `ends` are ever allowed.
+            ends: ids of the tokens that end a text, at least one.
+        """
+        marked = list(tokens)
+        for token in {*special, *ends}:
+            marked[token] = SPECIAL + (tokens[token] or b"end")
+        self.n_tokens = len(marked)
+        self.ends = frozenset(ends)
+        wrapped = TokenizerWrapper(_Tokens(marked, sorted({*special, *ends}), min(ends)))
+        self.handle = LLTokenizer(wrapped, eos_token=sorted(ends))
+
+    def unpacked(self, bits: NDArray[np.uint8]) -> NDArray[np.bool_]:
+        """The library's mask as bool [n_tokens]."""
+        mask: NDArray[np.bool_] = np.unpackbits(bits, count=self.n_tokens, bitorder="little").view(np.bool_)
+        return mask
+
+    def compile(self, text: str) -> CompiledGrammar:
+        """A grammar (GBNF or Lark) over these tokens.
+
+        Raises:
+            GrammarError: it is none, it is too large, or no text follows it.
+        """
+        lark = HEADER + (text if is_lark_syntax(text) else to_lark(text))
+        matcher = LLMatcher(self.handle, LLMatcher.grammar_from_lark(lark), log_level=0, limits=LIMITS)
+        if matcher.is_error():
+            raise GrammarError(f"the grammar is not valid: {_said(matcher)}")
+        compiled = CompiledGrammar(self, matcher)
+        try:
+            compiled.start().mask()
+        except GrammarFailed as error:
+            raise GrammarError(f"the grammar cannot be used, no text follows it or too many do: {error}") from None
+        return compiled
+
+
+class CompiledGrammar:
+    """A grammar ready for use; it never changes, so many requests may start from one."""
+
+    def __init__(self, tokenizer: GrammarTokenizer, matcher: LLMatcher) -> None:
+        self.tokenizer = tokenizer
+        self._matcher = matcher
+
+    def start(self) -> Constraint:
+        """A text's way through it, from the beginning (microseconds)."""
+        return Constraint(self.tokenizer, self._matcher.deep_copy())
+
+
+class Constraint:
+    """What the grammar allows one text to go on with."""
+
+    def __init__(self, tokenizer: GrammarTokenizer, matcher: LLMatcher) -> None:
+        self._tokenizer = tokenizer
+        self._matcher = matcher
+
+    def mask(self) -> NDArray[np.bool_]:
+        """Which tokens may come next, bool [n_tokens]; at least one.
+
+        Raises:
+            GrammarFailed: to find out takes more steps than there are for it, or none of the tokens fits.
+        """
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise _failure(self._matcher)
+        allowed: NDArray[np.bool_] = self._tokenizer.unpacked(bits)
+        if not allowed.any():
+            raise GrammarFailed(NO_TOKEN)
+        return allowed
+
+    def allows(self, token: int) -> bool:
+        """Whether `token` may come next: the same as in `mask`, in a microsecond."""
+        if token in self._tokenizer.ends:
+            return bool(self._matcher.is_accepting())
+        return bool(self._matcher.validate_tokens([token]) == 1)
+
+    def accept(self, token: int) -> None:
+        """Go on past `token`, which is no end of the text.
+
+        Raises:
+            GrammarFailed: it is not allowed here, or what may follow has too many ways.
+        """
+        if not self._matcher.consume_token(token):
+            raise _failure(self._matcher)
+
+    def fork(self) -> Constraint:
+        """One that goes on by itself from here."""
+        return Constraint(self._tokenizer, self._matcher.deep_copy())
+
+    def forced(self) -> bytes:
+        """The bytes the grammar allows no alternative to from here on; often empty. Changes nothing."""
+        return bytes(self._matcher.compute_ff_bytes())
+
+
+def to_lark(text: str) -> str:
+    """A GBNF grammar in llguidance's language.
+
+    Terminals (rules without recursion) match as much as they can, as in a lexer; `root` becomes one where it can.
+
+    Raises:
+        GrammarError: it is no GBNF, or too large.
+    """
+    if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT:
+        raise GrammarError(f"the grammar is longer than {MAX_TEXT} bytes")
+    parts = QUOTED.split(text)
+    depth = 0
+    for char in "".join(parts[::2]):
+        depth += (char == "(") - (char == ")")
+        if depth > MAX_NESTING:
+            raise GrammarError(f"the grammar has parentheses more than {MAX_NESTING} deep")
+    for i, part in enumerate(parts):
+        if i % 2:
+            parts[i] = CODE_POINT.sub(_character, part)
+        else:
+            # The converter knows no `.`, and makes terminals of every rule but the first.
+            parts[i] = ROOT.sub(BODY, part).replace(".", "([^\\n] | [\\n])")
+    try:
+        return str(gbnf_to_lark("".join(parts) + f"\nroot ::= {BODY}\n"))
+    except RecursionError:
+        raise GrammarError("the grammar is nested too deeply") from None
+    except Exception as error:  # the converter raises whatever it trips over
+        raise GrammarError(
+            f"the grammar is not valid GBNF ({str(error).replace(BODY, 'root')}): it needs a rule named root; see "
+            "llama.cpp's grammars guide"
+        ) from error
+
+
+def _character(found: re.Match[str]) -> str:
+    """The character of an escape: the converter gets most of them wrong."""
+    code = int(found[2] or found[3] or found[4], 16)
+    if code > 0x10FFFF or 0xD800 <= code < 0xE000:
+        raise GrammarError(f"the grammar names U+{code:04X}, which is no character")
+    plain = chr(code).isalnum() or code >= 0x80
+    return found[1] + (chr(code) if plain else f"\\x{code:02x}")
+
+
+def _failure(matcher: LLMatcher) -> GrammarFailed:
+    said = _said(matcher)
+    if said == NO_TOKEN:
+        return GrammarFailed(said)
+    return GrammarFailed(f"the text cannot go on under its grammar ({said}): make the grammar less ambiguous")
+
+
+def _said(matcher: LLMatcher) -> str:
+    """What the library says is wrong, on one line and without its inner state."""
+    text = str(matcher.get_error()).partition("\n<")[0]
+    if text.startswith("NoExtensionBias"):
+        return NO_TOKEN
+    lines = [line.strip() for line in text.splitlines() if not re.match(r"\s*\d+ \||\s*\^\s*$", line)]
+    return " ".join(line for line in lines if line)[:400].replace(BODY.replace("-", "_").upper(), "root")

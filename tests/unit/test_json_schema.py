@@ -1,0 +1,185 @@
+"""What a JSON schema cannot be held to is refused with its keyword and path; the rest is a grammar."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lcspec.errors import GrammarError
+from lcspec.grammar import GrammarTokenizer
+from lcspec.json_schema import schema_to_lark
+
+TOKENIZER = GrammarTokenizer([b"</s>", *(bytes([i]) for i in range(256))], special=(), ends=(0,))
+
+
+def accepts(schema: Any, text: str) -> bool:
+    constraint = TOKENIZER.compile(schema_to_lark(schema)).start()
+    for byte in text.encode():
+        if not constraint.allows(byte + 1):
+            return False
+        constraint.accept(byte + 1)
+    return constraint.allows(0)
+
+
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+COLOUR = {"enum": ["red", "green"], "type": "string", "title": "Colour"}
+
+
+@pytest.mark.parametrize(
+    "schema, right, wrong",
+    [
+        ({}, ["1", '{"a":[null]}', '""'], ["", "x"]),
+        (True, ["[]"], ["]"]),
+        ({"type": "object"}, ["{}", '{"x": 1}'], ["[]"]),
+        # listed properties are all there are
+        ({"properties": {"a": INTEGER}, "type": "object"}, ['{"a": 1}', "{}"], ['{"a": 1, "b": 2}']),
+        ({"properties": {"a": INTEGER}, "additionalProperties": True, "type": "object"}, ['{"a": 1, "b": 2}'], []),
+        ({"required": ["b"], "properties": {"a": INTEGER}, "type": "object"}, ['{"a": 1, "b": 2}'], ["{}"]),
+        # ... unless schemas are put together
+        (
+            {
+                "allOf": [{"properties": {"a": INTEGER}, "required": ["a"]}, {"properties": {"b": STRING}}],
+                "type": "object",
+            },
+            ['{"a": 1, "b": "x"}'],
+            ['{"b": "x"}'],
+        ),
+        (
+            {"type": "object", "propertyNames": {"enum": ["a", "b"]}, "additionalProperties": INTEGER},
+            ['{"b":1}'],
+            ['{"c":1}'],
+        ),
+        (
+            {
+                "type": "object",
+                "propertyNames": {"$ref": "#/$defs/Colour"},
+                "additionalProperties": INTEGER,
+                "$defs": {"Colour": COLOUR},
+            },
+            ['{"red":1}', "{}"],
+            ['{"blue":1}', '{"red":"x"}'],
+        ),
+        ({"type": "object", "propertyNames": {"pattern": "^x"}}, ['{"xy": []}'], ['{"y": []}']),
+        ({"type": "string", "pattern": "\\d"}, ['"a1b"'], ['"ab"']),
+        ({"type": "integer", "minimum": 5, "maximum": 120}, ["5", "120", "77"], ["4", "121", "1.5"]),
+        ({"type": "string", "minLength": 2, "maxLength": 3}, ['"ab"', '"é\\n"'], ['"a"', '"abcd"', '"a\nb"']),
+        ({"type": "string", "maxLength": 1_000_000_000}, ['"abc"'], ["abc"]),
+        (
+            {"type": "string", "format": "date"},
+            ['"2024-02-03"', '"2024-02-29"', '"2000-02-29"', '"0001-12-31"', '"1990-10-30"'],
+            ['"2024-13-03"', '"0000-01-01"', '"2023-02-29"', '"1900-02-29"', '"2024-04-31"', '"2024-01-00"'],
+        ),
+        (
+            {"type": "string", "format": "date-time"},
+            ['"2024-02-29T23:59:59Z"', '"2024-02-03t00:00:00.25+01:00"'],
+            [
+                '"2024-02-30T00:00:00Z"',
+                '"2024-02-03T00:00:00.1234567Z"',
+                '"2024-02-03T00:00:60Z"',
+                '"2024-02-03T24:00:00Z"',
+            ],
+        ),
+        ({"type": "string", "format": "password"}, ['"anything"'], []),
+        ({"format": "int32", "type": "integer", "uniqueItems": False}, ["12"], []),
+        (
+            {"patternProperties": {"^n_": INTEGER}, "additionalProperties": False, "type": "object"},
+            ['{"n_a":1}'],
+            ['{"a":1}'],
+        ),
+        (
+            {"$ref": "#/$defs/n", "$defs": {"n": {"anyOf": [INTEGER, {"items": {"$ref": "#"}, "type": "array"}]}}},
+            ["[1,[2]]"],
+            ["{}"],
+        ),
+        ({"enum": ['a"b\n', None, 1.5, {"x": []}]}, ['"a\\"b\\n"', "null", "1.5", '{"x":[]}'], ["2"]),
+        ({"properties": {"not": STRING, "if": INTEGER}, "type": "object"}, ['{"not": "", "if": 3}'], []),
+        ({"const": {"not": 1}, "default": {"uniqueItems": True}}, ['{"not":1}'], []),
+        (
+            {"x-guidance": {"whitespace_pattern": "x"}, "type": "array", "items": INTEGER},
+            ["[1, 2]", "[\n  1\n]"],
+            ["[x1]"],
+        ),
+    ],
+)
+def test_texts(schema: Any, right: list[str], wrong: list[str]) -> None:
+    for text in right:
+        assert accepts(schema, text), text
+    for text in wrong:
+        assert not accepts(schema, text), text
+
+
+def test_the_schema_stays_as_it_is() -> None:
+    schema = {
+        "properties": {"a": {"properties": {"b": {"format": "int32"}}}},
+        "anyOf": [{"items": {"uniqueItems": False}}],
+    }
+    before = json.dumps(schema)
+    schema_to_lark(schema)
+    assert json.dumps(schema) == before
+
+
+@pytest.mark.parametrize(
+    "schema, keyword, path",
+    [
+        ({"items": {"not": {}}}, "not", "#/items/not"),
+        (
+            {"properties": {"tags": {"type": "array", "uniqueItems": True}}},
+            "uniqueItems",
+            "#/properties/tags/uniqueItems",
+        ),
+        ({"properties": {"a/b": {"anyOf": [{"if": {}}]}}}, "if", "#/properties/a~1b/anyOf/0/if"),
+        ({"$defs": {"x": {"contains": {}}}}, "contains", "#/$defs/x/contains"),
+        ({"dependentRequired": {"a": ["b"]}}, "dependentRequired", "#/dependentRequired"),
+        ({"properties": {"a": {}}, "propertyNames": {"maxLength": 3}}, "propertyNames", "#/propertyNames"),
+        ({"items": {"format": "regex"}}, "format", "#/items/format"),
+        ({"items": {"pattern": "(?=a)b"}}, "pattern", "#/items/pattern"),
+        ({"prefixItems": [{}, {"type": "text"}]}, "type", "#/prefixItems/1/type"),
+        ({"properties": {"p": {"type": "string", "minLength": -1}}}, "minLength", "#/properties/p/minLength"),
+        (
+            {"properties": {"p": {"$ref": "#/$defs/m"}}, "$defs": {"m": {"multipleOf": 0}}},
+            "multipleOf",
+            "#/$defs/m/multipleOf",
+        ),
+        ({"properties": {"p": {"oneOf": [INTEGER, {"type": "number"}]}}}, "oneOf", "#/properties/p/oneOf"),
+        (
+            {"properties": {"p": {"minProperties": 2, "type": "object"}}},
+            "minProperties",
+            "#/properties/p/minProperties",
+        ),
+        ({"$ref": "#/nope"}, "\\$ref", "#/$ref"),
+        ({"$ref": "https://example.com/schema"}, "\\$ref", "#/$ref"),
+        ({"items": 5}, "wrong", "#/items"),
+        ({"properties": {"a": {"enum": []}}, "required": ["a"], "type": "object"}, "enum", "#/properties/a"),
+    ],
+)
+def test_what_cannot_be_held_to_is_named(schema: Any, keyword: str, path: str) -> None:
+    with pytest.raises(GrammarError, match=keyword) as error:
+        schema_to_lark(schema)
+    assert path in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        "{",
+        "[1]",
+        '"text"',
+        "5",
+        "false",
+        '{"type": 5}',
+        '{"items": ' * 9000 + "{}" + "}" * 9000,
+        '{"items": ' * 80 + "{}" + "}" * 80,
+    ],
+    ids=lambda text: text[:12],
+)
+def test_what_is_no_schema_is_refused(schema: str) -> None:
+    with pytest.raises(GrammarError, match="schema") as error:
+        schema_to_lark(schema)
+    assert "\n" not in str(error.value)
+
+
+def test_a_reference_to_itself_alone_has_no_text() -> None:
+    with pytest.raises(GrammarError, match="no text"):
+        TOKENIZER.compile(schema_to_lark({"$ref": "#"}))
