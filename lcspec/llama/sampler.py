@@ -1,41 +1,39 @@
 """llama.cpp's own sampler chain as the source of the target's distribution.
 
 Using its samplers means that a parameter has the same effect here as there. The chain ends before the draw: the
-candidates it leaves, softmaxed, are the distribution the verifiers work with. Its state (penalties, DRY, grammar)
-advances only through `accept`, i.e. along the emitted text.
+candidates it leaves, softmaxed, are the distribution the verifiers work with. Its state (penalties, DRY, Mirostat,
+adaptive-p, grammar) advances only through `accept`, i.e. along the emitted text.
 """
 
 from __future__ import annotations
 
+import copy
 import ctypes
 from dataclasses import replace
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.errors import GrammarError
+from lcspec.llama.chain import CANDIDATE, LONGEST_WINDOW, Chain, candidates, window
 from lcspec.llama.lib import C, error_reason, printed_to_stderr
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling import SamplingParams, coupled_choice
 from lcspec.shortlist import Shortlist
 from lcspec.tree import Distribution
 
-CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 PARSER = "error parsing grammar: "
-# The library allocates as many entries as a penalty is told to look back.
-LONGEST_WINDOW = 1 << 20
 # So many of the best candidates are held against a grammar before all of them are.
 GRAMMAR_FIRST = 512
-DRY_BREAKERS = (b"\n", b":", b'"', b"*")
 
 
 class Sampler:
     """The target's sampling distribution for one request.
 
-    The order of the chain is llama.cpp's default: logit bias, penalties, DRY, top-k, typical, top-p, min-p, XTC,
-    temperature. A grammar is handled as its `common` sampler does: the unconstrained choice stands if the grammar
-    allows it, otherwise the choice is made again from the candidates that it allows.
+    The samplers and their order are llama.cpp's (see Chain). A grammar is handled as its `common` sampler does: the
+    unconstrained choice stands if the grammar allows it, otherwise the choice is made again from the candidates that it
+    allows.
     """
 
     def __init__(self, vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int = LONGEST_WINDOW) -> None:
@@ -46,15 +44,16 @@ class Sampler:
             SamplingError: the logit bias names a token that is not in the vocabulary.
         """
         params.check_vocabulary(vocab.n_tokens)
+        params = params.effective
         self.vocab = vocab
         self.params = params
         self.seed = seed
         self._cur = C.llama_token_data_array()
         self._cur_ref = ctypes.byref(self._cur)
         self._all = np.arange(vocab.n_tokens)
-        self._shortlist = Shortlist(params, _window(params.repeat_last_n, n_ctx))
+        self._shortlist = Shortlist(params, window(params.repeat_last_n, n_ctx))
         self._grammar = _grammar(vocab, params.grammar) if params.grammar is not None else None
-        self._chain = None if params.plain_greedy else _chain(vocab, params, seed, n_ctx)
+        self._chain = None if params.plain_greedy else Chain(vocab, params, seed, n_ctx)
         # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
         self._bias: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
         if params.logit_bias and replace(params, logit_bias=()).plain_greedy:
@@ -70,24 +69,43 @@ class Sampler:
             biased[self._bias[0]] += self._bias[1]
             best = int(biased.argmax())
             return best if np.isfinite(biased[best]) else self.vocab.eos  # the bias may forbid everything
-        choice = self._pick(self._apply(logits, constrain=False), position)
+        choice = self._pick(self._apply(logits, position, constrain=False), position)
         if self._grammar is None or self._allowed(choice):
             return choice
-        return self._pick(self._apply(logits, constrain=True), position)
+        return self._pick(self._apply(logits, position, constrain=True), position)
 
-    def distribution(self, logits: NDArray[np.float32]) -> Distribution:
-        """The distribution at this point of the text; one point at temperature 0."""
+    def distribution(self, logits: NDArray[np.float32], position: int) -> Distribution:
+        """The distribution of the token at absolute `position`; one point at temperature 0."""
         if self._chain is None:
             return Distribution(np.array([logits.argmax()], dtype=np.int32), np.ones(1))
-        dist = self._apply(logits, constrain=self._grammar is not None)
+        dist = self._apply(logits, position, constrain=self._grammar is not None)
         if self.params.greedy:
-            return Distribution(np.array([self._pick(dist, 0)], dtype=np.int32), np.ones(1))
+            return Distribution(np.array([self._pick(dist, position)], dtype=np.int32), np.ones(1))
         return dist
+
+    def unscaled(self, logits: NDArray[np.float32]) -> Distribution:
+        """The distribution at temperature 1 of the whole vocabulary, after logit bias, penalties and DRY alone."""
+        if self._chain is None:
+            return self._softmax(self._all.astype(np.int32), logits.astype(np.float64))
+        return self._softmax(*self._chain.move(candidates(self._all, logits)))
+
+    def fork(self) -> Sampler:
+        """A sampler that goes on by itself from here, for texts that may come to nothing; not with a grammar. This one
+        must outlive it."""
+        assert self._grammar is None, "a grammar cannot be forked"
+        if self._chain is None or not self._chain.changes:
+            return self
+        other = copy.copy(self)
+        other._cur = C.llama_token_data_array()
+        other._cur_ref = ctypes.byref(other._cur)
+        other._shortlist = self._shortlist.copy()
+        other._chain = self._chain.fork()
+        return other
 
     def accept(self, token: int, *, generated: bool = True) -> None:
         """Advance past `token`; the grammar only sees generated tokens, penalties see the prompt as well."""
         if self._chain is not None:
-            C.llama_sampler_accept(self._chain, token)
+            self._chain.accept(token, generated=generated)
             self._shortlist.accept(token)
         # End tokens never reach the grammar: it aborts the process on one it does not expect.
         if generated and self._grammar is not None and not self.vocab.is_end(token):
@@ -118,9 +136,10 @@ class Sampler:
 
     def close(self) -> None:
         """Free the chain. Idempotent."""
-        for handle in (self._chain, self._grammar):
-            if handle is not None:
-                C.llama_sampler_free(handle)
+        if self._chain is not None:
+            self._chain.close()
+        if self._grammar is not None:
+            C.llama_sampler_free(self._grammar)
         self._chain = self._grammar = None
 
     def _pick(self, dist: Distribution, position: int) -> int:
@@ -130,10 +149,10 @@ class Sampler:
         return coupled_choice(dist, self.seed, position)
 
     def _allowed(self, token: int) -> bool:
-        one = _candidates(np.array([token]), np.zeros(1, dtype=np.float32))
+        one = candidates(np.array([token]), np.zeros(1, dtype=np.float32))
         return self._allowed_of(one).size > 0
 
-    def _apply(self, logits: NDArray[np.float32], constrain: bool) -> Distribution:
+    def _apply(self, logits: NDArray[np.float32], position: int, constrain: bool) -> Distribution:
         """Candidates after the chain, softmaxed: ids int32 [k], probs float64 [k]."""
         if constrain:
             array = self._fitting(logits)
@@ -142,13 +161,12 @@ class Sampler:
                 return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
         else:
             tokens = self._shortlist.of(logits)
-            array = _candidates(self._all, logits) if tokens is None else _candidates(tokens, logits[tokens])
-        ids, left = self._run(self._chain, array)
-        x = left.astype(np.float64)
-        finite = np.isfinite(x)
-        if not finite.all():
-            ids, x = ids[finite], x[finite]
-        if not x.size:  # the logit bias forbids all that was left
+            array = candidates(self._all, logits) if tokens is None else candidates(tokens, logits[tokens])
+        assert self._chain is not None
+        return self._softmax(*self._chain.apply(array, position))
+
+    def _softmax(self, ids: NDArray[np.int32], x: NDArray[np.float64]) -> Distribution:
+        if not x.size or x.max() == -np.inf:  # the logit bias forbids all that was left
             return Distribution(np.array([self.vocab.eos], dtype=np.int32), np.ones(1))
         weights = np.exp(x - x.max())
         return Distribution(ids, weights / weights.sum())
@@ -159,16 +177,16 @@ class Sampler:
         # are among the best, where the favourite does not fit.
         tokens = self._shortlist.of(logits, GRAMMAR_FIRST) if self.params.greedy else None
         if tokens is not None:
-            found = self._allowed_of(_candidates(tokens, logits[tokens]))
+            found = self._allowed_of(candidates(tokens, logits[tokens]))
             if self._shortlist.enough(found["id"].tolist()):
                 return found
-        return self._allowed_of(_candidates(self._all, logits))
+        return self._allowed_of(candidates(self._all, logits))
 
     def _allowed_of(self, array: NDArray[np.void]) -> NDArray[np.void]:
         """The candidates in `array` that the grammar allows next."""
         ids, logits = self._run(self._grammar, array)
         fits = np.isfinite(logits)
-        return _candidates(ids[fits], logits[fits])
+        return candidates(ids[fits], logits[fits])
 
     def _run(
         self, sampler: ctypes.c_void_p | None, array: NDArray[np.void]
@@ -183,12 +201,6 @@ class Sampler:
         return kept["id"].copy(), kept["logit"].copy()
 
 
-def _candidates(tokens: NDArray[np.integer[Any]], logits: NDArray[np.float32]) -> NDArray[np.void]:
-    array = np.zeros(tokens.size, dtype=CANDIDATE)
-    array["id"], array["logit"] = tokens, logits
-    return array
-
-
 def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
     with error_reason("it has no rules") as reason, printed_to_stderr() as printed:
         handle = C.llama_sampler_init_grammar(vocab.handle, text.encode(), b"root") if text.strip() else None
@@ -200,58 +212,3 @@ def _grammar(vocab: Vocab, text: str) -> ctypes.c_void_p:
             "see llama.cpp's grammars guide"
         )
     return cast(ctypes.c_void_p, handle)
-
-
-def _window(n: int, n_ctx: int) -> int:
-    """Tokens a penalty looks back; -1 is the whole context, which the library's samplers would take for nothing."""
-    longest = min(n_ctx, LONGEST_WINDOW)
-    return longest if n < 0 else min(n, longest)
-
-
-def _chain(vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int) -> ctypes.c_void_p:
-    chain = C.llama_sampler_chain_init(C.llama_sampler_chain_default_params())
-
-    def add(sampler: ctypes.c_void_p) -> None:
-        C.llama_sampler_chain_add(chain, sampler)
-
-    if params.logit_bias:
-        biases = (C.llama_logit_bias * len(params.logit_bias))()
-        for slot, (token, bias) in zip(biases, params.logit_bias):
-            slot.token, slot.bias = int(token), float(bias)
-        add(C.llama_sampler_init_logit_bias(vocab.n_tokens, len(biases), biases))
-    if params.penalizes:
-        add(
-            C.llama_sampler_init_penalties(
-                vocab.n_tokens,
-                _window(params.repeat_last_n, n_ctx),
-                params.repeat_penalty,
-                params.frequency_penalty,
-                params.presence_penalty,
-            )
-        )
-    if params.dry_multiplier:
-        breakers = (ctypes.c_char_p * len(DRY_BREAKERS))(*DRY_BREAKERS)
-        add(
-            C.llama_sampler_init_dry(
-                vocab.handle,
-                params.dry_multiplier,
-                params.dry_base,
-                min(params.dry_allowed_length, LONGEST_WINDOW),
-                _window(params.dry_penalty_last_n, n_ctx),
-                breakers,
-                len(DRY_BREAKERS),
-            )
-        )
-    if not params.greedy:
-        if params.top_k > 0:
-            add(C.llama_sampler_init_top_k(min(params.top_k, vocab.n_tokens)))
-        if params.typical_p < 1.0:
-            add(C.llama_sampler_init_typical(params.typical_p, 1))
-        if params.top_p < 1.0:
-            add(C.llama_sampler_init_top_p(params.top_p, 1))
-        if params.min_p > 0.0:
-            add(C.llama_sampler_init_min_p(params.min_p, 1))
-        if params.xtc_probability > 0.0:
-            add(C.llama_sampler_init_xtc(params.xtc_probability, params.xtc_threshold, 1, seed % 2**32))
-        add(C.llama_sampler_init_temp(params.temperature))
-    return cast(ctypes.c_void_p, chain)
