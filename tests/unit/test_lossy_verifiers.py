@@ -215,13 +215,13 @@ def test_lenience_one_is_lossless_at_a_temperature() -> None:
 def test_a_laxer_factor_accepts_no_less_at_a_temperature() -> None:
     model = Model(6, kinds=["random"], seed=2)
     accepted_of = {}
-    for lenience in (0.0, 0.3, 1.0):
+    for lenience in (0.0, 0.7, 1.0):
         kept = []
         for seed in range(200):
             tree = drafting(model, "S", 1)((), seed)
             kept.append(bool(lenient(tree, Target(model, (), tree, seed), 5, seed, lenience=lenience).path))
         accepted_of[lenience] = sum(kept)
-    assert accepted_of[1.0] < accepted_of[0.3] < accepted_of[0.0] == 200
+    assert accepted_of[1.0] < accepted_of[0.7] <= accepted_of[0.0] == 200
 
 
 # --- the walk ---------------------------------------------------------------------------------------------------------
