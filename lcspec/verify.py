@@ -126,7 +126,7 @@ def _attempt(p: Distribution, tree: TokenTree, trial: Trial, u: float) -> _Outco
 
 
 def _sample(tree: TokenTree, target: Target, position: int, seed: int, lenience: float) -> Verdict:
-    """Speculative sampling; the uniform number of each test comes from [0, lenience], and 1 is the lossless algorithm."""
+    """Speculative sampling; the uniform number of each test comes from [0, lenience]: 1 is the lossless algorithm."""
     node = 0
     path: list[int] = []
     tokens: list[int] = []

@@ -75,7 +75,7 @@ class Chain:
     """
 
     def __init__(self, vocab: Vocab, params: SamplingParams, seed: int, n_ctx: int) -> None:
-        """Build it; penalties look back over `n_ctx` tokens at most. `params` as `SamplingParams.effective` gives them."""
+        """Build it for `SamplingParams.effective`; penalties look back over `n_ctx` tokens at most."""
         self._seed = seed
         self._xtc_probability = params.xtc_probability
         self._moves = _chain(_moves(vocab, params, n_ctx))
@@ -196,7 +196,7 @@ class Chain:
 
 
 class Mirostat:
-    """Mirostat (Basu et al. 2021, arXiv:2007.14966), versions 1 and 2: keeps the surprise of the text near `tau` bits."""
+    """Mirostat (Basu et al. 2021, arXiv:2007.14966), versions 1 and 2: keeps a text's surprise near `tau` bits."""
 
     def __init__(self, params: SamplingParams, n_vocab: int) -> None:
         self.version, self.n_vocab = params.mirostat, n_vocab

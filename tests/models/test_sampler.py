@@ -444,7 +444,9 @@ def test_lossy_verifiers_keep_to_the_sampling_parameters(
         free = answer(engine, request(prompt, "off", 30, sampling=SamplingParams(temperature, seed=3, **changes))).ids
         never = free[2]
         sampling = SamplingParams(temperature, seed=3, logit_bias=((never, -math.inf),), **changes)
-        wanted = request(prompt, "model:branch=3:nodes=8:p_min=0,ngram:min_n=1", 30, sampling=sampling, verifier=verifier)
+        wanted = request(
+            prompt, "model:branch=3:nodes=8:p_min=0,ngram:min_n=1", 30, sampling=sampling, verifier=verifier
+        )
         found = answer(engine, wanted)
         assert never not in found.ids and len(found.ids) == 30
         assert found.ids == answer(engine, wanted).ids

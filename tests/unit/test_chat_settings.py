@@ -221,7 +221,10 @@ def test_a_first_save_makes_a_file_to_edit(tmp_path: Path) -> None:
         lens=True,
         system='with "quotes"\nand lines',
         sampling=SamplingParams(temperature=0.25),
-        presets={"a b": Preset("a b", "sys", {"top_k": 3, "dry_sequence_breakers": ("\n", '"')}), "empty": Preset("empty")},
+        presets={
+            "a b": Preset("a b", "sys", {"top_k": 3, "dry_sequence_breakers": ("\n", '"')}),
+            "empty": Preset("empty"),
+        },
         preset="a b",
     )
     file.save(wanted)

@@ -23,7 +23,7 @@ NAMES = {f.name for f in fields(SamplingParams)} - {"grammar", "logit_bias"}
 @pytest.mark.parametrize("command", ["generate", "chat"])
 def test_the_command_line_knows_all_with_the_same_defaults(command: str) -> None:
     options = {p.name: p for p in cli.commands[command].params}
-    assert NAMES <= set(options)
+    assert set(options) >= NAMES
     context = cli.commands[command].make_context(command, ["x"] if command == "chat" else ["x", "-p", "y"])
     given = {name: context.params[name] for name in NAMES}
     assert SamplingParams(**given) == SamplingParams()

@@ -68,7 +68,9 @@ def test_it_is_short() -> None:
     assert found is not None and 40 <= found.size < 80
 
 
-@pytest.mark.parametrize("changes", [{"top_k": 0}, {"dry_multiplier": 0.8}, {"top_n_sigma": 1.0}, {"mirostat": 2}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"top_k": 0}, {"dry_multiplier": 0.8}, {"top_n_sigma": 1.0}, {"mirostat": 2}], ids=str
+)
 def test_some_chains_have_to_see_everything(changes: dict[str, Any]) -> None:
     assert Shortlist(SamplingParams(**changes), LOOKS_BACK).of(np.zeros(SIZE, dtype=np.float32)) is None
 

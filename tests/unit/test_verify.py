@@ -125,7 +125,9 @@ def merged_trees(model: Model) -> dict[str, Draft]:
         "one leaf of two draws": cut(drafting(model, "SS", 1), lambda tree: tree.with_leaves(1)),
         "two leaves of ngram and draws": cut(merged(certain, sampled), lambda tree: tree.with_leaves(2)),
         "best 3 of two draws twice": cut(drafting(model, "SS", 2), lambda tree: tree.best(3)),
-        "best 2 of ngram and two draws": cut(merged(drafting(model, "N", 1), drafting(model, "SS", 2)), lambda t: t.best(2)),
+        "best 2 of ngram and two draws": cut(
+            merged(drafting(model, "N", 1), drafting(model, "SS", 2)), lambda t: t.best(2)
+        ),
         "one leaf of draws and ngrams": cut(drafting(model, "SNS/SN", 2), lambda tree: tree.with_leaves(1)),
         "best 8 of three levels": cut(drafting(model, "SS", 3), lambda tree: tree.best(8)),
         "one draw lost": cut(drafting(model, "SS", 1), lambda tree: tree.pruned([1])),
