@@ -302,7 +302,7 @@ class SamplingParams:
         return self.xtc_probability > 0.0 and self.xtc_threshold <= XTC_HIGHEST
 
     @property
-    def drops_favourites(self) -> bool:
+    def may_drop_best(self) -> bool:
         """Whether a sampler may leave the most probable token out: then it has to run at temperature 0 as well."""
         return self.typical_p < 1.0 or self.xtc
 
@@ -314,7 +314,7 @@ class SamplingParams:
             params.greedy
             and not params.penalizes
             and not params.dry
-            and not params.drops_favourites
+            and not params.may_drop_best
             and not params.logit_bias
             and params.grammar is None
         )

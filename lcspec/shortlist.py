@@ -24,11 +24,11 @@ class Shortlist:
     def __init__(self, params: SamplingParams, looks_back: int) -> None:
         """For a chain whose penalties look back over `looks_back` tokens."""
         params = params.effective
-        favourite = params.greedy and not params.drops_favourites
-        self._k = 1 if favourite else params.top_k
+        only_best = params.greedy and not params.may_drop_best
+        self._k = 1 if only_best else params.top_k
         if params.dry:
             self._k = 0  # what continues a repetition is known to the sampler alone
-        if params.top_n_sigma > 0.0 and not favourite:
+        if params.top_n_sigma > 0.0 and not only_best:
             self._k = 0  # it measures the spread of all logits
         self._biased = {token for token, _ in params.logit_bias}
         self._said: collections.deque[int] = collections.deque(maxlen=looks_back if params.penalizes else 0)

@@ -144,7 +144,7 @@ class Chain:
 
     def _parts(self, vocab: Vocab, params: SamplingParams) -> list[list[Handle] | Stage]:
         """What follows the moves: samplers of the library's that go into one chain, and stages of this module's."""
-        if params.greedy and not params.drops_favourites:
+        if params.greedy and not params.may_drop_best:
             return []
         parts: list[list[Handle] | Stage] = [[]]
 

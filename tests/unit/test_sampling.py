@@ -316,7 +316,7 @@ def test_mirostat_leaves_out_what_it_replaces() -> None:
     )  # fmt: skip
     left = params.effective
     assert (left.mirostat, left.temperature, left.logit_bias, left.seed) == (2, 0.7, ((3, 1.0),), 4)
-    assert not (left.penalizes or left.dry or left.drops_favourites or left.top_k or left.min_p or left.dynatemp_range)
+    assert not (left.penalizes or left.dry or left.may_drop_best or left.top_k or left.min_p or left.dynatemp_range)
     assert left.top_p == 1.0 and left.adaptive_target < 0
     assert SamplingParams(top_k=3).effective == SamplingParams(top_k=3)
 

@@ -26,7 +26,7 @@ def survivors(logits: np.ndarray, params: SamplingParams, said: list[int]) -> se
             )
             count = said[-LOOKS_BACK:].count(token)
             moved[token] -= count * params.frequency_penalty + params.presence_penalty
-    k = 1 if params.greedy and not params.drops_favourites else params.top_k
+    k = 1 if params.greedy and not params.may_drop_best else params.top_k
     return set(np.flatnonzero(moved >= np.sort(moved)[-k]).tolist())
 
 
