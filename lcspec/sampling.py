@@ -29,6 +29,12 @@ SEED_LIMIT = 2**64
 COLDEST = 1e-3
 # Furthest that a logit bias reaches, as in OpenAI's API.
 BIAS_LIMIT = 100.0
+# XTC looks at nothing where its threshold is higher: no two tokens can reach it.
+XTC_HIGHEST = 0.5
+# Each breaker costs a pass over the vocabulary.
+MAX_BREAKERS = 64
+# Stream of the noise that decides whether XTC acts at a position (others: see `uniform_noise` and lcspec.verify).
+XTC_STREAM = 1 << 16
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
@@ -135,11 +141,24 @@ def inverse_cdf(dist: Distribution, u: float) -> int:
 
 @dataclass(frozen=True)
 class SamplingParams:
-    """What the target's distribution at each position is made of; names and meanings are llama.cpp's.
+    """What the target's distribution at each position is made of; names, meanings and "off" values are llama.cpp's.
 
-    A temperature of 0 is greedy decoding. `seed` None means that the engine draws one and reports it. `logit_bias`
-    holds (token id, what is added to its logit) pairs, at most `BIAS_LIMIT` up or down; -inf forbids a token. `grammar`
-    is GBNF or Lark (see lcspec.grammar), or one compiled for the model beforehand.
+    Attributes:
+        temperature: 0 takes the most probable token that the other samplers leave.
+        top_k: 0 or less is off (kept as 0).
+        repeat_last_n, dry_penalty_last_n: tokens to look back; 0 is off, -1 the whole context.
+        dry_base: below 1 switches DRY off.
+        dry_sequence_breakers: texts that end a repetition.
+        xtc_threshold: above 0.5 switches XTC off.
+        top_n_sigma: 0 or less is off.
+        dynatemp_range: the temperature lies within `temperature` -/+ this, by the entropy; 0 is off.
+        mirostat: 0 off, 1 Mirostat, 2 Mirostat 2.0; only logit bias, grammar and temperature act beside it.
+        mirostat_tau: target surprise in bits; mirostat_eta: learning rate.
+        adaptive_target: probability that tokens should have on average; negative is off.
+        adaptive_decay: how slowly adaptive-p forgets, 0 to 0.99.
+        logit_bias: (token id, what is added to its logit) pairs, at most `BIAS_LIMIT` up or down; -inf forbids a token.
+        grammar: GBNF or Lark (see lcspec.grammar), or one compiled for the model beforehand.
+        seed: None means that the engine draws one and reports it; so does -1 (kept as None).
     """
 
     temperature: float = 0.8
@@ -157,6 +176,15 @@ class SamplingParams:
     dry_penalty_last_n: int = -1
     xtc_probability: float = 0.0
     xtc_threshold: float = 0.1
+    dry_sequence_breakers: tuple[str, ...] = ("\n", ":", '"', "*")
+    top_n_sigma: float = -1.0
+    dynatemp_range: float = 0.0
+    dynatemp_exponent: float = 1.0
+    mirostat: int = 0
+    mirostat_tau: float = 5.0
+    mirostat_eta: float = 0.1
+    adaptive_target: float = -1.0
+    adaptive_decay: float = 0.9
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: str | CompiledGrammar | None = None
     seed: int | None = None
@@ -167,35 +195,60 @@ class SamplingParams:
         Raises:
             SamplingError: a value is not a number or out of its range; the message names it.
         """
+        if self.seed == -1:
+            object.__setattr__(self, "seed", None)
+        if self.top_k < 0:
+            object.__setattr__(self, "top_k", 0)
         for f in fields(self):
             value = getattr(self, f.name)
             if isinstance(value, float) and not np.isfinite(value):
                 raise SamplingError(f"{f.name} must be a finite number, not {value}")
         bounds: list[tuple[str, float, float]] = [
             ("temperature", 0.0, 100.0),
-            ("top_k", 0, float("inf")),
             ("top_p", 0.0, 1.0),
             ("min_p", 0.0, 1.0),
             ("typical_p", 0.0, 1.0),
             ("repeat_last_n", -1, float("inf")),
+            ("dry_penalty_last_n", -1, float("inf")),
             ("frequency_penalty", -2.0, 2.0),
             ("presence_penalty", -2.0, 2.0),
             ("dry_multiplier", 0.0, float("inf")),
+            ("dry_base", 0.0, float("inf")),
+            ("dry_allowed_length", 0, float("inf")),
             ("xtc_probability", 0.0, 1.0),
             ("xtc_threshold", 0.0, 1.0),
+            ("dynatemp_range", 0.0, 100.0),
+            ("dynatemp_exponent", 0.0, 100.0),
+            ("mirostat", 0, 2),
+            ("mirostat_tau", 0.0, 100.0),
+            ("mirostat_eta", 0.0, 1.0),
+            ("adaptive_target", float("-inf"), 1.0),
+            ("adaptive_decay", 0.0, 0.99),
         ]
         for name, low, high in bounds:
             value = getattr(self, name)
             if not low <= value <= high:
-                limit = f"between {low:g} and {high:g}" if high != float("inf") else f"at least {low:g}"
+                limit = f"between {low:g} and {high:g}"
+                if low == float("-inf"):
+                    limit = f"at most {high:g}"
+                elif high == float("inf"):
+                    limit = f"at least {low:g}"
                 raise SamplingError(f"{name} must be {limit}, not {value:g}")
         if self.repeat_penalty <= 0:
             raise SamplingError(
                 f"repeat_penalty must be greater than 0 (1 switches it off), not {self.repeat_penalty:g}"
             )
         self._check_bias()
+        self._check_breakers()
         if self.seed is not None and not 0 <= self.seed < SEED_LIMIT:
-            raise SamplingError(f"seed must be between 0 and 2^64 - 1, not {self.seed}")
+            raise SamplingError(f"seed must be between 0 and 2^64 - 1, or -1 for a random one, not {self.seed}")
+
+    def _check_breakers(self) -> None:
+        breakers = self.dry_sequence_breakers
+        if not isinstance(breakers, tuple) or not all(isinstance(text, str) and text for text in breakers):
+            raise SamplingError(f"dry_sequence_breakers must be texts, none of them empty, not {breakers!r}")
+        if len(breakers) > MAX_BREAKERS:
+            raise SamplingError(f"dry_sequence_breakers must be at most {MAX_BREAKERS} texts, not {len(breakers)}")
 
     def _check_bias(self) -> None:
         for entry in self.logit_bias:
@@ -224,9 +277,18 @@ class SamplingParams:
                 )
 
     @property
+    def effective(self) -> SamplingParams:
+        """These parameters without those that Mirostat leaves out: beside it llama.cpp has the bias and the temperature
+        only."""
+        if not self.mirostat:
+            return self
+        kept = ("mirostat", "mirostat_tau", "mirostat_eta", "temperature", "logit_bias", "grammar", "seed")
+        return SamplingParams(**_OFF, **{name: getattr(self, name) for name in kept})
+
+    @property
     def greedy(self) -> bool:
-        """Whether the most probable token is always taken."""
-        return self.temperature < COLDEST
+        """Whether the most probable of the tokens that are left is always taken."""
+        return self.temperature < COLDEST and (self.dynatemp_range == 0.0 or self.mirostat > 0)
 
     @property
     def penalizes(self) -> bool:
@@ -234,12 +296,33 @@ class SamplingParams:
         return self.repeat_penalty != 1.0 or self.frequency_penalty != 0.0 or self.presence_penalty != 0.0
 
     @property
+    def dry(self) -> bool:
+        """Whether DRY acts."""
+        return self.dry_multiplier != 0.0 and self.dry_base >= 1.0
+
+    @property
+    def xtc(self) -> bool:
+        """Whether XTC may act."""
+        return self.xtc_probability > 0.0 and self.xtc_threshold <= XTC_HIGHEST
+
+    @property
+    def may_drop_best(self) -> bool:
+        """Whether a sampler may leave the most probable token out: then it has to run at temperature 0 as well."""
+        return self.typical_p < 1.0 or self.xtc
+
+    @property
     def plain_greedy(self) -> bool:
         """Whether the argmax of the raw logits is the choice: greedy, and nothing changes the order of the logits."""
+        params = self.effective
         return (
-            self.greedy
-            and not self.penalizes
-            and self.dry_multiplier == 0.0
-            and not self.logit_bias
-            and self.grammar is None
+            params.greedy
+            and not params.penalizes
+            and not params.dry
+            and not params.may_drop_best
+            and not params.logit_bias
+            and params.grammar is None
         )
+
+
+# What switches every sampler off that Mirostat leaves out.
+_OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from dataclasses import dataclass, field
 from typing import Sequence
@@ -15,7 +16,7 @@ from lcspec.events import Event, Finished, RequestStats, TokenInfo, Tokens
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.sequences import SlotCache
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling import SamplingParams, log_softmax, log_sum_exp
+from lcspec.sampling import SamplingParams, log_sum_exp
 from lcspec.text import Piece, StopStrings, StreamDecoder
 from lcspec.topk import largest
 from lcspec.tree import Distribution, TokenTree
@@ -62,7 +63,7 @@ class Slot:
         self.n_ctx = n_ctx
         self.tokens: list[int] = list(request.prompt)
         self.n_prompt = len(request.prompt)
-        self.params = request.sampling
+        self.params = request.sampling.effective
         self.draws = 0
         self.prediction = request.prediction
         self.hidden: NDArray[np.float32] | None = None
@@ -126,9 +127,9 @@ class Slot:
         """The target's choice after `node`."""
         return self.sampler.choose(self._rows[self._row_of[node]], position)
 
-    def distribution(self, node: int) -> Distribution:
+    def distribution(self, node: int, position: int) -> Distribution:
         """The target's sampling distribution after `node`."""
-        return self.sampler.distribution(self._rows[self._row_of[node]])
+        return self.sampler.distribution(self._rows[self._row_of[node]], position)
 
     def argmax(self, nodes: Sequence[int]) -> NDArray[np.int32]:
         """The most probable token after each of `nodes`, int32 [len(nodes)], by the model's raw logits."""
@@ -136,15 +137,28 @@ class Slot:
 
     def accept(self, token: int) -> bool:
         """Advance the sampler past an emitted token; True when it ends the text."""
-        ended = self.vocab.is_end(token)
-        if not ended:
+        if not self.vocab.is_end(token):
             self.sampler.accept(token)
-        return ended and not self.request.ignore_end
+        return self.ends(token)
 
-    def raw(self, node: int) -> Distribution:
-        """The model's own distribution after `node`: softmax of the raw logits over the whole vocabulary."""
-        row = self._rows[self._row_of[node]]
-        return Distribution(np.arange(row.size, dtype=np.int32), np.exp(log_softmax(row)))
+    def unscaled(self, node: int) -> Distribution:
+        """The distribution after `node` without temperature and truncation."""
+        return self.sampler.unscaled(self._rows[self._row_of[node]])
+
+    @property
+    def greedy(self) -> bool:
+        """Whether the target takes the most probable token."""
+        return self.params.greedy
+
+    def ends(self, token: int) -> bool:
+        """Whether `token` would end the text."""
+        return self.vocab.is_end(token) and not self.request.ignore_end
+
+    def fork(self) -> Slot:
+        """This request as a verifier sees it, with a sampler that goes on by itself."""
+        fork = copy.copy(self)
+        fork.sampler = self.sampler.fork()
+        return fork
 
     def forced_text(self, limit: int) -> str:
         """What the grammar allows no alternative to (see drafters.SlotView)."""

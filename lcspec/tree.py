@@ -312,11 +312,11 @@ class TokenTree:
     def best(self, n: int) -> TokenTree:
         """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
 
-        Parents whose children were sampled are kept or dropped as a whole, and count every draw, repeated or not:
-        a choice that depends on the tokens drawn would change the distribution of the sampling verifiers.
+        Of a node whose children were sampled the first trials are kept, while there is room: a choice that depends on
+        the very token drawn would change the distribution of the sampling verifiers.
         """
         if self.trials:
-            return self._whole_groups(n, free=0)
+            return self._first_trials(n, free=0)
         if self.n_drafted <= n:
             return self
         if n <= 0:
@@ -326,38 +326,48 @@ class TokenTree:
         order = np.argsort(-reach[1:], kind="stable")[:n] + 1
         return self.pruned(order.tolist())
 
-    def _whole_groups(self, room: int, free: int) -> TokenTree:
-        """The children of the likeliest nodes, all or none of a node's, while they fit in `room`; `free` of each
-        node's children cost nothing. Whether a node's children are kept never depends on the tokens they drew.
+    def _first_trials(self, room: int, free: int) -> TokenTree:
+        """The first trials of the likeliest nodes, while there is `room` for nodes; `free` of each node's children need
+        none.
+
+        Whether a trial is kept may depend on the tokens of other trials, never on its own: one that draws a token again
+        is left out like any other where there is no room. Where none was drawn, the most probable children come first.
         """
         reach = self.path_probs()
+        trials: dict[int, list[Trial]] = {}
         kept: list[int] = []
-        whole: list[int] = []
-        open_groups = [0]
-        while open_groups:
-            parent = max(open_groups, key=lambda g: reach[g])
-            open_groups.remove(parent)
-            cost = max(0, len(self.trials_of(parent)) - free)
-            if cost <= room:
-                room -= cost
-                whole.append(parent)
-                kept += self.children(parent)
-                open_groups += self.children(parent)
+        open_nodes = [0]
+        while open_nodes:
+            parent = max(open_nodes, key=lambda v: reach[v])
+            open_nodes.remove(parent)
+            offered, first, children = self.trials_of(parent), list[Trial](), set[int]()
+            if parent not in self.trials:
+                offered.sort(key=lambda t: -reach[t.child])
+            for trial in offered:
+                if room <= 0 and len(children) >= free:
+                    break
+                first.append(trial)
+                if trial.child not in children:
+                    room -= len(children) >= free
+                    children.add(trial.child)
+                    kept.append(trial.child)
+                    open_nodes.append(trial.child)
+            trials[parent] = first
         out, place = self._pruned(kept)
-        for parent in whole:
-            if parent in self.trials:
-                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in self.trials[parent]]
+        for parent in trials.keys() & self.trials.keys():
+            if trials[parent]:
+                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in trials[parent]]
         return out
 
     def with_leaves(self, n: int) -> TokenTree:
         """The tree without its least likely branches, so that at most `n` leaves remain (n >= 1).
 
-        As in `best`, sampled children are kept or dropped as a whole.
+        As in `best`, the first trials of sampled children are kept.
         """
         if self.n_drafted <= 1 and not self.trials:
             return self
         if self.trials:
-            return self._whole_groups(n - 1, free=1)
+            return self._first_trials(n - 1, free=1)
         leaves = self.leaves()
         if len(leaves) <= n:
             return self

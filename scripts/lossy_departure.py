@@ -26,6 +26,8 @@ OWN = -1  # stands for the target's own choice
 class OneRow:
     """A target (lcspec.verify.Target) with the same distribution everywhere, whose own choice is recognisable."""
 
+    greedy = False
+
     def __init__(self, p: Table) -> None:
         self.p = Distribution(np.arange(p.size, dtype=np.int32), p)
 
@@ -33,11 +35,11 @@ class OneRow:
         """The target's own choice."""
         return OWN
 
-    def distribution(self, node: int) -> Distribution:
+    def distribution(self, node: int, position: int) -> Distribution:
         """The sampling distribution."""
         return self.p
 
-    def raw(self, node: int) -> Distribution:
+    def unscaled(self, node: int) -> Distribution:
         """The model's distribution."""
         return self.p
 
@@ -45,13 +47,25 @@ class OneRow:
         """One token is enough."""
         return True
 
+    def ends(self, token: int) -> bool:
+        """No token does."""
+        return False
+
+    def fork(self) -> OneRow:
+        """It has no state."""
+        return self
+
 
 def departure(verifier: str, p: Table, q: Table) -> float:
     """Total variation between the emitted distribution and `p` when one child is drawn from `q`."""
-    verify: Any = make_verifier(verifier).verify
-    target = OneRow(p)
-    kept = np.array([verify(TokenTree.chain(0, [t]), target, 1, 0).tokens[0] != OWN for t in range(p.size)])
-    out = np.where(kept, q, 0.0) + q[~kept].sum() * p
+    name, _, factor = verifier.partition(":lenience=")
+    if name == "lenient":
+        kept, rest = np.minimum(q, p / float(factor)), np.maximum(p - q, 0.0)
+        out = kept + (1.0 - kept.sum()) * (rest / rest.sum() if rest.any() else p)
+    else:
+        verify: Any = make_verifier(verifier).verify
+        accepts = [bool(verify(TokenTree.chain(0, [t]), OneRow(p), 1, 0).tokens[0] != OWN) for t in range(p.size)]
+        out = np.where(accepts, q, 0.0) + q[~np.array(accepts)].sum() * p
     return 0.5 * float(np.abs(out - p).sum())
 
 

@@ -4,6 +4,7 @@ and the one assertion "these counts are a sample of that distribution".
 
 from __future__ import annotations
 
+import copy
 import math
 import zlib
 from collections.abc import Callable, Sequence
@@ -114,16 +115,27 @@ class Target:
         assert position == FIRST_POSITION + len(self.text)
         return coupled_choice(self.model.target(self.text), self.seed, position)
 
-    def distribution(self, node: int) -> Distribution:
+    @property
+    def greedy(self) -> bool:
+        return False
+
+    def distribution(self, node: int, position: int) -> Distribution:
         self._check(node)
+        assert position == FIRST_POSITION + len(self.text)
         return self.model.target(self.text)
 
-    def raw(self, node: int) -> Distribution:
-        return self.distribution(node)
+    def unscaled(self, node: int) -> Distribution:
+        raise AssertionError("that is for temperature 0")
 
     def accept(self, token: int) -> bool:
         self.text += (token,)
         return False
+
+    def ends(self, token: int) -> bool:
+        return False
+
+    def fork(self) -> Target:
+        return copy.copy(self)
 
 
 # --- drafters ---------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import fields
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
@@ -25,20 +26,6 @@ if TYPE_CHECKING:
 
 # Colours of the lens, in the order in which drafters first appear in an answer.
 LENS_COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
-SAMPLING_OPTIONS = (
-    "temperature",
-    "top_k",
-    "top_p",
-    "min_p",
-    "typical_p",
-    "repeat_penalty",
-    "repeat_last_n",
-    "frequency_penalty",
-    "presence_penalty",
-    "dry_multiplier",
-    "xtc_probability",
-    "seed",
-)
 
 
 def run(**o: Any) -> int:
@@ -52,7 +39,8 @@ def run(**o: Any) -> int:
     log_to_stderr(o["verbose"])
     prompt = read_prompt(o["prompt"], o["prompt_file"])
     grammar = read_grammar(o["grammar_file"], o["json_schema"])
-    sampling = SamplingParams(**{k: o[k] for k in SAMPLING_OPTIONS}, grammar=grammar)
+    named = (f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "grammar"))
+    sampling = SamplingParams(**{name: o[name] for name in named}, grammar=grammar)
     prediction = read_text(o["prediction"], "the prediction") if o["prediction"] is not None else ""
     pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
     speculation = parse_speculation(

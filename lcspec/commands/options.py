@@ -96,17 +96,66 @@ speculation_options = stacked(
     ),
 )
 
+
+def _breakers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
+    """`none` is none, as in llama.cpp."""
+    return () if texts == ("none",) else texts
+
+
 sampling_options = stacked(
-    click.option("--temperature", "--temp", type=float, default=0.8, show_default=True, help="0 is greedy."),
-    click.option("--top-k", type=int, default=40, show_default=True),
-    click.option("--top-p", type=float, default=0.95, show_default=True),
-    click.option("--min-p", type=float, default=0.05, show_default=True),
-    click.option("--typical-p", type=float, default=1.0, show_default=True),
-    click.option("--repeat-penalty", type=float, default=1.0, show_default=True),
-    click.option("--repeat-last-n", type=int, default=64, show_default=True),
+    click.option(
+        "--temperature", "--temp", type=float, default=0.8, show_default=True, help="0 takes the most probable token."
+    ),
+    click.option("--top-k", type=int, default=40, show_default=True, help="0 or less is off."),
+    click.option("--top-p", type=float, default=0.95, show_default=True, help="1 is off."),
+    click.option("--min-p", type=float, default=0.05, show_default=True, help="0 is off."),
+    click.option("--typical-p", type=float, default=1.0, show_default=True, help="1 is off."),
+    click.option(
+        "--top-n-sigma", "--top-nsigma", type=float, default=-1.0, show_default=True, help="0 or less is off."
+    ),
+    click.option("--repeat-penalty", type=float, default=1.0, show_default=True, help="1 is off."),
+    click.option(
+        "--repeat-last-n", type=int, default=64, show_default=True, help="Tokens that penalties look back; -1: all."
+    ),
     click.option("--frequency-penalty", type=float, default=0.0, show_default=True),
     click.option("--presence-penalty", type=float, default=0.0, show_default=True),
-    click.option("--dry-multiplier", type=float, default=0.0, show_default=True),
-    click.option("--xtc-probability", type=float, default=0.0, show_default=True),
-    click.option("--seed", type=int, help="Seed of the sampling noise (default: a new one, which is reported)."),
+    click.option(
+        "--dry-multiplier", type=float, default=0.0, show_default=True, help="DRY against repetition; 0 is off."
+    ),
+    click.option("--dry-base", type=float, default=1.75, show_default=True),
+    click.option(
+        "--dry-allowed-length", type=int, default=2, show_default=True, help="Repetitions up to here are free."
+    ),
+    click.option(
+        "--dry-penalty-last-n", type=int, default=-1, show_default=True, help="Tokens DRY looks back; -1: all."
+    ),
+    click.option(
+        "--dry-sequence-breaker",
+        "dry_sequence_breakers",
+        multiple=True,
+        default=("\n", ":", '"', "*"),
+        callback=_breakers,
+        metavar="TEXT",
+        help="A text that ends a repetition, instead of line break, colon, quote and asterisk (repeatable; or none).",
+    ),
+    click.option("--xtc-probability", type=float, default=0.0, show_default=True, help="0 is off."),
+    click.option("--xtc-threshold", type=float, default=0.1, show_default=True, help="Above 0.5 is off."),
+    click.option(
+        "--dynatemp-range",
+        type=float,
+        default=0.0,
+        show_default=True,
+        help="Dynamic temperature: this much up and down.",
+    ),
+    click.option("--dynatemp-exp", "dynatemp_exponent", type=float, default=1.0, show_default=True),
+    click.option(
+        "--mirostat", type=int, default=0, show_default=True, help="1 or 2; instead of top-k, top-p and the like."
+    ),
+    click.option(
+        "--mirostat-ent", "mirostat_tau", type=float, default=5.0, show_default=True, help="Target surprise in bits."
+    ),
+    click.option("--mirostat-lr", "mirostat_eta", type=float, default=0.1, show_default=True, help="Learning rate."),
+    click.option("--adaptive-target", type=float, default=-1.0, show_default=True, help="Adaptive-p; negative is off."),
+    click.option("--adaptive-decay", type=float, default=0.9, show_default=True),
+    click.option("--seed", type=int, help="Seed of the sampling noise (default or -1: a new one, which is reported)."),
 )

@@ -93,5 +93,6 @@ def _distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distri
     ids, x, probs = ids[keep], x[keep], probs[keep]
     keep = probs >= params.min_p * probs[0]
     ids, x = ids[keep], x[keep]
-    weights = np.exp((x - x[0]) / params.temperature)
+    # (at temperature 0 as well, where the temperature is dynamic)
+    weights = np.exp((x - x[0]) / max(params.temperature, params.dynatemp_range / 2))
     return Distribution(ids.astype(np.int32), weights / weights.sum())

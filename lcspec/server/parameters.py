@@ -16,7 +16,7 @@ from lcspec.session import parse_speculation
 if TYPE_CHECKING:
     from lcspec.grammar import CompiledGrammar
 
-SAMPLED = tuple(name for name in Sampling.model_fields if name != "seed")
+SAMPLED = tuple(name for name in Sampling.model_fields if name not in ("seed", "dry_sequence_breakers"))
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
 
 
@@ -72,7 +72,10 @@ def sampling_params(
         SamplingError: a value is out of its range.
     """
     given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
-    seed = None if body.seed is None else (body.seed + index) % 2**64
+    if body.dry_sequence_breakers is not None:
+        given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
+    # -1 is a random one, as in llama.cpp.
+    seed = None if body.seed in (None, -1) else (body.seed + index) % 2**64
     decided = {token for token, _ in fixed}
     free = [entry for entry in _bias(bias or {}, n_vocab) if entry[0] not in decided]
     return SamplingParams(**given, logit_bias=tuple(sorted((*free, *fixed))), grammar=grammar, seed=seed)

@@ -72,7 +72,7 @@ class Sampling(Strict):
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    top_k: Annotated[int, Field(ge=-INT32, le=INT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     typical_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
@@ -80,11 +80,22 @@ class Sampling(Strict):
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = None
-    dry_base: Annotated[float, Field(ge=1, le=100)] | None = None
+    dry_base: Annotated[float, Field(ge=0, le=100)] | None = None
     dry_allowed_length: Annotated[int, Field(ge=0, le=INT32)] | None = None
     dry_penalty_last_n: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = None
     xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
+    dry_sequence_breakers: (
+        Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(max_length=64)] | None
+    ) = None
+    top_n_sigma: Annotated[float, Field(ge=-100, le=100)] | None = None
+    dynatemp_range: Annotated[float, Field(ge=0, le=100)] | None = None
+    dynatemp_exponent: Annotated[float, Field(ge=0, le=100)] | None = None
+    mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
+    mirostat_tau: Annotated[float, Field(ge=0, le=100)] | None = None
+    mirostat_eta: Annotated[float, Field(ge=0, le=1)] | None = None
+    adaptive_target: Annotated[float, Field(ge=-100, le=1)] | None = None
+    adaptive_decay: Annotated[float, Field(ge=0, le=0.99)] | None = None
     seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import queue
-import time
+import threading
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Iterator, Sequence
@@ -11,6 +11,7 @@ from typing import Any, Iterator, Sequence
 import pytest
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.engine import Engine
 from lcspec.errors import ContextOverflow, LcspecError, ModelFileError
 from lcspec.events import Event, Failed, Finished, Started, Tokens
 from lcspec.session import Session
@@ -105,6 +106,14 @@ def test_a_step_waits_for_the_next_request_of_whom_has_just_had_an_answer(
     worker: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("lcspec.worker.LINGER", 1e5)  # so that it never comes too late
+    obey, waits = worker._obey, threading.Event()
+
+    def watched(engine: Engine, linger: float) -> None:
+        if linger:
+            waits.set()
+        obey(engine, linger)
+
+    monkeypatch.setattr(worker, "_obey", watched)
     long, short, after = Sink(), Sink(), Sink()
     when: list[int] = []
 
@@ -121,7 +130,7 @@ def test_a_step_waits_for_the_next_request_of_whom_has_just_had_an_answer(
     ticket = worker.submit(request(200), long).result(WAIT)
     worker.submit(request(4), put).result(WAIT)
     short.last()
-    time.sleep(0.05)  # dozens of steps
+    assert waits.wait(WAIT)
     worker.submit(request(4), put_after).result(WAIT)
     monkeypatch.setattr("lcspec.worker.LINGER", 0.0)  # what is cancelled may end before the third does
     ticket.cancel()  # where the third has ended, that was waited for as well: until an order comes

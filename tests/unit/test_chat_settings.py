@@ -114,8 +114,11 @@ def test_a_preset_changes_what_it_names(tmp_path: Path) -> None:
         ("preset = 'nope'", 1, "no preset 'nope'"),
         ("[sampling]\n# comment\ntemperature = -1", 3, "sampling.temperature must be between 0 and 100, not -1"),
         ("[sampling]\ntop_k = 1.5", 2, "sampling.top_k must be a whole number"),
+        ("[sampling]\nmirostat = 3", 2, "sampling.mirostat must be between 0 and 2"),
+        ('[sampling]\ndry_sequence_breakers = ":"', 2, "sampling.dry_sequence_breakers must be a list of texts"),
+        ('[sampling]\ndry_sequence_breakers = [""]', 2, "sampling.dry_sequence_breakers must be texts, none of them"),
         ("[sampling]\ntemperature = nan", 2, "finite"),
-        ("[sampling]\nseed = -1", 2, "seed must be between"),
+        ("[sampling]\nseed = -2", 2, "seed must be between"),
         ("[sampling]\nlogit_bias = 1", 2, "not a setting"),
         ("sampling.top_p = 'x'", 1, "must be a number"),
         ("sampling = 3", 1, "must be a table"),
@@ -218,7 +221,10 @@ def test_a_first_save_makes_a_file_to_edit(tmp_path: Path) -> None:
         lens=True,
         system='with "quotes"\nand lines',
         sampling=SamplingParams(temperature=0.25),
-        presets={"a b": Preset("a b", "sys", {"top_k": 3}), "empty": Preset("empty")},
+        presets={
+            "a b": Preset("a b", "sys", {"top_k": 3, "dry_sequence_breakers": ("\n", '"')}),
+            "empty": Preset("empty"),
+        },
         preset="a b",
     )
     file.save(wanted)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 
 from lcspec.errors import UsageError
 from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import VERIFIERS, Verdict, lenient, make_verifier, typical
+from lcspec.verify import VERIFIERS, Verdict, lenient, make_verifier, rejection, typical
+from tests.oracle import FIRST_POSITION, Model, NoiseTables, Target, assert_sample_of, count_texts, dense, drafting
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 FloatTable = NDArray[np.float64]
@@ -24,23 +26,46 @@ PROBS = st.lists(st.floats(0.001, 1.0), min_size=2, max_size=8).map(lambda w: np
 class Rows:
     """A target with the same distribution everywhere; its own choice is the most probable token unless told."""
 
-    def __init__(self, probs: Sequence[float] | FloatTable, own: int | None = None, end: int | None = None) -> None:
+    def __init__(
+        self, probs: Sequence[float] | FloatTable, own: int | None = None, end: int | None = None, greedy: bool = True
+    ) -> None:
         self.probs = np.asarray(probs, dtype=np.float64)
-        self.own, self.end = own, end
+        self.own, self.end, self.greedy = own, end, greedy
         self.accepted: list[int] = []
 
     def choose(self, node: int, position: int) -> int:
         return int(self.probs.argmax()) if self.own is None else self.own
 
-    def distribution(self, node: int) -> Distribution:
-        raise AssertionError("the lossy verifiers look at the model's own distribution")
+    def distribution(self, node: int, position: int) -> Distribution:
+        return self.unscaled(node)
 
-    def raw(self, node: int) -> Distribution:
+    def unscaled(self, node: int) -> Distribution:
         return Distribution(np.arange(self.probs.size, dtype=np.int32), self.probs)
 
     def accept(self, token: int) -> bool:
         self.accepted.append(token)
         return token == self.end
+
+    def ends(self, token: int) -> bool:
+        return token == self.end
+
+    def fork(self) -> Rows:
+        fork = copy.copy(self)
+        fork.accepted = list(self.accepted)
+        return fork
+
+
+class ByText(Rows):
+    """A target whose distribution depends on the text accepted so far; what is not said is uniform over six tokens."""
+
+    def __init__(self, table: dict[tuple[int, ...], Sequence[float]], end: int | None = None) -> None:
+        super().__init__(np.full(6, 1 / 6), end=end, greedy=False)
+        self.table = table
+
+    def distribution(self, node: int, position: int) -> Distribution:
+        assert position == 5 + len(self.accepted)
+        probs = self.table.get(tuple(self.accepted), self.probs)
+        return Distribution(np.arange(6, dtype=np.int32), np.asarray(probs, dtype=np.float64))
 
 
 def children(*tokens: int) -> TokenTree:
@@ -108,6 +133,98 @@ def test_a_laxer_factor_accepts_no_less(probs: FloatTable, token: int, factors: 
     assert accepted(lenient, probs, token, lenience=lax) >= accepted(lenient, probs, token, lenience=strict)
     assert accepted(typical, probs, token, epsilon=lax) >= accepted(typical, probs, token, epsilon=strict)
     assert accepted(typical, probs, token, delta=lax) >= accepted(typical, probs, token, delta=strict)
+
+
+def forked_tree(*, below_first: int = 0) -> TokenTree:
+    """Child 1 (a leaf, but for `below_first`), and child 2 with 3 and 4 one below the other."""
+    tree = children(1, 2)
+    tree.add(tree.add(2, 3), 4)
+    if below_first:
+        tree.add(1, below_first)
+    return tree
+
+
+def test_typical_takes_the_longest_path_not_the_most_probable_child() -> None:
+    # Medusa, section 2.3.1: "the longest accepted prefix". Children .5 (a leaf) and .45 with two typical tokens below.
+    tree = forked_tree()
+    target = ByText({(): [0.05, 0.5, 0.45, 0, 0, 0], (2,): [0, 0, 0, 0.9, 0.1, 0], (2, 3): [0.1, 0, 0, 0, 0.9, 0]})
+    verdict = typical(tree, target, 5, 0)
+    assert verdict == Verdict([2, 3, 4], [2, 3, 4, 0], bonus=True)
+    assert target.accepted == [2, 3, 4, 0], "looking down the other path left no trace"
+
+
+def test_of_the_longest_typical_paths_the_most_probable_is_kept() -> None:
+    tree = children(1, 2)
+    tree.add(1, 3)
+    tree.add(2, 3)
+    better = {(): [0, 0.55, 0.45, 0, 0, 0], (1,): [0.6, 0, 0, 0.4, 0, 0], (2,): [0, 0, 0, 1.0, 0, 0]}
+    assert typical(tree, ByText(better), 5, 0).path == [2, 4]  # .45 * 1 against .55 * .4
+    assert typical(tree, ByText({**better, (2,): [0.6, 0, 0, 0.4, 0, 0]}), 5, 0).path == [1, 3]
+
+
+def test_what_lies_beyond_an_end_of_text_makes_no_path_longer() -> None:
+    table = {(): [0, 0.5, 0.5, 0, 0, 0], (2,): [0, 0, 0, 1.0, 0, 0], (2, 3): [0, 0, 0, 0, 1.0, 0]}
+    table[1,] = [0, 0, 0, 0, 0, 1.0]
+    assert typical(forked_tree(below_first=5), ByText(table, end=2), 5, 0).tokens[:2] == [1, 5]
+    assert typical(forked_tree(), ByText(table, end=3), 5, 0).tokens == [2, 3]
+
+
+def test_typical_at_temperature_0_is_greedy_decoding() -> None:
+    # There the distribution is one point.
+    tree = children(1, 2)
+    assert typical(tree, Rows([0.0, 0.0, 1.0]), 5, 0).path == [2]
+    assert typical(tree, Rows([1.0, 0.0, 0.0]), 5, 0) == Verdict([], [0], bonus=False)
+
+
+# --- lenience at a temperature ----------------------------------------------------------------------------------------
+
+
+def emitted_leniently(p: FloatTable, q: FloatTable, lenience: float) -> FloatTable:
+    """One token's distribution by Leviathan et al., A.5: accept with min(1, p / (l q)), else norm(max(p - q, 0))."""
+    kept = np.minimum(q, p / lenience)
+    residual = np.maximum(p - q, 0.0)
+    out: FloatTable = kept + (1.0 - kept.sum()) * (residual / residual.sum() if residual.sum() else p)
+    return out
+
+
+@pytest.mark.parametrize("lenience", [0.3, 0.7, 1.0])
+@pytest.mark.parametrize("kind", ["random", "disjoint", "certain"])
+def test_lenient_sampling_follows_the_paper(kind: str, lenience: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    n = 4_000
+    NoiseTables(n).install(monkeypatch)
+    model = Model(6, kinds=[kind], seed=3)
+    p, q = dense(model.target(()), 6), dense(model.draft(()), 6)
+    expected = emitted_leniently(p, q, lenience)
+    assert (expected <= p / lenience + 1e-12).all(), "no token comes more than 1/l times as often as it should"
+    verify = make_verifier(f"lenient:lenience={lenience}").verify
+    counts = count_texts(verify, model, drafting(model, "S", 1), n, 1)
+    assert_sample_of(counts, expected)
+    if kind == "random" and lenience < 0.5:
+        with pytest.raises(AssertionError):
+            assert_sample_of(counts, p)
+
+
+def test_lenience_one_is_lossless_at_a_temperature() -> None:
+    model = Model(6, seed=2)
+    for seed in range(200):
+        tree = drafting(model, "SS/S", 2)((), seed)
+        strict = rejection(tree, Target(model, (), tree, seed), FIRST_POSITION, seed)
+        assert lenient(tree, Target(model, (), tree, seed), FIRST_POSITION, seed, lenience=1.0) == strict
+
+
+def test_a_laxer_factor_accepts_no_less_at_a_temperature() -> None:
+    model = Model(6, kinds=["random"], seed=2)
+    accepted_of = {}
+    for lenience in (0.0, 0.7, 1.0):
+        kept = []
+        for seed in range(200):
+            tree = drafting(model, "S", 1)((), seed)
+            kept.append(bool(lenient(tree, Target(model, (), tree, seed), 5, seed, lenience=lenience).path))
+        accepted_of[lenience] = sum(kept)
+    assert accepted_of[1.0] < accepted_of[0.7] <= accepted_of[0.0] == 200
+
+
+# --- the walk ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("verify", [typical, lenient])

@@ -263,7 +263,7 @@ def test_normalized_and_log_softmax() -> None:
     ("name", "good", "bad"),
     [
         ("temperature", [0.0, 0, 2.5], [-0.1, 101.0, math.nan, math.inf]),
-        ("top_k", [0, 1, 100_000], [-1]),
+        ("top_k", [0, 1, 100_000], []),
         ("top_p", [0.0, 1.0], [-0.01, 1.01, math.nan]),
         ("min_p", [0.0, 1.0], [-0.01, 1.01]),
         ("typical_p", [0.5], [1.5]),
@@ -274,7 +274,19 @@ def test_normalized_and_log_softmax() -> None:
         ("dry_multiplier", [0.0, 0.8], [-0.1]),
         ("xtc_probability", [0.0, 1.0], [1.1]),
         ("xtc_threshold", [0.0, 1.0], [-0.1]),
-        ("seed", [None, 0, SEED_LIMIT - 1], [-1, SEED_LIMIT]),
+        ("dry_base", [0.0, 1.0, 3.0], [-0.1, math.nan]),
+        ("dry_allowed_length", [0, 5], [-1]),
+        ("dry_penalty_last_n", [-1, 0, 64], [-2]),
+        ("dry_sequence_breakers", [(), ("x", "\n\n")], [("",), ("x",) * 65, ["x"], "x", (1,)]),
+        ("top_n_sigma", [-1.0, 0.0, 1.5], [math.nan]),
+        ("dynatemp_range", [0.0, 0.5], [-0.1]),
+        ("dynatemp_exponent", [0.0, 2.0], [-0.1]),
+        ("mirostat", [0, 1, 2], [-1, 3]),
+        ("mirostat_tau", [0.0, 5.0], [-0.1, math.inf]),
+        ("mirostat_eta", [0.0, 1.0], [-0.1, 1.1]),
+        ("adaptive_target", [-1.0, 0.0, 1.0], [1.1, -math.inf]),
+        ("adaptive_decay", [0.0, 0.99], [-0.1, 1.0]),
+        ("seed", [None, 0, SEED_LIMIT - 1], [-2, SEED_LIMIT]),
         (
             "logit_bias",
             [(), ((3, 100.0), (0, -100.0)), ((7, -math.inf),)],
@@ -292,6 +304,23 @@ def test_ranges(name: str, good: list[Any], bad: list[Any]) -> None:
         assert caught.value.exit_code == 2
 
 
+def test_what_llama_cpp_takes_for_off_and_for_random_is_taken_for_it() -> None:
+    assert SamplingParams(seed=-1).seed is None
+    assert SamplingParams(top_k=-1) == SamplingParams(top_k=0)
+
+
+def test_mirostat_leaves_out_what_it_replaces() -> None:
+    params = SamplingParams(
+        temperature=0.7, mirostat=2, top_p=0.5, repeat_penalty=1.5, dry_multiplier=1.0, xtc_probability=1.0,
+        dynatemp_range=0.5, adaptive_target=0.3, logit_bias=((3, 1.0),), seed=4,
+    )  # fmt: skip
+    left = params.effective
+    assert (left.mirostat, left.temperature, left.logit_bias, left.seed) == (2, 0.7, ((3, 1.0),), 4)
+    assert not (left.penalizes or left.dry or left.may_drop_best or left.top_k or left.min_p or left.dynatemp_range)
+    assert left.top_p == 1.0 and left.adaptive_target < 0
+    assert SamplingParams(top_k=3).effective == SamplingParams(top_k=3)
+
+
 @pytest.mark.parametrize(
     ("params", "greedy", "plain"),
     [
@@ -302,6 +331,14 @@ def test_ranges(name: str, good: list[Any], bad: list[Any]) -> None:
         (SamplingParams(temperature=0.0, frequency_penalty=0.1), True, False),
         (SamplingParams(temperature=0.0, presence_penalty=0.1), True, False),
         (SamplingParams(temperature=0.0, dry_multiplier=0.8), True, False),
+        (SamplingParams(temperature=0.0, dry_multiplier=0.8, dry_base=0.5), True, True),
+        (SamplingParams(temperature=0.0, typical_p=0.5), True, False),
+        (SamplingParams(temperature=0.0, xtc_probability=0.5), True, False),
+        (SamplingParams(temperature=0.0, xtc_probability=0.5, xtc_threshold=0.6), True, True),
+        (SamplingParams(temperature=0.0, top_n_sigma=1.0, adaptive_target=0.3), True, True),
+        (SamplingParams(temperature=0.0, dynatemp_range=0.5), False, False),
+        (SamplingParams(temperature=0.0, dynatemp_range=0.5, mirostat=1), True, True),
+        (SamplingParams(temperature=0.0, repeat_penalty=1.1, mirostat=1), True, True),
         (SamplingParams(temperature=0.0, logit_bias=((3, 1.0),)), True, False),
         (SamplingParams(temperature=0.0, grammar='root ::= "a"'), True, False),
     ],

@@ -26,7 +26,7 @@ def survivors(logits: np.ndarray, params: SamplingParams, said: list[int]) -> se
             )
             count = said[-LOOKS_BACK:].count(token)
             moved[token] -= count * params.frequency_penalty + params.presence_penalty
-    k = 1 if params.greedy else params.top_k
+    k = 1 if params.greedy and not params.may_drop_best else params.top_k
     return set(np.flatnonzero(moved >= np.sort(moved)[-k]).tolist())
 
 
@@ -40,6 +40,8 @@ def survivors(logits: np.ndarray, params: SamplingParams, said: list[int]) -> se
         {"repeat_penalty": 0.7},
         {"presence_penalty": -2.0, "frequency_penalty": 1.5},
         {"temperature": 0.0, "repeat_penalty": 1.8},
+        {"temperature": 0.0, "top_n_sigma": 1.0},
+        {"temperature": 0.0, "xtc_probability": 0.5},
         {"temperature": 0.0, "logit_bias": ((17, 50.0), (18, -50.0))},
         {"logit_bias": tuple((t, -np.inf) for t in range(0, SIZE, 2)), "repeat_penalty": 1.5},
     ],
@@ -66,7 +68,9 @@ def test_it_is_short() -> None:
     assert found is not None and 40 <= found.size < 80
 
 
-@pytest.mark.parametrize("changes", [{"top_k": 0}, {"dry_multiplier": 0.8}], ids=str)
+@pytest.mark.parametrize(
+    "changes", [{"top_k": 0}, {"dry_multiplier": 0.8}, {"top_n_sigma": 1.0}, {"mirostat": 2}], ids=str
+)
 def test_some_chains_have_to_see_everything(changes: dict[str, Any]) -> None:
     assert Shortlist(SamplingParams(**changes), LOOKS_BACK).of(np.zeros(SIZE, dtype=np.float32)) is None
 

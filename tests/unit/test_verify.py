@@ -124,6 +124,11 @@ def merged_trees(model: Model) -> dict[str, Draft]:
         "best 1 of draw and ngram": cut(merged(drafting(model, "S", 1), certain), lambda tree: tree.best(1)),
         "one leaf of two draws": cut(drafting(model, "SS", 1), lambda tree: tree.with_leaves(1)),
         "two leaves of ngram and draws": cut(merged(certain, sampled), lambda tree: tree.with_leaves(2)),
+        "best 3 of two draws twice": cut(drafting(model, "SS", 2), lambda tree: tree.best(3)),
+        "best 2 of ngram and two draws": cut(
+            merged(drafting(model, "N", 1), drafting(model, "SS", 2)), lambda t: t.best(2)
+        ),
+        "one leaf of draws and ngrams": cut(drafting(model, "SNS/SN", 2), lambda tree: tree.with_leaves(1)),
         "best 8 of three levels": cut(drafting(model, "SS", 3), lambda tree: tree.best(8)),
         "one draw lost": cut(drafting(model, "SS", 1), lambda tree: tree.pruned([1])),
     }
@@ -154,7 +159,7 @@ def _walk(
     """A verifier with a flaw: children are accepted with probability `accept`, and p itself is sampled after that."""
     node, path, tokens = 0, list[int](), list[int]()
     while True:
-        p = target.distribution(node)
+        p = target.distribution(node, position)
         child = None
         for k, trial in enumerate(tree.trials_of(node)):
             if float(uniform_noise(seed, position, [k], ACCEPT_STREAM)[0]) < accept(p, trial):
@@ -188,7 +193,7 @@ def stuck_position(tree: TokenTree, target: verify.Target, position: int, seed: 
     """Coupled, but every token uses the noise of one position: each token is right, their joint distribution is not."""
     node, path, tokens = 0, list[int](), list[int]()
     while True:
-        token = coupled_choice(target.distribution(node), seed, FIRST_POSITION)
+        token = coupled_choice(target.distribution(node, position + len(path)), seed, FIRST_POSITION)
         tokens.append(token)
         target.accept(token)
         child = tree.child(node, token)
@@ -245,18 +250,30 @@ class Scripted:
     def choose(self, node: int, position: int) -> int:
         return self.script[len(self.accepted)]
 
-    def distribution(self, node: int) -> Distribution:
+    @property
+    def greedy(self) -> bool:
+        return True
+
+    def distribution(self, node: int, position: int) -> Distribution:
         return Distribution(np.array([self.script[len(self.accepted)]], dtype=np.int32), np.ones(1))
 
-    def raw(self, node: int) -> Distribution:
-        return self.distribution(node)
+    def unscaled(self, node: int) -> Distribution:
+        return self.distribution(node, 0)
 
     def accept(self, token: int) -> bool:
         self.accepted.append(token)
         return token == self.end
 
+    def ends(self, token: int) -> bool:
+        return token == self.end
 
-@pytest.mark.parametrize("verifier", ["coupled", "rejection"])
+    def fork(self) -> Scripted:
+        fork = Scripted(self.script, self.end)
+        fork.accepted = list(self.accepted)
+        return fork
+
+
+@pytest.mark.parametrize("verifier", ["coupled", "rejection", "multi_step", "typical", "lenient"])
 class TestVerdicts:
     tree = TokenTree.chain(PENDING, [1, 2, 3])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields, replace
 from types import MappingProxyType
 from typing import Any, Callable, Iterator, Mapping
@@ -49,7 +50,7 @@ def _choice(*choices: str) -> Rule:
 
 def _strings(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-        raise ValueError('must be a list of texts, like ["~/models"]')
+        raise ValueError('must be a list of texts in quotes, like ["one", "two"]')
     return tuple(value)
 
 
@@ -87,8 +88,19 @@ def _sampling(name: str, whole: bool) -> Rule:
     return check
 
 
+def _breakers(value: object) -> tuple[str, ...]:
+    texts = _strings(value)
+    try:
+        SamplingParams(dry_sequence_breakers=texts)
+    except LcspecError as error:
+        raise ValueError(str(error).removeprefix("dry_sequence_breakers ")) from None
+    return texts
+
+
 SAMPLING: Mapping[str, Rule] = {
-    f.name: _sampling(f.name, f.name == "seed" or isinstance(f.default, int))
+    f.name: _breakers
+    if f.name == "dry_sequence_breakers"
+    else _sampling(f.name, f.name == "seed" or isinstance(f.default, int))
     for f in fields(SamplingParams)
     if f.name not in ("logit_bias", "grammar")
 }
@@ -154,7 +166,7 @@ def plain_values(settings: Settings) -> dict[Path, Any]:
     for name, preset in settings.presets.items():
         out["presets", name] = {}
         out.update({("presets", name, key): getattr(preset, key) for key in _PRESET_OWN})
-        out.update({("presets", name, key): value for key, value in preset.sampling.items()})
+        out.update({("presets", name, key): _plain(value) for key, value in preset.sampling.items()})
     return {path: value for path, value in out.items() if value is not None}
 
 
@@ -205,7 +217,7 @@ def _toml(value: Any) -> str:
         return str(value).lower()
     if isinstance(value, list):
         return f"[{', '.join(_toml(item) for item in value)}]"
-    return f'"{value}"' if isinstance(value, str) else str(value)
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else str(value)
 
 
 _HEAD = "# Settings of `lcspec chat`. Take away a # to change one; the values shown are the defaults.\n"
