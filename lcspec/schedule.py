@@ -114,8 +114,10 @@ class Scheduler:
             other, shared = slot.follows
             if other.cache.length < shared and other in self.engine.running:
                 return False
-            self.engine.shelf.top_up(slot.cache, slot.request.prompt)
-            self.follow(slot)
+            if self.engine.shelf.top_up(slot.cache, slot.request.prompt):
+                self.follow(slot)
+            else:
+                slot.follows = None  # nothing more can be shared: cells outside a window may be gone
         return True
 
     def planner_of(self, slot: Slot) -> Planner:

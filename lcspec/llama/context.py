@@ -36,6 +36,8 @@ class Context:
     Attributes:
         n_ctx: positions a slot may use.
         branching: whether its memory takes trees, chains, or neither.
+        window: positions that layers with a sliding window see; 0 = every layer sees all. Cells outside it may be
+            overwritten at any decode, whoever decodes.
         max_rollback: positions that can be taken back at once (0 = none).
         decode_seconds: time spent in `decode` so far.
     """
@@ -97,6 +99,7 @@ class Context:
             self.branching = Branching.TREE
         else:
             self.branching = Branching.CHAIN if self.max_rollback > 0 else Branching.NONE
+        self.window = model.traits.n_swa if attention_only else 0  # a hybrid's state is checked by `seq_remove` alone
         self.batch = Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0
         self._wants_hidden = options.embeddings
@@ -176,6 +179,20 @@ class Context:
     def seq_end(self, seq: int) -> int:
         """One past the largest position held by `seq`, 0 when it is empty."""
         return int(C.llama_memory_seq_pos_max(self.memory, seq)) + 1
+
+    def seq_start(self, seq: int) -> int:
+        """The smallest position of `seq` that all layers still hold, -1 when there is none."""
+        return int(C.llama_memory_seq_pos_min(self.memory, seq))
+
+    def holds(self, seq: int, length: int) -> bool:
+        """Whether `seq` has every cell below `length` that a token at `length` sees.
+
+        Layers with a sliding window lose the cells outside it, `swa_full` or not: the library gives them to the next
+        token that needs one. It keeps the positions between the first one held and the last one without a gap.
+        """
+        if not self.window or length == 0:
+            return True
+        return 0 <= self.seq_start(seq) <= max(0, length - self.window + 1)
 
     def set_threads(self, n: int) -> None:
         """Decode with `n` threads from now on (`n_threads` keeps the number the context was made with)."""

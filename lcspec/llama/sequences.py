@@ -161,6 +161,7 @@ class SlotCache:
             self._upto.update(dict.fromkeys(self._reach.keys() - {self.main}, base + 1))
             self.length = base + 1
             self._sets, self._reach = [], {}
+            self._check_window()
             return
         winner = self._sets[placed[-1]] if placed else self._sets[0]
         end = base + 1 + len(placed)
@@ -184,6 +185,7 @@ class SlotCache:
             self._upto[seq] = shared
         self.length = end
         self._sets, self._reach = [], {}
+        self._check_window()
 
     def abandon(self) -> None:
         """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
@@ -195,10 +197,22 @@ class SlotCache:
                 if seq != self.main:
                     self._upto[seq] = min(self._upto.get(seq, 0), self.length)
             self._sets, self._reach = [], {}
+            self._check_window()
+
+    def holds(self, length: int) -> bool:
+        """Whether the text could go on after `length` of the positions held (see Context.holds)."""
+        return length == self.length or self.context.holds(self.main, length)
 
     def share(self, other: SlotCache, length: int) -> None:
-        """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there."""
-        self.context.seq_copy(other.main, self.main, self.length, length)
+        """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there, and
+        `other` must hold what a token at `length` sees.
+        """
+        start = self.length
+        if self.context.window and self.context.seq_start(other.main) > 0:
+            # `other` has lost cells: with own ones before them there would be a gap, of which the library says nothing.
+            self.context.seq_remove(self.main, 0)
+            start = 0
+        self.context.seq_copy(other.main, self.main, start, length)
         self.length = length
 
     def truncate(self, length: int) -> bool:
@@ -214,7 +228,17 @@ class SlotCache:
             self.context.seq_remove(self.main, 0)
             length = 0
         self.length = length
-        return kept
+        return kept and self._check_window()
+
+    def _check_window(self) -> bool:
+        """After a truncation: drop everything if cells that the next token sees are gone, and say so by False."""
+        if self.context.holds(self.main, self.length):
+            return True
+        for seq in [self.main, *self._upto]:
+            self.context.seq_remove(seq, 0)
+        self._upto = dict.fromkeys(self._upto, 0)
+        self.length = self.canonical = 0
+        return False
 
     def drop_leaves(self) -> None:
         """Return every leaf id to the pool."""

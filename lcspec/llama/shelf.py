@@ -115,7 +115,8 @@ class CacheShelf:
     def _own(self, text: Sequence[int], exact: bool) -> list[int]:
         """How much of `text` each idle cache holds."""
         limit = len(text) - 1
-        return [min(common_prefix(t, text), limit, c.canonical if exact else c.length) for c, t in self._idle]
+        own = [min(common_prefix(t, text), limit, c.canonical if exact else c.length) for c, t in self._idle]
+        return [n if c.holds(n) else 0 for n, (c, _) in zip(own, self._idle)]
 
     def _donor(self, text: Sequence[int], but: SlotCache | None = None) -> tuple[SlotCache | None, int]:
         """The cache, idle or not, that holds the longest beginning of `text` (its last token excepted), and how long.
@@ -126,7 +127,8 @@ class CacheShelf:
         for cache, held in [*self._idle, *((lent.cache, lent.text) for lent in self._lent)]:
             if cache is not but and cache.length > best[1]:
                 shared = min(common_prefix(held, text), cache.length, len(text) - 1)
-                best = max(best, (cache, shared), key=lambda found: found[1])
+                if shared > best[1] and cache.holds(shared):
+                    best = cache, shared
         return best
 
 
