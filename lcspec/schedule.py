@@ -105,6 +105,7 @@ class Scheduler:
         most = slot.cache.length + SHORT
         for other in engine.running[: engine.running.index(slot)]:
             shared = min(common_prefix(other.request.prompt, prompt), len(prompt) - 1)
+            shared = engine.shelf.shareable(other.cache, shared)
             if shared > most and not other.request.speculation.exact:
                 slot.follows, most = (other, shared), shared
 
@@ -175,7 +176,8 @@ class Scheduler:
         for slot in sorted(reading, key=lambda slot: turns[slot.id]):
             # ... unless little is left.
             early = slot.cache.length < stops[slot.id] < len(slot.tokens) - SHORT
-            wishes.append((slot, (stops[slot.id] if early else len(slot.tokens)) - slot.cache.length))
+            stop = slot.cache.next_pause(stops[slot.id] if early else len(slot.tokens))
+            wishes.append((slot, stop - slot.cache.length))
         return wishes
 
     def _chunk(self, ready: Sequence[Slot], wishes: Sequence[tuple[Slot, int]]) -> int:

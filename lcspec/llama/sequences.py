@@ -12,6 +12,9 @@ from __future__ import annotations
 import collections
 from typing import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
 from lcspec.tree import TokenTree
@@ -57,6 +60,8 @@ class SlotCache:
         self._bare = SeqSets([self.main], [0], [1])
         self.length = 0
         self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.exact)
+        self.pauses: list[int] = []  # lengths at which the reading of its prompt stops for a checkpoint
+        self.kept = 0  # where its latest checkpoint was made (see CacheShelf.keep)
         self._upto: dict[int, int] = {}
         self._sets: SeqSets | list[list[int]] = []  # ids of each placed node; `_grown` if the tree grows
         self._grown: list[list[int]] = []
@@ -201,7 +206,7 @@ class SlotCache:
 
     def holds(self, length: int) -> bool:
         """Whether the text could go on after `length` of the positions held (see Context.holds)."""
-        return length == self.length or self.context.holds(self.main, length)
+        return length in (0, self.length) or self.context.holds(self.main, length)
 
     def share(self, other: SlotCache, length: int) -> None:
         """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there, and
@@ -234,11 +239,31 @@ class SlotCache:
         """After a truncation: drop everything if cells that the next token sees are gone, and say so by False."""
         if self.context.holds(self.main, self.length):
             return True
+        self.empty()
+        return False
+
+    def empty(self) -> None:
+        """Hold nothing."""
         for seq in [self.main, *self._upto]:
             self.context.seq_remove(seq, 0)
         self._upto = dict.fromkeys(self._upto, 0)
         self.length = self.canonical = 0
-        return False
+
+    def restore(self, state: NDArray[np.uint8], length: int) -> bool:
+        """Put back the state that the text had after its first `length` tokens, whose other cells are held.
+
+        False if the library refused it; then nothing is held.
+        """
+        if not (self.context.load_state(self.main, state) and self.context.seq_remove(self.main, length)):
+            self.empty()
+            return False
+        self.length = length
+        self.canonical = min(self.canonical, length)
+        return self._check_window()
+
+    def next_pause(self, stop: int) -> int:
+        """Where the reading of a prompt stops that would go on to `stop`."""
+        return next((pause for pause in self.pauses if self.length < pause < stop), stop)
 
     def drop_leaves(self) -> None:
         """Return every leaf id to the pool."""

@@ -72,7 +72,10 @@ def test_any_order_of_requests(
         texts = [session.prompt_ids(TEXT * 12), session.prompt_ids("a dog in the hat; " * 20)]
 
         @settings(
-            derandomize=True, deadline=None, max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture]
+            derandomize=True,
+            deadline=None,
+            max_examples=25,
+            suppress_health_check=[HealthCheck.function_scoped_fixture],
         )
         @given(ORDER)
         def run(order: list[tuple[bool, tuple[int, int, int, str], tuple[int, int, int, str]]]) -> None:

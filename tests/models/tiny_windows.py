@@ -1,4 +1,4 @@
-"""Tiny models with random weights whose memory is not one KV cache that holds everything: sliding windows and hybrids."""
+"""Tiny models with random weights whose memory is not one KV cache: sliding windows and hybrids."""
 
 from __future__ import annotations
 
