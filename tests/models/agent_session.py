@@ -45,6 +45,8 @@ RECORD = [
     *("tool " + FILE * 2, "tool written, 31 lines", "tool " + LOG, "again", "again", "tool 16 passed"),
     "user Please make a release of it: version, notes, a tag.",
     *("tool " + LOG, "tool " + FILE, "tool written, 3 lines", "tool tagged", "tool " + LOG * 2),
+    "user Good. Sum up what was done today, and what you would look at tomorrow.",
+    *("tool " + LOG, "tool " + FILE, "again"),
 ]
 
 Ids = tuple[int, ...]
@@ -68,18 +70,22 @@ class AgentSession:
         encode: text to token ids, without any around it.
         begin, end: the tokens around a message.
         ask: given a prompt, the answer's token ids.
+        aside: whether the other conversations are held.
     """
 
     encode: Callable[[str], list[int]]
     begin: int
     end: int
     ask: Callable[[Ids], Ids]
+    aside: bool = True
     turns: list[_Turn] = field(default_factory=list)
 
     def play(self) -> Iterator[tuple[Ids, Ids]]:
         """Every prompt with its answer."""
         for line in RECORD:
             what, _, text = line.partition(" ")
+            if what == "title" and not self.aside:
+                continue
             if what == "title":
                 prompt = (*self._message("system", SYSTEM), *self._message("user", text), *self._header())
                 yield prompt, self.ask(prompt)

@@ -63,6 +63,7 @@ def test_an_agent_s_session_reads_what_is_new(family: str, slots: int, tmp_path:
     path = FAMILIES[family](tmp_path / "m.gguf", n_ctx=8192)
     with open_session(options(path, slots=slots, ctx=8192)) as session:
         session_, evaluated = agent(session)
+        session_.aside = slots > 1  # with a single slot another conversation takes the cells, attention's as well
         new, texts = 0, list[Ids]()
         for prompt, found in session_.play():
             new += len(prompt) - min(len(prompt) - 1, max((common(prompt, t) for t in texts), default=0))
@@ -88,10 +89,10 @@ def test_texts_that_part_are_right_and_reuse(family: str, slots: int, tmp_path: 
             assert found.started.reused >= len(base) - 1
             check(alone, edited, found)
             asked = [[*base[:60], *range(70, 110)], [*base[:60], *range(80, 120)], [*base, *first.ids, 75]]
-            for _ in range(2):
+            for round_ in range(2):
                 for prompt, one in zip(asked, side_by_side(engine, [request(p, "off", 20) for p in asked])):
                     check(alone, prompt, one)
-            assert one.started.reused >= len(base)
+                    assert one.started.reused >= 60 or round_ == 0
 
 
 @pytest.mark.parametrize("family", STATEFUL)
