@@ -128,7 +128,7 @@ def test_without_memory_nothing_is_kept_and_everything_works(tmp_path: Path) -> 
 
 
 def test_what_saves_least_gives_way() -> None:
-    kept = Checkpoints(budget=4 * 1000)
+    kept = Checkpoints(budget=4300)
     text = np.arange(200, dtype=np.int32)
     for n in (100, 104, 150):
         kept.add(text[:n], np.zeros(800, dtype=np.uint8))
