@@ -15,6 +15,10 @@ MAX_BRANCH = 64
 # The library's choice; its fused kernel (flash attention); matrix products; whichever of these is faster here (see
 # lcspec.attention).
 ATTENTION = ("library", "fused", "products", "measured")
+# What `--speculate` says for plain decoding.
+OFF = ("off", "none", "")
+# Longest chain a recurrent model may have to take back in one step. Each token of it costs a copy of the state.
+RECURRENT_ROLLBACK = 16
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 
 
@@ -36,6 +40,7 @@ class ModelOptions:
         batch: tokens per prompt chunk.
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
+        rollback: tokens of a step that a recurrent state must be able to take back; 0 = nothing is drafted.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
     """
 
@@ -51,6 +56,7 @@ class ModelOptions:
     batch: int = 512
     repack: bool = True
     max_width: int = 64
+    rollback: int = RECURRENT_ROLLBACK
     embeddings: bool = False
 
     def __post_init__(self) -> None:
@@ -67,11 +73,20 @@ class ModelOptions:
             raise UsageError(f"at least one slot is needed, not {self.slots}")
         if self.batch < 2:
             raise UsageError(f"the prompt chunk must be at least 2 tokens, not {self.batch}")
+        if self.rollback < 0:
+            raise UsageError(f"tokens to take back must be 0 or more, not {self.rollback}")
         for kind in (self.kv_type, self.kv_type_v or self.kv_type):
             if kind not in KV_TYPES:
                 raise UsageError(f"unknown KV cache type {kind!r}: choose one of {', '.join(KV_TYPES)}")
         if self.attention not in ATTENTION:
             raise UsageError(f"unknown attention {self.attention!r}: choose one of {', '.join(ATTENTION)}")
+
+
+def rollback_for(speculate: str, max_draft: int | None) -> int:
+    """`ModelOptions.rollback` for what `--speculate` and `--max-draft` may draft."""
+    if speculate in OFF or max_draft == 0:
+        return 0
+    return RECURRENT_ROLLBACK if max_draft is None else min(RECURRENT_ROLLBACK, max_draft + 1)
 
 
 DEFAULT_CTX_LIMIT = 8192

@@ -23,17 +23,25 @@ from lcspec.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
 from lcspec.kernels import choose_kernels
 from lcspec.lanes import Lanes
-from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool
+from lcspec.llama import Branching, CacheShelf, Checkpoints, Context, Model, SequencePool
 from lcspec.llama.parking import Parking
 from lcspec.llama.reader import LONG_PROMPT, PromptReader
 from lcspec.llama.shelf import Reuse
 from lcspec.measure import keep
+from lcspec.modelfiles.memory import checkpoint_budget
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import FixedPlanner, Plan
 from lcspec.roster import Roster
 from lcspec.schedule import Scheduler, Staged
 from lcspec.slot import Request, Slot
 from lcspec.totals import Ledger, Totals
+
+
+def checkpoints_for(context: Context) -> Checkpoints | None:
+    """Where the states of texts are kept that cannot be rolled back to; None where every length can be."""
+    # A window loses cells to other requests; alone, there are free ones.
+    loses = not context.model.traits.attention_only or (context.window and context.options.slots > 1)
+    return Checkpoints(checkpoint_budget()) if loses and context.memory is not None else None
 
 
 class Engine:
@@ -51,7 +59,11 @@ class Engine:
         self.pool = SequencePool(self.context.n_seq)
         self.pad = ScratchPad(self.context, self.pool.take())
         self.shelf = CacheShelf(
-            self.context, self.pool, self.options.slots, share=self.context.branching is Branching.TREE
+            self.context,
+            self.pool,
+            self.options.slots,
+            share=self.context.branching is Branching.TREE,
+            checkpoints=checkpoints_for(self.context),
         )
         self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
         self.fixed = FixedPlanner()
@@ -169,6 +181,7 @@ class Engine:
         slot = item.slot
         if item.proposal is None or item.proposal.kept is None:
             slot.cache.length = item.length
+            self.shelf.keep(slot.cache, slot.tokens)
             self._mark_canonical(slot)
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
         tree, first, before = item.proposal.kept, slot.prefilling, slot.generated
@@ -182,6 +195,8 @@ class Engine:
         self._mark_canonical(slot)
         events: list[Event] = [Prefill(slot.id, slot.n_prompt, slot.n_prompt)] if first else []
         events += slot.emit(tree, verdict)
+        if slot.cache.length < len(slot.tokens):
+            self.shelf.keep(slot.cache, slot.tokens)
         slot.emitted = verdict.tokens
         if first:
             slot.decode_start = time.perf_counter()

@@ -145,8 +145,8 @@ def measure(
     return curve
 
 
-def curve_key(options: ModelOptions, threads: int, gpu_layers: int) -> str:
-    """Everything T(n) depends on."""
+def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int = 0) -> str:
+    """Everything T(n) depends on; `planes` are the states that every step of a recurrent model also writes."""
     return cache.key_of(
         "curve",
         cache.file_identity(options.path),
@@ -159,12 +159,18 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int) -> str:
         options.slots,
         version(),
         build(),
+        *([planes] if planes else []),
     )
+
+
+def _key(context: Context) -> str:
+    planes = 0 if context.model.traits.attention_only else context.max_rollback
+    return curve_key(context.options, context.n_threads, context.model.gpu_layers, planes)
 
 
 def load_curve(context: Context) -> CostCurve | None:
     """The stored curve of this model on this machine, if there is a sound one."""
-    data = cache.load("curves", curve_key(context.options, context.n_threads, context.model.gpu_layers))
+    data = cache.load("curves", _key(context))
     try:
         return CostCurve.from_dict(data) if data is not None else None
     except ValueError:
@@ -173,9 +179,7 @@ def load_curve(context: Context) -> CostCurve | None:
 
 def save_curve(context: Context, curve: CostCurve) -> bool:
     """Store a curve; False if the cache cannot be written."""
-    return cache.save(
-        "curves", curve_key(context.options, context.n_threads, context.model.gpu_layers), curve.as_dict()
-    )
+    return cache.save("curves", _key(context), curve.as_dict())
 
 
 def prepare(engine: Engine) -> AutoPlanner:

@@ -106,6 +106,7 @@ class Scheduler:
         most = slot.cache.length + SHORT
         for other in engine.running[: engine.running.index(slot)]:
             shared = min(common_prefix(other.request.prompt, prompt), len(prompt) - 1)
+            shared = engine.shelf.shareable(other.cache, shared)
             if shared > most and engine.reuse(other.request) is engine.reuse(slot.request):
                 slot.follows, most = (other, shared), shared
 
@@ -115,8 +116,10 @@ class Scheduler:
             other, shared = slot.follows
             if other.cache.length < shared and other in self.engine.running:
                 return False
-            self.engine.shelf.top_up(slot.cache, slot.request.prompt, self.engine.reuse(slot.request))
-            self.follow(slot)
+            if self.engine.shelf.top_up(slot.cache, slot.request.prompt, self.engine.reuse(slot.request)):
+                self.follow(slot)
+            else:
+                slot.follows = None  # nothing more can be shared: cells outside a window may be gone
         return True
 
     def apart(self) -> tuple[Slot, int] | None:
@@ -198,7 +201,8 @@ class Scheduler:
         for slot in sorted(reading, key=lambda slot: turns[slot.id]):
             # ... unless little is left.
             early = slot.cache.length < stops[slot.id] < len(slot.tokens) - SHORT
-            wishes.append((slot, (stops[slot.id] if early else len(slot.tokens)) - slot.cache.length))
+            stop = slot.cache.next_pause(stops[slot.id] if early else len(slot.tokens))
+            wishes.append((slot, stop - slot.cache.length))
         return wishes
 
     def _chunk(self, ready: Sequence[Slot], wishes: Sequence[tuple[Slot, int]]) -> int:

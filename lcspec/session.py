@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
-from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
+from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError, UsageError
 from lcspec.history import allowed
 
@@ -152,13 +152,16 @@ def open_session(
     from lcspec.drafters import DrafterEnv
     from lcspec.engine import Engine
     from lcspec.llama import Model, supports_gpu_offload
-    from lcspec.modelfiles.memory import check_memory
+    from lcspec.modelfiles.memory import check_memory, fit_rollback
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)
 
     if options.gpu_layers == 0 or not supports_gpu_offload():  # what a GPU has free only the library finds out
+        options, note = fit_rollback(options, draft)
         check_memory(options, draft)
+        if note:
+            print(f"lcspec: {note}", file=sys.stderr)
     with Model.load(options, report(options.path.name)) as model:
         engine = Engine(model, options)
         engine.env = DrafterEnv(
@@ -202,7 +205,7 @@ def parse_speculation(
         names += DraftFiles.of(draft).drafters
         # The others read the answer already, so its window is all that lookahead adds.
         specs = (*map(DrafterSpec, names), DrafterSpec("lookahead", {"pool_from_answer": "0"}))
-    elif text in ("off", "none", ""):
+    elif text in OFF:
         specs = ()
     else:
         specs = tuple(DrafterSpec.parse(part) for part in text.split(",") if part.strip())

@@ -42,7 +42,7 @@ class Stream:
     def __post_init__(self) -> None:
         self.request = SimpleNamespace(prompt=self.prompt, speculation=SimpleNamespace(exact=False, auto=True))
         self.tokens = list(self.prompt)
-        self.cache = SimpleNamespace(length=0, max_leaves=0)
+        self.cache = SimpleNamespace(length=0, max_leaves=0, next_pause=lambda stop: stop)
         self.follows: Any = None
         self.turn = -1
         self.drafters: list[Any] = []

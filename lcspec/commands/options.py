@@ -7,7 +7,7 @@ from typing import Any, Callable, Mapping
 
 import click
 
-from lcspec.config import ModelOptions
+from lcspec.config import ModelOptions, rollback_for
 
 MODEL_PATH = click.Path(path_type=Path)
 
@@ -70,6 +70,8 @@ def model_options(target: Path, o: Mapping[str, Any], *, exact: bool | None, **m
         UsageError: a value is out of its range.
     """
     given = {name: o[name] for name in ("ctx", "threads", "gpu_layers", "kv_type")}
+    if "speculate" in o:
+        given["rollback"] = rollback_for(o["speculate"], o.get("max_draft"))
     return ModelOptions(target, **given, exact=exact, **more)
 
 

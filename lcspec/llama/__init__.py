@@ -1,6 +1,7 @@
 """The only package that imports llama_cpp: model, context, batch, sequences, vocabulary, template, sampler."""
 
 from lcspec.llama.batch import Batch
+from lcspec.llama.checkpoints import Checkpoints
 from lcspec.llama.context import Context
 from lcspec.llama.lib import build, init, log_to_stderr, supports_gpu_offload, version
 from lcspec.llama.model import Branching, Model, Traits, load_vocab
@@ -13,6 +14,7 @@ __all__ = [
     "Batch",
     "Branching",
     "CacheShelf",
+    "Checkpoints",
     "Context",
     "Model",
     "Sampler",

@@ -22,8 +22,6 @@ FLASH_ATTN = {"library": -1, "measured": -1, "products": 0, "fused": 1}
 # Sequence ids a context has beyond one a slot: the leaves of all trees of a step. The library's limit is 256, and it
 # keeps a row of logits for each.
 LEAF_SEQUENCES = 63
-# Longest chain a recurrent model may have to take back in one step.
-RECURRENT_ROLLBACK = 16
 CELL_BLOCK = 256
 # Cells for what exact requests freed and the library must not use again yet (see lcspec.llama.parking): a share of all
 # others, within these bounds.
@@ -39,6 +37,8 @@ class Context:
     Attributes:
         n_ctx: positions a slot may use.
         branching: whether its memory takes trees, chains, or neither.
+        window: positions that layers with a sliding window see; 0 = every layer sees all. Cells outside it may be
+            overwritten at any decode, whoever decodes.
         max_rollback: positions that can be taken back at once (0 = none).
         decode_seconds: time spent in `decode` so far.
     """
@@ -76,7 +76,7 @@ class Context:
         if options.attention == "products":
             params.n_ubatch = min(params.n_batch, max(PRODUCT_ROWS, options.max_width + options.slots))
         params.n_seq_max = self.n_seq
-        params.n_rs_seq = 0 if attention_only else RECURRENT_ROLLBACK
+        params.n_rs_seq = 0 if attention_only else options.rollback
         # the library wants room for one output per sequence id
         params.n_outputs_max = max(options.max_width + 1, self.n_seq)
         params.n_threads = params.n_threads_batch = self.n_threads
@@ -103,6 +103,7 @@ class Context:
             self.branching = Branching.TREE
         else:
             self.branching = Branching.CHAIN if self.max_rollback > 0 else Branching.NONE
+        self.window = model.traits.n_swa if attention_only else 0  # a hybrid's state is checked by `seq_remove` alone
         self.batch = Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0
         self._wants_hidden = options.embeddings
@@ -128,7 +129,7 @@ class Context:
         seconds = time.perf_counter() - start
         self.decode_seconds += seconds
         self._n_outputs = batch.n_outputs
-        if self.branching is Branching.CHAIN:
+        if self.branching is not Branching.TREE:
             self._latest.update(batch.first_positions())
         if code == 1:
             raise DecodeError("decoding failed: the KV cache is full; use a larger --ctx or fewer slots")
@@ -175,13 +176,60 @@ class Context:
         """Take [start, stop) away from `seq`; False if this memory cannot forget a part."""
         # A recurrent state has snapshots of the latest decode's tokens only, but the library counts tokens: it would
         # take back more and leave a state that belongs to no text.
-        if self.branching is Branching.CHAIN and 0 < start <= self._latest.get(seq, 0) < self.seq_end(seq):
+        if self.branching is Branching.TREE:
+            return bool(C.llama_memory_seq_rm(self.memory, seq, start, stop))
+        partly = 0 < start < self.seq_end(seq)
+        if partly and start <= self._latest.get(seq, 0):
             return False
-        return bool(C.llama_memory_seq_rm(self.memory, seq, start, stop))
+        done = bool(C.llama_memory_seq_rm(self.memory, seq, start, stop))
+        if partly and done:
+            self._latest[seq] = start  # once only, until the next decode
+        return done
 
     def seq_end(self, seq: int) -> int:
         """One past the largest position held by `seq`, 0 when it is empty."""
         return int(C.llama_memory_seq_pos_max(self.memory, seq)) + 1
+
+    def seq_start(self, seq: int) -> int:
+        """The smallest position of `seq` that all layers still hold, -1 when there is none."""
+        return int(C.llama_memory_seq_pos_min(self.memory, seq))
+
+    def holds(self, seq: int, length: int) -> bool:
+        """Whether `seq` has every cell below `length` that a token at `length` sees.
+
+        Layers with a sliding window lose the cells outside it, `swa_full` or not: the library gives them to the next
+        token that needs one. It keeps the positions between the first one held and the last one without a gap.
+        """
+        if self.branching is not Branching.TREE:
+            end = self.seq_end(seq)
+            return length == end or self._latest.get(seq, 0) < length >= end - self.max_rollback
+        if not self.window or length == 0:
+            return True
+        return 0 <= self.seq_start(seq) <= max(0, length - self.window + 1)
+
+    def state_size(self, seq: int) -> int:
+        """Bytes of what `save_state` returns."""
+        return int(C.llama_state_seq_get_size_ext(self.handle, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY))
+
+    def save_state(self, seq: int) -> NDArray[np.uint8]:
+        """What cannot be taken back to a length: recurrent states, and the cells within sliding windows; uint8 [size].
+
+        In main memory: of states on a GPU the library keeps one for each id only, and these are many.
+        """
+        data = np.empty(self.state_size(seq), dtype=np.uint8)
+        n = C.llama_state_seq_get_data_ext(
+            self.handle, _bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        )
+        return data[: int(n)]
+
+    def load_state(self, seq: int, data: NDArray[np.uint8]) -> bool:
+        """Put back what `save_state` gave; other cells of `seq` stay. False if the library could not."""
+        n = C.llama_state_seq_set_data_ext(
+            self.handle, _bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+        )
+        if self.branching is not Branching.TREE:
+            self._latest[seq] = self.seq_end(seq)  # the planes are another text's
+        return int(n) > 0
 
     def set_threads(self, n: int) -> None:
         """Decode with `n` threads from now on (`n_threads` keeps the number the context was made with)."""
@@ -240,6 +288,10 @@ class Context:
 def parking_room(cells: int) -> int:
     """Cells beside `cells` others for what has been freed and may not be used again yet."""
     return int(min(PARKING_MOST, max(PARKING_LEAST, PARKING_SHARE * cells)))
+
+
+def _bytes(data: NDArray[np.uint8]) -> ctypes._Pointer[ctypes.c_uint8]:
+    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
 
 
 def _rows(address: int, n: int, width: int) -> NDArray[np.float32]:

@@ -12,6 +12,9 @@ from __future__ import annotations
 import collections
 from typing import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
 from lcspec.llama.parking import Parking
@@ -60,6 +63,8 @@ class SlotCache:
         self.length = 0
         self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.exact)
         self.handed = 0  # leading cells of a prompt that was read apart (see lcspec.llama.reader)
+        self.pauses: list[int] = []  # lengths at which the reading of its prompt stops for a checkpoint
+        self.kept = 0  # where its latest checkpoint was made (see CacheShelf.keep)
         self._upto: dict[int, int] = {}
         self._sets: SeqSets | list[list[int]] = []  # ids of each placed node; `_grown` if the tree grows
         self._grown: list[list[int]] = []
@@ -166,6 +171,7 @@ class SlotCache:
             self._upto.update(dict.fromkeys(self._reach.keys() - {self.main}, base + 1))
             self.length = base + 1
             self._sets, self._reach = [], {}
+            self._check_window()
             return
         winner = self._sets[placed[-1]] if placed else self._sets[0]
         end = base + 1 + len(placed)
@@ -189,6 +195,7 @@ class SlotCache:
             self._upto[seq] = shared
         self.length = end
         self._sets, self._reach = [], {}
+        self._check_window()
 
     def abandon(self) -> None:
         """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
@@ -200,12 +207,24 @@ class SlotCache:
                 if seq != self.main:
                     self._upto[seq] = min(self._upto.get(seq, 0), self.length)
             self._sets, self._reach = [], {}
+            self._check_window()
+
+    def holds(self, length: int) -> bool:
+        """Whether the text could go on after `length` of the positions held (see Context.holds)."""
+        return length in (0, self.length) or self.context.holds(self.main, length)
 
     def share(self, other: SlotCache, length: int) -> None:
-        """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there."""
+        """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there, and
+        `other` must hold what a token at `length` sees.
+        """
         if self.pool.parking is not None:
             self.truncate(0)  # the other's cells are in order among themselves only
-        self.context.seq_copy(other.main, self.main, self.length, length)
+        start = self.length
+        if self.context.window and self.context.seq_start(other.main) > 0:
+            # `other` has lost cells: with own ones before them there would be a gap, of which the library says nothing.
+            self.context.seq_remove(self.main, 0)
+            start = 0
+        self.context.seq_copy(other.main, self.main, start, length)
         self.length = length
         self.handed = min(other.handed, length)
 
@@ -223,7 +242,37 @@ class SlotCache:
             length = 0
         self.length = length
         self.handed = min(self.handed, length)
-        return kept
+        return kept and self._check_window()
+
+    def _check_window(self) -> bool:
+        """After a truncation: drop everything if cells that the next token sees are gone, and say so by False."""
+        if self.context.holds(self.main, self.length):
+            return True
+        self.empty()
+        return False
+
+    def empty(self) -> None:
+        """Hold nothing."""
+        for seq in [self.main, *self._upto]:
+            self._free(seq, 0, self.length)
+        self._upto = dict.fromkeys(self._upto, 0)
+        self.length = self.canonical = self.handed = 0
+
+    def restore(self, state: NDArray[np.uint8], length: int) -> bool:
+        """Put back the state that the text had after its first `length` tokens, whose other cells are held.
+
+        False if the library refused it; then nothing is held.
+        """
+        if not (self.context.load_state(self.main, state) and self.context.seq_remove(self.main, length)):
+            self.empty()
+            return False
+        self.length = length
+        self.canonical = min(self.canonical, length)
+        return self._check_window()
+
+    def next_pause(self, stop: int) -> int:
+        """Where the reading of a prompt stops that would go on to `stop`."""
+        return next((pause for pause in self.pauses if self.length < pause < stop), stop)
 
     def drop_leaves(self) -> None:
         """Return every leaf id to the pool."""

@@ -110,6 +110,12 @@ class Vocab:
                 found.setdefault(chr(piece[0]), token)
         return found
 
+    @cached_property
+    def control_tokens(self) -> frozenset[int]:
+        """Ids of the tokens that only templates write: where messages begin and end."""
+        ids = range(self.n_tokens)
+        return frozenset(t for t in ids if C.llama_vocab_get_attr(self.handle, t) & C.LLAMA_TOKEN_ATTR_CONTROL)
+
     @property
     def fill_in_middle(self) -> FillInMiddle | None:
         """The tokens for filling in the middle; None if the model was not trained for that."""

@@ -1,4 +1,4 @@
-"""What a model's attention stores for every token, as its header tells."""
+"""What a model's attention stores for every token, and its recurrent layers for every text, as its header tells."""
 
 from __future__ import annotations
 
@@ -36,6 +36,73 @@ class KvShape:
     def elements(self) -> int:
         """Numbers that a token leaves in the KV cache over all layers."""
         return sum(self.keys) * (self.key_length + self.value_length)
+
+
+@dataclass(frozen=True)
+class StateShape:
+    """What a hybrid or recurrent model keeps.
+
+    Attributes:
+        state: numbers (of four bytes) of one text's state over all recurrent layers.
+        token: numbers that a token leaves in the KV cache over all attention layers.
+    """
+
+    state: int
+    token: int
+
+
+# Tensors that only a recurrent layer has, and one that only a layer with a KV cache has.
+RECURRENT = ("ssm_", "shortconv.", "time_mix_")
+ATTENTION = ("attn_k.weight", "attn_kv_a_mqa.weight")
+TOKEN_SHIFTS = 2
+
+
+def state_shape(header: ModelHeader) -> StateShape | None:
+    """The state a header and the tensors' names tell of; None for a model that has attention alone.
+
+    Sizes as the library allocates them (llama_hparams: n_embd_r and n_embd_s). Layers that only draft (`nextn`) count
+    for nothing.
+    """
+    prefix = f"{header.architecture}."
+    arrays = {prefix + HEADS[1]}
+    contents = [read_gguf(path, arrays=arrays) for path in header.parts]
+    metadata = {k.removeprefix(prefix): v for k, v in header.metadata.items() if k.startswith(prefix)}
+
+    def number(key: str, default: int = 0) -> int:
+        value = metadata.get(key)
+        return _int(value, default) if not isinstance(value, MetadataArray) else default
+
+    layers = (header.block_count or 0) - number("nextn_predict_layers")
+    recurrent, attention = set[int](), set[int]()
+    for tensor in (tensor for part in contents for tensor in part.tensors):
+        block, _, rest = tensor.name.removeprefix("blk.").partition(".")
+        if tensor.name.startswith("blk.") and block.isdigit() and int(block) < layers:
+            if rest.startswith(RECURRENT):
+                recurrent.add(int(block))
+            elif rest in ATTENTION:
+                attention.add(int(block))
+    if not recurrent:
+        return None
+    width, heads = header.embedding_length or 0, number(HEADS[0])
+    kda, wkv, shortconv = number("kda.head_dim"), number("wkv.head_size"), number("shortconv.l_cache")
+    kernel, inner, size = number("ssm.conv_kernel"), number("ssm.inner_size"), number("ssm.state_size")
+    if wkv:
+        state = width * (number("token_shift_count", TOKEN_SHIFTS) + wkv)
+    elif shortconv:
+        state = width * (shortconv - 1)
+    elif kda:
+        state = 3 * max(0, (kernel or 4) - 1) * heads * kda + heads * kda * kda
+    else:
+        state = max(0, kernel - 1) * (inner + 2 * number("ssm.group_count") * size) + inner * size
+    array = contents[0].metadata.get(prefix + HEADS[1])
+    keys = [n for n in array.values or () if isinstance(n, int)] if isinstance(array, MetadataArray) else []
+    per_head = width // heads if heads else 0
+    length = number("attention.key_length", per_head) + number("attention.value_length", per_head)
+    if number("attention.kv_lora_rank"):  # keys and values compressed into one row
+        token = (number("attention.kv_lora_rank") + number("rope.dimension_count")) * len(attention)
+    else:
+        token = sum(keys[i] if i < len(keys) else number(HEADS[1], heads) for i in attention) * length
+    return StateShape(state * len(recurrent), token)
 
 
 def kv_shape(header: ModelHeader) -> KvShape | None:

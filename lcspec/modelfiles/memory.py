@@ -8,17 +8,27 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lcspec.config import DEFAULT_CTX_LIMIT, DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, ModelLoadError
 from lcspec.modelfiles.gguf_header import format_size
-from lcspec.modelfiles.kv_shape import kv_shape
+from lcspec.modelfiles.kv_shape import kv_shape, state_shape
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
 
 # Bytes of an element of the KV cache.
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
+# The library keeps recurrent states as f32.
+STATE_BYTES = 4
+# Architectures whose states llama.cpp (as of 0.3.36 of llama-cpp-python) can roll back.
+WITH_ROLLBACK = frozenset(
+    ("qwen35", "qwen35moe", "qwen4exp", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
+    + ("deepseek4", "glm5_next", "kimi_k3", "bailingmoe3")
+)
+CHECKPOINT_BYTES = 2 << 30
+# With fewer planes than this not even a chain of one token can be drafted.
+MIN_ROLLBACK = 2
 
 
 @dataclass(frozen=True)
@@ -31,16 +41,20 @@ class Memory:
 
 @dataclass(frozen=True)
 class Need:
-    """What a model needs, in bytes; `ctx` is the tokens a slot has."""
+    """What a model needs, in bytes; `ctx` is the tokens a slot has, `states` what recurrent layers keep (planes to go
+    back to included).
+    """
 
     weights: int
     kv_cache: int
     slots: int
     ctx: int
+    states: int = 0
 
     def fits(self, memory: Memory) -> bool:
         """Whether it can work at all."""
-        return self.kv_cache <= memory.free and self.weights + self.kv_cache <= memory.total
+        kept = self.kv_cache + self.states
+        return kept <= memory.free and self.weights + kept <= memory.total
 
 
 def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, memory: Memory | None = None) -> Need:
@@ -60,16 +74,22 @@ def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, 
     for path in drafts:
         with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
             needs.append(needed(read_header(path), options))
-    need = Need(sum(n.weights for n in needs), sum(n.kv_cache for n in needs), options.slots, needs[0].ctx)
+    need = Need(
+        sum(n.weights for n in needs),
+        sum(n.kv_cache for n in needs),
+        options.slots,
+        needs[0].ctx,
+        sum(n.states for n in needs),
+    )
     memory = memory or machine_memory()
     if memory is None or need.fits(memory):
         return need
     draft_too = "".join(f" and {path.name}" for path in drafts)
     raise ModelLoadError(
         f"{options.path.name}{draft_too} cannot fit into memory: {format_size(need.weights)} of weights and "
-        f"{format_size(need.kv_cache)} of KV cache ({need.slots} x {need.ctx} tokens), and this machine has "
-        f"{format_size(memory.total)}, {format_size(memory.free)} of them free; use fewer --slots, a smaller --ctx, "
-        "--kv-type q8_0, or a smaller quantization"
+        f"{format_size(need.kv_cache + need.states)} of KV cache ({need.slots} x {need.ctx} tokens), and this machine "
+        f"has {format_size(memory.total)}, {format_size(memory.free)} of them free; use fewer --slots, a smaller "
+        "--ctx, --kv-type q8_0, or a smaller quantization"
     )
 
 
@@ -77,8 +97,61 @@ def needed(header: ModelHeader, options: ModelOptions) -> Need:
     """Estimate what `header`'s model needs with `options`, rather too little than too much."""
     ctx = options.ctx or min(header.context_length or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
     shape = kv_shape(header)  # None: a cache of which the header tells too little
-    elements = options.slots * ctx * shape.elements if shape is not None else 0
-    return Need(header.file_size, int(elements * KV_BYTES[options.kv_type]), options.slots, ctx)
+    recurrent = state_shape(header) if shape is None else None
+    per_token = shape.elements if shape is not None else recurrent.token if recurrent is not None else 0
+    kv_cache = int(options.slots * ctx * per_token * KV_BYTES[options.kv_type])
+    # A state for every slot and one for padding, and as many again for every plane.
+    states = recurrent.state * STATE_BYTES * (options.slots + 1) if recurrent is not None else 0
+    planes = planes_of(header.architecture, options.rollback)
+    return Need(header.file_size, kv_cache, options.slots, ctx, states * (1 + planes))
+
+
+def planes_of(architecture: str, rollback: int) -> int:
+    """The planes that the library allocates for each state when a step may take back `rollback` tokens."""
+    return rollback if architecture in WITH_ROLLBACK else 0
+
+
+def fit_rollback(
+    options: ModelOptions, draft: DraftFiles | Path | None = None, memory: Memory | None = None
+) -> tuple[ModelOptions, str]:
+    """As many planes to roll a recurrent state back to as there is memory for.
+
+    Planes take at most a quarter of what is free beside everything else: they are for speed, and a machine that swaps
+    has none.
+
+    Returns:
+        The options with what `rollback` can be, and a line for the user if that is less than was asked for.
+
+    Raises:
+        ModelFileError: the model file cannot be used.
+    """
+    memory = memory or machine_memory()
+    header = read_header(options.path)
+    asked = planes_of(header.architecture, options.rollback)
+    if memory is None or not asked:
+        return options, ""
+    bare = needed(header, replace(options, rollback=0))
+    for path in DraftFiles.of(draft).models:
+        with contextlib.suppress(ModelFileError):
+            other = needed(read_header(path), replace(options, rollback=0))
+            bare = replace(bare, kv_cache=bare.kv_cache + other.kv_cache, weights=bare.weights + other.weights)
+    room = min(memory.free - bare.kv_cache, memory.total - bare.kv_cache - bare.weights) - bare.states
+    planes = max(0, min(asked, room // 4 // max(1, bare.states)))
+    if planes >= asked:
+        return options, ""
+    if planes < MIN_ROLLBACK:
+        planes = 0
+    what = f"drafts of up to {planes - 1} tokens" if planes else "no drafts that need one"
+    return replace(options, rollback=planes), (
+        f"{options.path.name}: {format_size(bare.states)} for every state to roll back to and "
+        f"{format_size(memory.free)} free, so it keeps {planes} of {asked}: {what}"
+    )
+
+
+def checkpoint_budget(memory: Memory | None = None) -> int:
+    """Bytes that copies of states may take: an eighth of what is free, `CHECKPOINT_BYTES` at most."""
+    memory = memory or machine_memory()
+    return CHECKPOINT_BYTES if memory is None else max(0, min(CHECKPOINT_BYTES, memory.free // 8))
 
 
 def machine_memory() -> Memory | None:

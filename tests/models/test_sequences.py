@@ -39,6 +39,10 @@ class Cells:
     """A context as far as sequence ids go: `seq_copy`, `seq_remove`, and what a decode adds."""
 
     cells: list[Cell] = field(default_factory=list)
+    window = 0
+
+    def holds(self, seq: int, length: int) -> bool:
+        return True
 
     def seq_copy(self, src: int, dst: int, start: int, stop: int) -> None:
         assert src != dst

@@ -1,0 +1,117 @@
+"""States of texts that a cache cannot be rolled back to: kept in memory, at places where a later text may part.
+
+A recurrent state is that of one text and of one length, and a sliding window is that of one length. What cannot be
+taken back to a length can be put back there, where a copy of it was made: at the end of a prompt, at the end of an
+answer, where two texts were seen to part, and every so many tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+# A copy is made at least every so many tokens.
+INTERVAL = 512
+# Tokens that are sooner read again than worth a pause for a copy.
+SHORT = 32
+# The beginning of an answer, as templates write it, is no longer than this.
+HEADER = 16
+
+
+@dataclass(eq=False)
+class Checkpoint:
+    """The state after `tokens`: int32 [length], and the library's own bytes, uint8 [size]."""
+
+    tokens: NDArray[np.int32]
+    data: NDArray[np.uint8]
+    used: int = 0
+
+    @property
+    def length(self) -> int:
+        """Tokens of the text."""
+        return len(self.tokens)
+
+
+class Checkpoints:
+    """The checkpoints of one context, no larger than `budget` bytes together.
+
+    Who gives way is the one that saves least for its age: the tokens it lies behind the one before it in its text, by
+    how many others were used since.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.size = 0
+        self._kept: list[Checkpoint] = []
+        self._now = 0
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def longest(self, text: NDArray[np.int32], limit: int) -> Checkpoint | None:
+        """The longest one whose tokens are the beginning of `text`, of at most `limit` tokens."""
+        for one in sorted(self._kept, key=lambda one: -one.length):
+            if one.length <= limit and np.array_equal(one.tokens, text[: one.length]):
+                return one
+        return None
+
+    def use(self, one: Checkpoint) -> None:
+        """It was of use just now."""
+        self._now += 1
+        one.used = self._now
+
+    def fits(self, size: int) -> bool:
+        """Whether a state of `size` bytes can be kept at all."""
+        return 0 < size <= self.budget
+
+    def add(self, tokens: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+        """Keep a state; others give way where there is no room."""
+        one = Checkpoint(tokens, data)
+        self.use(one)
+        self._kept.append(one)
+        self.size += data.nbytes + tokens.nbytes
+        while self.size > self.budget and len(self._kept) > 1:
+            self._drop(min(self._kept[:-1], key=self._worth))
+
+    def clear(self) -> None:
+        """Keep nothing."""
+        self._kept, self.size = [], 0
+
+    def _worth(self, one: Checkpoint) -> float:
+        before = self.longest(one.tokens, one.length - 1)
+        return (one.length - (before.length if before else 0)) / (1 + self._now - one.used)
+
+    def _drop(self, one: Checkpoint) -> None:
+        self._kept.remove(one)
+        self.size -= one.data.nbytes + one.tokens.nbytes
+
+
+def pauses(text: Sequence[int], control: frozenset[int], start: int, parting: int) -> list[int]:
+    """Where the reading of a prompt stops for a copy of the state, ascending.
+
+    Args:
+        text: the prompt.
+        control: tokens that only templates write, such as the one that begins a message.
+        start: tokens that need not be read.
+        parting: where the prompt parts from a text that was there before.
+
+    The last stop is before the header of the answer: when the conversation goes on, what comes after that may be
+    written in another way (a template that drops reasoning), and the same prompt may come again. The first is after
+    the first message, which other conversations may share.
+    """
+    n = len(text)
+    end = next((i for i in range(n - 1, max(0, n - HEADER), -1) if text[i] in control), n - 1)
+    wanted = {end}
+    first = next((i for i in range(min(SHORT, n), n) if text[i] in control), None)
+    if first is not None and first < end - SHORT:
+        wanted.add(first)
+    if SHORT <= parting < end:
+        wanted.add(parting)
+    last = max(start, 0)
+    for stop in sorted(wanted):
+        wanted.update(range(last + INTERVAL, stop - SHORT, INTERVAL))
+        last = stop
+    return sorted(stop for stop in wanted if start < stop < n)
