@@ -29,6 +29,7 @@ HEADS = {
     "dflash": "a DFlash head",
     "gemma4-assistant": "a companion of Gemma 4 (multi-token prediction)",
 }
+NO_DRAFTS = ENCODERS | DIFFUSION | HEADS.keys()
 # Recurrent states that the library (0.3.36) can take back; all others it cannot.
 TAKEN_BACK = frozenset(
     {
