@@ -58,7 +58,9 @@ def family(
     def register(build: Builder) -> Builder:
         vocab = tiny.spm_vocab(VOCAB) if pieces else tiny.byte_bpe_vocab(VOCAB)
         if name == "phi3":  # the library looks for this token in models of that name
-            vocab = replace(vocab, tokens=(*vocab.tokens[:-1], "<|endoftext|>"), types=(*vocab.types[:-1], tiny.CONTROL))
+            vocab = replace(
+                vocab, tokens=(*vocab.tokens[:-1], "<|endoftext|>"), types=(*vocab.types[:-1], tiny.CONTROL)
+            )
         FAMILIES[name] = Family(name, architecture or name, memory, mtp, build, vocab)
         return build
 

@@ -161,9 +161,7 @@ def texts(session: Session, n: int, prompts: int, quiet: bool, exact: bool = Tru
         return out
     ways = (True, False) if exact else (False,)
     for temperature in (0.0, 0.8):
-        plain = {
-            way: [_text(session, p, n, temperature, SpeculationParams(exact=way)) for p in starts] for way in ways
-        }
+        plain = {way: [_text(session, p, n, temperature, SpeculationParams(exact=way)) for p in starts] for way in ways}
         for name, specs in _strategies(session).items():
             row: dict[str, Any] = {"strategy": name, "temperature": temperature, "prompts": len(starts)}
             for way in ways:

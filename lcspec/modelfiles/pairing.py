@@ -18,8 +18,8 @@ Metadata = Mapping[str, Scalar | MetadataArray]
 # llama.cpp's architectures that read a text as a whole. Their files usually say so as well (attention.causal).
 ENCODERS = frozenset(
     {
-        *("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert", "eurobert"),
-        *("gemma-embedding", "llama-embed", "t5", "t5encoder"),
+        *("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert"),
+        *("eurobert", "gemma-embedding", "llama-embed", "t5", "t5encoder"),
     }
 )
 DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})

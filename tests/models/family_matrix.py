@@ -22,7 +22,7 @@ import numpy as np
 from lcspec.errors import UnsupportedModel
 from lcspec.llama import Branching, Context
 from lcspec.session import Session, open_session
-from tests.models.running import GREEDY, SEEDED, Answer, answer, options, request, side_by_side
+from tests.models.running import SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_families import WINDOW
 
 # Two logits closer than this may change places; with keys and values in F32 differences are a hundredth of it.

@@ -84,10 +84,10 @@ def test_an_encoder_cannot_draft(llama: Path, bert: Path) -> None:
 
 
 def test_a_draft_is_refused_before_anything_is_loaded(llama: Path, bert: Path) -> None:
-    loaded = []
-    with pytest.raises(UnsupportedModel, match="encoder"):
-        with open_session(options(llama), bert, progress=lambda name, _: loaded.append(name)):
-            pass
+    loaded: list[str] = []
+    session = open_session(options(llama), bert, progress=lambda name, _: loaded.append(name))
+    with pytest.raises(UnsupportedModel, match="encoder"), session:
+        pass
     assert loaded == []
 
 
