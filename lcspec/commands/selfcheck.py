@@ -176,7 +176,7 @@ def texts(session: Session, n: int, prompts: int, quiet: bool, exact: bool = Tru
 
 def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
     """What to compare: every drafter as a chain and, where the memory can branch, as a tree."""
-    found = {"ngram": (DrafterSpec("ngram", {"nodes": "7"}),)}
+    found: dict[str, tuple[DrafterSpec, ...]] = {"ngram": (DrafterSpec("ngram", {"nodes": "7"}),)}
     trees = session.engine.context.branching is Branching.TREE
     if trees:
         found["ngram tree"] = (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),)
