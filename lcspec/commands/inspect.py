@@ -9,6 +9,8 @@ from typing import Any, Sequence
 import click
 
 from lcspec.config import ModelOptions
+from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.pairing import mtp_layers
 from lcspec.session import DEMO_TARGET, demo_path
 
 
@@ -49,6 +51,7 @@ def describe(path: Path) -> dict[str, Any]:
             },
             "chat_template": header.chat_template is not None,
             "licence": header.licence,
+            "mtp_layers": mtp_layers(read_gguf(path)),
             "writes_text": context.memory is not None,
             "speculation": branching.value,
             "trees": branching is Branching.TREE,
@@ -100,5 +103,8 @@ def run(model: Path | None, as_json: bool) -> None:
         "licence": info["licence"] or "not stated",
         "speculation": SPECULATION[info["speculation"]].format(**info) if info["writes_text"] else READS_ONLY,
     }
+    if info["mtp_layers"]:
+        layers = "layer" if info["mtp_layers"] == 1 else "layers"
+        rows["head inside"] = f"{info['mtp_layers']} {layers} for multi-token prediction, which lcspec does not use yet"
     for name, value in rows.items():
         click.echo(f"{name + ':':<15} {value}")

@@ -25,9 +25,10 @@ ENCODERS = frozenset(
 DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})
 # Parts of a speculative pair that are no models of their own.
 HEADS = {
-    "eagle3": "an EAGLE-3 head",
-    "dflash": "a DFlash head",
-    "gemma4-assistant": "a companion of Gemma 4 (multi-token prediction)",
+    "eagle3": "it is an EAGLE-3 head, which this version cannot use",
+    "dflash": "it is a DFlash head, which this version cannot use",
+    "gemma4-assistant": "it is a companion of Gemma 4 (multi-token prediction), which this version cannot use",
+    "lcspec-medusa": "it holds Medusa heads: give it to --heads",
 }
 NO_DRAFTS = ENCODERS | DIFFUSION | HEADS.keys()
 # Recurrent states that the library (0.3.36) can take back; all others it cannot.
@@ -64,7 +65,7 @@ def why_not(draft: Path) -> str | None:
     contents = read_gguf(draft)
     architecture = str(contents.metadata.get("general.architecture"))
     if architecture in HEADS:
-        return f"it is {HEADS[architecture]}, which this version cannot use"
+        return HEADS[architecture]
     if architecture in ENCODERS or contents.metadata.get(f"{architecture}.attention.causal") is False:
         return f"it is an encoder ({architecture}), which reads texts and writes none"
     if architecture in DIFFUSION:

@@ -77,6 +77,13 @@ def test_inspect_an_encoder(bert: Path) -> None:
     assert "reads texts and writes none" in shown and "trees and chains" not in shown
 
 
+def test_inspect_names_the_head_inside_a_model(qwen35: Path, llama: Path) -> None:
+    assert json.loads(ok("inspect", qwen35, "--json").stdout)["mtp_layers"] == 1
+    assert "1 layer for multi-token prediction" in ok("inspect", qwen35).stdout
+    assert json.loads(ok("inspect", llama, "--json").stdout)["mtp_layers"] == 0
+    assert "multi-token" not in ok("inspect", llama).stdout
+
+
 def test_an_encoder_cannot_draft(llama: Path, bert: Path) -> None:
     line = fails(1, "generate", llama, "--draft", bert, "-p", "x", "--threads", "1")
     assert "encoder.gguf cannot draft for llama.gguf: it is an encoder (bert)" in line

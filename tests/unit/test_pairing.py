@@ -1,4 +1,4 @@
-"""Which file may draft for which, by headers alone, and what is chosen when nobody says."""
+"""Which file may draft for which, by headers alone."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lcspec.errors import UnsupportedModel
-from lcspec.modelfiles.draft_choice import choose_draft
 from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.library import Found, describe, drafts_for
 from lcspec.modelfiles.modelfile import TEXT_BYTES
 from lcspec.modelfiles.pairing import can_be_taken_back, check_draft, mtp_layers, why_not
 from tests import tiny_gguf as tiny
@@ -19,15 +19,9 @@ from tests.tiny_families import FAMILIES, write_family
 
 
 @pytest.fixture(autouse=True)
-def _own_directories(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Nothing of this machine's is found or written; returns Hugging Face's cache."""
-    for name in ("HF_HOME", "HUGGINGFACE_HUB_CACHE", "LLAMA_CACHE", "OLLAMA_MODELS", "XDG_CACHE_HOME"):
-        monkeypatch.delenv(name, raising=False)
-    hub = tmp_path_factory.mktemp("hub")
-    monkeypatch.setenv("HF_HUB_CACHE", str(hub))
-    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of this machine's is read or written."""
     monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-    return hub
 
 
 def other_file(path: Path, architecture: str, **metadata: object) -> Path:
@@ -42,6 +36,7 @@ def other_file(path: Path, architecture: str, **metadata: object) -> Path:
     [
         ("eagle3", {}, "EAGLE-3 head"),
         ("gemma4-assistant", {}, "companion of Gemma 4"),
+        ("lcspec-medusa", {}, "Medusa heads: give it to --heads"),
         ("nomic-bert", {}, "encoder"),
         ("newcomer", {"attention.causal": False}, "encoder"),
         ("llada", {}, "diffusion"),
@@ -88,48 +83,16 @@ def test_a_file_that_cannot_be_read_is_left_to_its_loading(tmp_path: Path) -> No
     check_draft(tmp_path / "target.gguf", tiny.write_not_gguf(tmp_path / "note.gguf"))
 
 
-def test_a_file_beside_the_model_is_chosen_before_one_in_a_cache(tmp_path: Path, _own_directories: Path) -> None:
-    snapshot = _own_directories / "models--org--small" / "snapshots" / "1"
-    snapshot.mkdir(parents=True)
-    (tmp_path / "models").mkdir()
-    target = tiny.write_llama(tmp_path / "models" / "target.gguf", n_layer=8)
-    assert choose_draft(target) is None
-    cached = tiny.write_llama(snapshot / "tiny.gguf", n_layer=1)
-    found = choose_draft(target)
-    assert found is not None and (found.where, found.path) == ("cache", cached)
-    assert "org/small/tiny.gguf" in found.reason
-    beside = tiny.write_llama(target.with_name("middle.gguf"), n_layer=3)
-    found = choose_draft(target)
-    assert found is not None and (found.where, found.path) == ("beside", beside)
-    assert "middle.gguf lies beside it" in found.reason
-
-
-def test_the_smallest_of_the_model_s_own_architecture_is_chosen(tmp_path: Path) -> None:
-    target = tiny.write_llama(tmp_path / "target.gguf", n_layer=12)
-    tiny.write_llama(tmp_path / "large.gguf", n_layer=10)
-    tiny.write_llama(tmp_path / "other.gguf", n_layer=1, vocab=tiny.byte_bpe_vocab(permutation=1))
-    tiny.write_recurrent(tmp_path / "recurrent.gguf", n_layer=1)  # cannot be taken back
-    tiny.write_bert(tmp_path / "bert.gguf")
-    tiny.write_hybrid(tmp_path / "hybrid.gguf", n_layer=1)
-    found = choose_draft(target)
-    assert found is not None and found.path.name == "hybrid.gguf"  # nothing else fits
-    tiny.write_llama(tmp_path / "four.gguf", n_layer=4)
-    two = tiny.write_llama(tmp_path / "two.gguf", n_layer=2)
-    found = choose_draft(target)
-    assert found is not None and found.path == two
-
-
-def test_a_head_inside_is_chosen_where_it_can_be_used(tmp_path: Path) -> None:
-    target = write_family("glm4moe", tmp_path / "glm.gguf")
-    assert choose_draft(target) is None
-    found = choose_draft(target, heads=True)
-    assert found is not None and (found.where, found.path) == ("inside", target)
-    assert "1 layer for multi-token prediction" in found.reason
-
-
-def test_nothing_is_chosen_for_a_file_that_is_no_model(tmp_path: Path) -> None:
-    assert choose_draft(tiny.write_not_gguf(tmp_path / "note.gguf")) is None
-    assert choose_draft(tmp_path / "missing.gguf") is None
+def test_nothing_that_cannot_draft_is_paired(tmp_path: Path) -> None:
+    """The picker's list, which goes by vocabulary and size."""
+    made = [
+        tiny.write_llama(tmp_path / "target.gguf", n_layer=8),
+        tiny.write_bert(tmp_path / "bert.gguf"),
+        other_file(tmp_path / "head.gguf", "eagle3"),
+        tiny.write_llama(tmp_path / "draft.gguf", n_layer=1),
+    ]
+    described = [describe(Found(path, "folder", path.name, path.stat().st_size)) for path in made]
+    assert [m.path.name for m in drafts_for(described[0], described)] == ["draft.gguf"]
 
 
 def test_bytes_of_a_text_are_those_of_assigned_characters() -> None:
