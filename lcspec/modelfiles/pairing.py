@@ -28,7 +28,7 @@ HEADS = {
     "eagle3": "it is an EAGLE-3 head, which this version cannot use",
     "dflash": "it is a DFlash head, which this version cannot use",
     "gemma4-assistant": "it is a companion of Gemma 4 (multi-token prediction), which this version cannot use",
-    "lcspec-medusa": "it holds Medusa heads: give it to --heads",
+    "lcspec-heads": "it holds Medusa heads: give it to --heads",
 }
 NO_DRAFTS = ENCODERS | DIFFUSION | HEADS.keys()
 # Recurrent states that the library (0.3.36) can take back; all others it cannot.

@@ -36,7 +36,7 @@ def other_file(path: Path, architecture: str, **metadata: object) -> Path:
     [
         ("eagle3", {}, "EAGLE-3 head"),
         ("gemma4-assistant", {}, "companion of Gemma 4"),
-        ("lcspec-medusa", {}, "Medusa heads: give it to --heads"),
+        ("lcspec-heads", {}, "Medusa heads: give it to --heads"),
         ("nomic-bert", {}, "encoder"),
         ("newcomer", {"attention.causal": False}, "encoder"),
         ("llada", {}, "diffusion"),
