@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lcspec.commands.options import model_options
+from lcspec.commands.pairing import paired, say_paired
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.grammars import check_grammar
 from lcspec.planner.explain import Explainer
 from lcspec.sampling import SamplingParams
-from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
+from lcspec.session import Session, loading_line, open_session, parse_speculation
 
 if TYPE_CHECKING:
     from lcspec.slot import Request
@@ -54,7 +55,8 @@ def run(**o: Any) -> int:
     grammar = read_grammar(o["grammar_file"], o["json_schema"])
     sampling = SamplingParams(**{k: o[k] for k in SAMPLING_OPTIONS}, grammar=grammar)
     prediction = read_text(o["prediction"], "the prediction") if o["prediction"] is not None else ""
-    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
+    pairing = paired(o)
+    pair = pairing.pair
     speculation = parse_speculation(
         o["speculate"],
         pair.draft,
@@ -68,6 +70,8 @@ def run(**o: Any) -> int:
     from lcspec.slot import Request
 
     show_heads_note(o["heads"], pair.target)
+    if not o["as_json"]:
+        say_paired(o["model"], pairing)
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         stop = tuple(o["stop"])
         if o["chat"]:

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lcspec.commands.options import model_options
+from lcspec.commands.pairing import paired, say_paired
 from lcspec.config import ModelOptions
 from lcspec.server.app import create_app
 from lcspec.server.auth import read_keys
@@ -28,7 +29,8 @@ def run(**o: Any) -> int:
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(o["verbose"])
-    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
+    pairing = paired(o)
+    pair = pairing.pair
     settings = read_settings(o, pair.target)
     # Malformed strategies are said before the model is loaded.
     parse_speculation(
@@ -38,6 +40,7 @@ def run(**o: Any) -> int:
         verifier=settings.verifier,
         exact=settings.exact,
     )
+    say_paired(o["model"], pairing)
     options = model_options(pair.target, o, exact=settings.exact, slots=o["slots"], batch=o["batch"])
     set_up_log(o["log_level"])
     sock = listen(o["host"], o["port"])
