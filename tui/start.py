@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from lcspec.commands.offer import offer_starter
+from lcspec.commands.pairing import paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
 from lcspec.tui.app import ChatApp, ChatOptions
@@ -41,12 +43,20 @@ def run(given: dict[str, Any]) -> int:
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(False)
-    drafts = tuple(given.get("draft", ()))
+    if "model" not in given:
+        starter = offer_starter()
+        if starter is not None:
+            given = {**given, "model": starter}
+    pairing = paired(given)
+    files = pairing.pair.draft
+    drafts = files.models if given.get("model") else tuple(given.get("draft", ()))
     app = ChatApp(
         ChatOptions(
             model=given.get("model"),
             draft=drafts[0] if drafts else None,
-            more=DraftFiles(drafts[1:], given.get("store"), given.get("heads")),
+            more=DraftFiles(drafts[1:], given.get("store"), files.heads),
+            no_draft=bool(given.get("no_draft")),
+            notice=pairing.line,
             history=not given.get("no_history"),
             resume=bool(given.get("resume")),
             overrides=overrides(given),

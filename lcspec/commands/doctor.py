@@ -220,4 +220,3 @@ def text(info: dict[str, Any]) -> list[str]:
         lines += [f"  {gain}" for gain in better["gains"]]
         lines += ["This makes it (a compiler is needed; some minutes):", f"  {better['command']}"]
     return lines
-

@@ -9,13 +9,14 @@ from typing import Any, Sequence
 
 import click
 
-from lcspec.commands.pairing import heads_among, here
+from lcspec.commands.pairing import heads_among
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.gguf_header import format_size
 from lcspec.modelfiles.library import LibraryModel, drafts_for, models
 from lcspec.modelfiles.memory import Memory, machine_memory, needed
 from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.places import here
 from lcspec.modelfiles.starter import STARTER, starter_path
 
 TOY = "a toy for trying things out"

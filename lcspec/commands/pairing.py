@@ -17,6 +17,7 @@ from lcspec.heads.file import ARCHITECTURE, check_heads
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.library import Found, LibraryModel, describe, drafts_for, models
 from lcspec.modelfiles.memory import check_memory
+from lcspec.modelfiles.places import here
 from lcspec.modelfiles.starter import PACKAGES, STARTER, starter_path
 from lcspec.session import ModelPair
 
@@ -33,14 +34,6 @@ class Pairing:
 
     pair: ModelPair
     line: str = ""
-
-
-def here() -> tuple[Path, ...]:
-    """The current folder, if there still is one."""
-    try:
-        return (Path.cwd(),)
-    except OSError:
-        return ()
 
 
 # --- names ------------------------------------------------------------------------------------------------------------

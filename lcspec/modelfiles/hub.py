@@ -154,14 +154,21 @@ class Hub:
 
         paths = []
         for part in model.parts:
-            where = {"repo_id": model.repo, "filename": part.name, "revision": model.revision}
-            known = try_to_load_from_cache(**where, cache_dir=self.cache)
+            known = try_to_load_from_cache(model.repo, part.name, cache_dir=self.cache, revision=model.revision)
             if isinstance(known, str) and os.path.exists(known):
                 paths.append(Path(known))
                 continue
             self._check_room(part)
             with _told(model.repo):
-                path = Path(hf_hub_download(**where, cache_dir=self.cache, endpoint=self.endpoint))
+                path = Path(
+                    hf_hub_download(
+                        model.repo,
+                        part.name,
+                        revision=model.revision,
+                        cache_dir=self.cache,
+                        endpoint=self.endpoint,
+                    )
+                )
             if part.sha256 is not None:
                 say(f"checking {part.name} ...")
                 _check(path, part)

