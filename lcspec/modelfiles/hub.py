@@ -11,6 +11,7 @@ variables hold.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import re
@@ -150,7 +151,7 @@ class Hub:
         Raises:
             DownloadError: the hub cannot be reached, the disk is full, or a file is not what it should be.
         """
-        from huggingface_hub import hf_hub_download, try_to_load_from_cache
+        from huggingface_hub import constants, hf_hub_download, try_to_load_from_cache
 
         paths = []
         for part in model.parts:
@@ -160,20 +161,57 @@ class Hub:
                 continue
             self._check_room(part)
             with _told(model.repo):
-                path = Path(
-                    hf_hub_download(
-                        model.repo,
-                        part.name,
-                        revision=model.revision,
-                        cache_dir=self.cache,
-                        endpoint=self.endpoint,
-                    )
+                if part.sha256 is not None and part.size <= constants.MAX_HTTP_DOWNLOAD_SIZE:
+                    self._fetch(model, part, part.sha256, say)
+                # what is there already it only gives its name
+                found = hf_hub_download(
+                    model.repo, part.name, revision=model.revision, cache_dir=self.cache, endpoint=self.endpoint
                 )
-            if part.sha256 is not None:
-                say(f"checking {part.name} ...")
-                _check(path, part)
-            paths.append(path)
+            paths.append(Path(found))
         return paths[0]
+
+    def _fetch(self, model: RemoteModel, part: RemoteFile, sha256: str, say: Callable[[str], object]) -> None:
+        """Put a checked file where the cache keeps contents, by their SHA-256.
+
+        huggingface_hub throws away what came of an interrupted download; here it is kept, and the rest asked for.
+        """
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get, repo_folder_name
+        from huggingface_hub.utils import build_hf_headers
+
+        blob = self.cache / repo_folder_name(repo_id=model.repo, repo_type="model") / "blobs" / sha256
+        if blob.exists():
+            return
+        blob.parent.mkdir(parents=True, exist_ok=True)
+        partial = blob.with_name(sha256 + ".partial")
+        with partial.open("ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise DownloadError(f"{part.name} is being downloaded by another program: wait for it") from None
+            url = hf_hub_url(model.repo, part.name, revision=model.revision, endpoint=self.endpoint)
+            if file.tell() > part.size:
+                file.truncate(0)
+            came = file.seek(0, os.SEEK_END)
+            http_get(
+                url,
+                file,
+                resume_size=came,
+                headers=build_hf_headers(),
+                expected_size=part.size,
+                displayed_filename=os.path.basename(part.name),
+            )
+            file.flush()
+            os.fsync(file.fileno())
+            say(f"checking {part.name} ...")
+            digest = _sha256(partial)
+            if digest != sha256:
+                partial.unlink()
+                raise DownloadError(
+                    f"{part.name} did not arrive whole (its SHA-256 is {digest[:16]}..., and the hub says "
+                    f"{sha256[:16]}...): it was removed; try again"
+                )
+            partial.replace(blob)
 
     def _check_room(self, part: RemoteFile) -> None:
         folder = self.cache
@@ -227,19 +265,12 @@ def _parameters(match: re.Match[str]) -> float:
     return float(match[1]) * (1e9 if match[2].upper() == "B" else 1e6)
 
 
-def _check(path: Path, part: RemoteFile) -> None:
+def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
     with path.open("rb") as file:
         while chunk := file.read(CHUNK):
             digest.update(chunk)
-    if digest.hexdigest() != part.sha256:
-        for name in {os.path.realpath(path), str(path)}:
-            with contextlib.suppress(OSError):
-                os.unlink(name)
-        raise DownloadError(
-            f"{part.name} did not arrive whole (its SHA-256 is {digest.hexdigest()[:16]}..., and the hub says "
-            f"{str(part.sha256)[:16]}...): it was removed; try again"
-        )
+    return digest.hexdigest()
 
 
 @contextlib.contextmanager
