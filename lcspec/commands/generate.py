@@ -70,9 +70,9 @@ def run(**o: Any) -> int:
     from lcspec.slot import Request
 
     show_heads_note(o["heads"], pair.target)
-    if not o["as_json"]:
-        say_paired(o["model"], pairing)
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
+        if not o["as_json"]:
+            say_paired(o["model"], pairing)
         stop = tuple(o["stop"])
         if o["chat"]:
             messages = [{"role": "system", "content": o["system"]}] if o["system"] else []

@@ -9,11 +9,11 @@ from typing import Any, Sequence
 
 import click
 
-from lcspec.commands.pairing import heads_among
+from lcspec.commands.pairing import heads_among, own_drafts
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.gguf_header import format_size
-from lcspec.modelfiles.library import LibraryModel, drafts_for, models
+from lcspec.modelfiles.library import LibraryModel, models
 from lcspec.modelfiles.memory import Memory, machine_memory, needed
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.places import here
@@ -49,7 +49,7 @@ def table(found: Sequence[LibraryModel], memory: Memory | None) -> list[Row]:
         if not model.usable:
             rows.append(Row(model, None, None, None))
             continue
-        drafts = drafts_for(model, found)
+        drafts = own_drafts(model, found)
         rows.append(Row(model, _fits(model, memory), drafts[0] if drafts else None, heads_among(found, model.path)))
     return sorted(rows, key=lambda row: not row.model.usable)
 

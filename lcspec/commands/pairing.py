@@ -79,15 +79,14 @@ def _means(text: str, model: LibraryModel) -> bool:
 def paired(o: Mapping[str, Any]) -> Pairing:
     """What to load by a command's options: what the user named, else a draft model and heads that were found.
 
-    Searched for only if drafts are wanted (`--speculate`) and may be paired (`--no-draft`).
+    Searched for only if the planner may choose (`--speculate auto`) and drafts may be paired (`--no-draft`).
     """
     pair = ModelPair.resolve(o.get("model"), o.get("draft") or (), o.get("store"), o.get("heads"))
     if o.get("no_draft"):
         if o.get("draft"):
             raise UsageError("give --draft or --no-draft, not both")
         return Pairing(replace(pair, draft=DraftFiles((), pair.draft.store, pair.draft.heads)))
-    strategy = str(o.get("speculate") or "auto")
-    if o.get("model") is None or pair.draft.models or pair.draft.heads or not _wants_a_model(strategy):
+    if o.get("model") is None or pair.draft.models or pair.draft.heads or (o.get("speculate") or "auto") != "auto":
         return Pairing(pair)
     if not pair.target.is_file():  # said when it is loaded
         return Pairing(pair)
@@ -95,7 +94,7 @@ def paired(o: Mapping[str, Any]) -> Pairing:
     if not target.usable:
         return Pairing(pair)
     found = list(_found(pair.target))
-    drafts = drafts_for(target, found)
+    drafts = own_drafts(target, found)
     heads = heads_among(found, pair.target)
     draft = next((d for d in drafts if _fits(pair.target, d.path, o)), None)
     files = DraftFiles((draft.path,) if draft is not None else (), pair.draft.store, heads)
@@ -115,10 +114,10 @@ def say_paired(model: Path | None, pairing: Pairing) -> None:
         click.echo(f"lcspec: no model named: {TOY_NOTE}", err=True)
 
 
-def _wants_a_model(strategy: str) -> bool:
-    """Whether a strategy asks draft models or heads."""
-    names = (part.partition(":")[0].strip() for part in strategy.split(","))
-    return any(name == "auto" or name.startswith(("model", "medusa", "blockwise")) for name in names)
+def own_drafts(target: LibraryModel, found: Sequence[LibraryModel]) -> list[LibraryModel]:
+    """Draft models to pair without being asked: those that match and are of the same architecture, so that a library
+    that loads the target loads them as well."""
+    return [d for d in drafts_for(target, found) if d.architecture == target.architecture]
 
 
 def _found(target: Path) -> Iterator[LibraryModel]:

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import click
 
+from lcspec.commands.pairing import own_drafts
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.gguf_header import format_size
 from lcspec.modelfiles.hub import Hub, RemoteModel, parse_name
 from lcspec.modelfiles.library import Found, LibraryModel, describe, last_model, models, remember_model
-from lcspec.modelfiles.library import drafts_for as drafts_of
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.starter import PACKAGES, download_starter, starter_path
@@ -68,7 +68,7 @@ def pull_from_hub(name: str, draft: bool | None, quiet: bool, as_json: bool) -> 
 def _draft(hub: Hub, model: RemoteModel, path: Path, wish: bool | None, as_json: bool) -> Path | None:
     """A draft model that is here already, or one from the hub."""
     target = described(path)
-    here = drafts_of(target, list(models()))
+    here = own_drafts(target, list(models()))
     if here:
         click.echo(f"It pairs with {here[0].label}, which is here already.", err=True)
         return here[0].path
@@ -88,7 +88,7 @@ def _draft(hub: Hub, model: RemoteModel, path: Path, wish: bool | None, as_json:
     except LcspecError as error:  # the model itself is here
         click.echo(f"without a draft model: {error}", err=True)
         return None
-    if drafts_of(target, [described(found)]):
+    if own_drafts(target, [described(found)]):
         return found
     click.echo(f"{remote.name} has another vocabulary, so it is not paired with it.", err=True)
     return None

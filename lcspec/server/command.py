@@ -40,7 +40,6 @@ def run(**o: Any) -> int:
         verifier=settings.verifier,
         exact=settings.exact,
     )
-    say_paired(o["model"], pairing)
     options = model_options(pair.target, o, exact=settings.exact, slots=o["slots"], batch=o["batch"])
     set_up_log(o["log_level"])
     sock = listen(o["host"], o["port"])
@@ -49,6 +48,7 @@ def run(**o: Any) -> int:
         try:
             app = create_app(worker, settings)
             app.state.service.warm_up()
+            say_paired(o["model"], pairing)
             say_ready(app.state.service.n_ctx, options, pair, settings, sock)
             return serve(app, sock)
         finally:

@@ -62,9 +62,9 @@ def test_a_draft_is_found_where_models_are_kept(tmp_path: Path, target: Path, dr
 
 def test_what_leaves_it_out(tmp_path: Path, target: Path, draft: Path) -> None:
     assert paired({"model": target, "no_draft": True}).pair.draft == DraftFiles()
-    for strategy in ("off", "ngram", "ngram,lookahead"):
+    for strategy in ("off", "ngram", "ngram,model"):
         assert paired({"model": target, "speculate": strategy}).pair.draft == DraftFiles()
-    assert paired({"model": target, "speculate": "ngram,model:branch=2"}).pair.draft.models == (draft,)
+    assert paired({"model": target, "speculate": "auto"}).pair.draft.models == (draft,)
     named = tiny.write_llama(tmp_path / "other.gguf", n_layer=1)
     assert paired({"model": target, "draft": (named,)}).pair.draft.models == (named,)
     with pytest.raises(UsageError, match="not both"):
@@ -75,6 +75,8 @@ def test_what_does_not_go_with_it_is_not_paired(tmp_path: Path, target: Path) ->
     tiny.write_llama(tmp_path / "files" / "twin.gguf", n_layer=4, width=128, n_ff=256)  # as large as the target
     tiny.write_llama(tmp_path / "files" / "stranger.gguf", n_layer=1, vocab=tiny.byte_bpe_vocab(permutation=1))
     (tmp_path / "files" / "broken.gguf").write_bytes(b"GGUF")
+    # the library may not know it, and nobody asked for it
+    tiny.write_llama(tmp_path / "files" / "unknown.gguf", n_layer=1, extra={"general.architecture": "nosuch"})
     found = paired({"model": target})
     assert found.pair.draft == DraftFiles() and found.line == ""
 
