@@ -114,7 +114,7 @@ def test_what_is_in_them(dist: Path) -> None:
 
 
 def test_generate(python: Path, home: Path) -> None:
-    done = lcspec(python, home, "generate", "-p", "Hello", "-n", "8", "--threads", "1", "--json")
+    done = lcspec(python, home, "generate", "-p", "Hello", "-n", "8", "--threads", "1", "--json", "--ignore-eos")
     assert json.loads(done.stdout)["completion_tokens"] == 8
 
 
