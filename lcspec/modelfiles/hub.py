@@ -175,9 +175,8 @@ class Hub:
 
         huggingface_hub throws away what came of an interrupted download; here it is kept, and the rest asked for.
         """
-        from huggingface_hub import hf_hub_url
+        from huggingface_hub import get_token, hf_hub_url
         from huggingface_hub.file_download import http_get, repo_folder_name
-        from huggingface_hub.utils import build_hf_headers
 
         blob = self.cache / repo_folder_name(repo_id=model.repo, repo_type="model") / "blobs" / sha256
         if blob.exists():
@@ -192,12 +191,12 @@ class Hub:
             url = hf_hub_url(model.repo, part.name, revision=model.revision, endpoint=self.endpoint)
             if file.tell() > part.size:
                 file.truncate(0)
-            came = file.seek(0, os.SEEK_END)
+            came, token = file.seek(0, os.SEEK_END), get_token()
             http_get(
                 url,
                 file,
                 resume_size=came,
-                headers=build_hf_headers(),
+                headers={"authorization": f"Bearer {token}"} if token else {},
                 expected_size=part.size,
                 displayed_filename=os.path.basename(part.name),
             )
