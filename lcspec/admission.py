@@ -48,6 +48,19 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
         )
 
 
+def check_writes(engine: Engine) -> None:
+    """Refuse an encoder.
+
+    Raises:
+        UnsupportedModel: the model has no memory, so it can only read.
+    """
+    if engine.context.memory is None:
+        raise UnsupportedModel(
+            f"{engine.model.options.path.name} reads texts and writes none: use it for embeddings, or load a "
+            "text-generation GGUF"
+        )
+
+
 def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
     """Check a request's speculation and make what it needs: drafters, cost curve, certificate.
 
@@ -56,11 +69,7 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
     Raises:
         LcspecError: something cannot be had; the message says why.
     """
-    if engine.context.memory is None:
-        raise UnsupportedModel(
-            f"{engine.model.options.path.name} reads texts and writes none: use it for embeddings, or load a "
-            "text-generation GGUF"
-        )
+    check_writes(engine)
     if not make_verifier(spec.verifier).lossless and spec.exact:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
     if spec.exact:

@@ -153,10 +153,13 @@ def open_session(
     from lcspec.engine import Engine
     from lcspec.llama import Model, supports_gpu_offload
     from lcspec.modelfiles.memory import check_memory
+    from lcspec.modelfiles.pairing import check_draft
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)
 
+    for path in DraftFiles.of(draft).models:
+        check_draft(options.path, path)
     if options.gpu_layers == 0 or not supports_gpu_offload():  # what a GPU has free only the library finds out
         check_memory(options, draft)
     with Model.load(options, report(options.path.name)) as model:

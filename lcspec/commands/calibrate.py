@@ -9,7 +9,9 @@ from typing import Any, Sequence
 
 import click
 
+from lcspec.admission import check_writes
 from lcspec.config import ModelOptions, model_drafter
+from lcspec.llama import Branching
 from lcspec.planner.cost import CostCurve
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
@@ -23,11 +25,12 @@ def run(
     """Measure, print, store.
 
     Raises:
-        LcspecError: the model cannot be loaded or measured.
+        LcspecError: the model cannot be loaded or measured, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
     options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers)
     with open_session(options, pair.draft, loading_line()) as session:
+        check_writes(session.engine)
         curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)
         info = describe(session, curve, draft_seconds, by_threads)
     if as_json:
@@ -125,14 +128,19 @@ def describe(
     context = lengths[0] if lengths else 0
     t1 = curve.measured(1, context)
     ratios = {n: curve.measured(n, context) / t1 for n in curve.widths}
-    free = break_even(curve, context, 0.0)
-    drafted = {name: break_even(curve, context, seconds) for name, seconds in draft_seconds.items()}
+    if engine.context.branching is Branching.NONE:
+        widths = frozenset({1})  # nothing drafted can be verified
+    else:
+        widths = frozenset(n for n in curve.widths if n <= engine.context.max_rollback)
+    free = break_even(curve, context, 0.0, widths)
+    drafted = {name: break_even(curve, context, seconds, widths) for name, seconds in draft_seconds.items()}
     attention = times_for(session.model, engine.options)
     info = {
         "model": str(engine.options.path),
         "quantization": session.model.header.quantization,
         "threads": engine.context.n_threads,
         "gpu_layers": session.model.gpu_layers,
+        "speculation": engine.context.branching.value,
         "contexts": lengths,
         "seconds": {str(n): {str(c): s for c, s in by.items()} for n, by in curve.points.items()},
         "relative": {str(n): r for n, r in ratios.items()},
@@ -148,24 +156,21 @@ def describe(
 def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) -> list[str]:
     """What follows, in a few sentences."""
     out = []
+    verifies = info.get("speculation") != Branching.NONE.value
+    if not verifies:
+        out.append(
+            "Drafts cannot be verified on this model: its recurrent state cannot be taken back, so lcspec decodes "
+            "plainly. The widths tell how fast a prompt is read."
+        )
     cheap = [n for n in ratios if n > 1 and all(ratios[n] / n < ratios[m] / m for m in (n - 1, n + 1) if m in ratios)]
     best = sorted(cheap or [n for n in ratios if n > 1], key=lambda n: ratios[n] / n)[:4]
     named = ", ".join(f"{n} ({ratios[n]:.2f} x one token)" for n in sorted(best))
-    if named:
+    if named and verifies:
         out.append(f"Cheap widths here: {named}.")
-    pays = info["break_even_acceptance"]
-    if pays["free_drafts"] is None:
-        out.append("No width is cheap enough for speculation to pay: lcspec will decode plainly.")
-    else:
-        text = f"Speculation pays from an acceptance of {pays['free_drafts']:.0%} a token with n-gram drafts"
-        for name, needed in pays["draft_models"].items():
-            who = name if len(pays["draft_models"]) > 1 else "this draft model"
-            text += (
-                f", {needed:.0%} with {who}" if needed is not None else f"; {who} is too slow to pay at any acceptance"
-            )
-        out.append(text + ".")
+    if verifies:
+        out.append(_pays(info["break_even_acceptance"]))
     two = min(ratios.get(3, 9.9) / 3, ratios.get(4, 9.9) / 4)
-    if info["quantization"].startswith(K_QUANTS) and not on_gpu and two > 0.45:
+    if verifies and info["quantization"].startswith(K_QUANTS) and not on_gpu and two > 0.45:
         out.append(
             f"{info['quantization']} widens slowly on CPUs (a token in a step of 4 costs {two:.0%} of one alone); "
             "a Q4_0 file of the same model, whose weights are repacked, usually speculates better."
@@ -180,6 +185,17 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
         if timed[fastest] < 0.95 * timed.get(info["threads"], 0.0):
             out.append(f"{fastest} threads decode a token in {timed[fastest] * 1e3:.1f} ms: try --threads {fastest}.")
     return out
+
+
+def _pays(needed: dict[str, Any]) -> str:
+    """From which acceptance on speculation pays."""
+    if needed["free_drafts"] is None:
+        return "No width is cheap enough for speculation to pay: lcspec will decode plainly."
+    text = f"Speculation pays from an acceptance of {needed['free_drafts']:.0%} a token with n-gram drafts"
+    for name, share in needed["draft_models"].items():
+        who = name if len(needed["draft_models"]) > 1 else "this draft model"
+        text += f", {share:.0%} with {who}" if share is not None else f"; {who} is too slow to pay at any acceptance"
+    return text + "."
 
 
 def table(curve: CostCurve, info: dict[str, Any]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, Sequence
 
 import click
 
@@ -24,6 +24,8 @@ def describe(path: Path) -> dict[str, Any]:
     with Model.load(options) as model, Context(model) as context:
         header, traits = model.header, model.traits
         coverage = model.vocab.coverage
+        # An encoder has no memory: it reads texts and writes none.
+        branching = Branching.NONE if context.memory is None else context.branching
         return {
             "file": str(path),
             "name": header.name,
@@ -43,13 +45,15 @@ def describe(path: Path) -> dict[str, Any]:
                 "tokenizer": header.tokenizer_model,
                 "pre_tokenizer": header.tokenizer_pre,
                 "covers_all_bytes": not coverage.missing,
+                "missing_bytes": sorted(coverage.lacking),
             },
             "chat_template": header.chat_template is not None,
             "licence": header.licence,
-            "speculation": context.branching.value,
-            "trees": context.branching is Branching.TREE,
-            "rollback": context.max_rollback > 0,
-            "max_rollback": None if context.branching is Branching.TREE else context.max_rollback,
+            "writes_text": context.memory is not None,
+            "speculation": branching.value,
+            "trees": branching is Branching.TREE,
+            "rollback": branching is not Branching.NONE,
+            "max_rollback": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.max_rollback),
         }
 
 
@@ -58,6 +62,18 @@ SPECULATION = {
     "chain": "chains of up to {max_rollback} tokens (its recurrent state keeps a few snapshots)",
     "none": "none: its recurrent state cannot be taken back, it decodes plainly",
 }
+READS_ONLY = "none: it reads texts and writes none (use it for embeddings)"
+
+
+def hexadecimal(numbers: Sequence[int]) -> str:
+    """Bytes in order, neighbours as a range: 0x1D, 0x80-0xFF."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][1] + 1:
+            runs[-1][1] = number
+        else:
+            runs.append([number, number])
+    return ", ".join(f"0x{a:02X}" if a == b else f"0x{a:02X}-0x{b:02X}" for a, b in runs)
 
 
 def run(model: Path | None, as_json: bool) -> None:
@@ -67,7 +83,8 @@ def run(model: Path | None, as_json: bool) -> None:
         click.echo(json.dumps(info, ensure_ascii=False))
         return
     vocabulary = info["vocabulary"]
-    bytes_note = "" if vocabulary["covers_all_bytes"] else ", cannot express every byte"
+    missing = hexadecimal(vocabulary["missing_bytes"])
+    bytes_note = f"; texts with the bytes {missing} are refused, it has no tokens for them" if missing else ""
     kind = [word for word in ("recurrent", "hybrid") if info[word]]
     if info["sliding_window"]:
         kind.append(f"sliding window of {info['sliding_window']}")
@@ -81,7 +98,7 @@ def run(model: Path | None, as_json: bool) -> None:
         "vocabulary": f"{vocabulary['size']} tokens, {vocabulary['tokenizer']}{bytes_note}",
         "chat template": "yes" if info["chat_template"] else "no (a fallback is used)",
         "licence": info["licence"] or "not stated",
-        "speculation": SPECULATION[info["speculation"]].format(**info),
+        "speculation": SPECULATION[info["speculation"]].format(**info) if info["writes_text"] else READS_ONLY,
     }
     for name, value in rows.items():
         click.echo(f"{name + ':':<15} {value}")

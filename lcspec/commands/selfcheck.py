@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import click
 
+from lcspec.admission import check_writes
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams, attention_for
 from lcspec.errors import ExactnessError
 from lcspec.events import Tokens
+from lcspec.llama import Branching
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
@@ -36,38 +38,60 @@ def run(
 ) -> int:
     """Measure, compare, print; returns 0 when everything that is promised holds.
 
+    For a model that --exact refuses, texts are compared without it, and the result is 1: nothing is promised.
+
     Raises:
-        LcspecError: the model cannot be loaded.
+        LcspecError: the model cannot be loaded, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
     kept = attention_for(exact=True)
     options = ModelOptions(pair.target, threads=threads, gpu_layers=gpu_layers, repack=repack, attention=kept)
     with open_session(options, pair.draft, loading_line()) as session:
-        report = classes(session, positions, quiet=as_json)
+        check_writes(session.engine)
         result: dict[str, Any] = {
             "model": str(pair.target),
             "quantization": session.model.header.quantization,
             "threads": session.engine.context.n_threads,
             "gpu_layers": session.model.gpu_layers,
             "repack": repack,
-            **report.certificate.as_dict(),
-            "widths": sorted(report.certificate.widths) if report.certificate.repeatable else [],
-            "reference_width": report.reference,
-            "largest_difference": {str(c.width): c.largest for c in report.comparisons},
-            "argmax_flips": {str(c.width): c.flips for c in report.comparisons},
-            "tree_mismatches": report.tree_mismatches,
         }
-        if not as_json:
-            click.echo(classes_text(result))
         try:
+            if not session.model.traits.attention_only:
+                raise ExactnessError(refusal(session))
+            result |= figures(classes(session, positions, quiet=as_json))
+            if not as_json:
+                click.echo(classes_text(result))
             result["texts"] = texts(session, n, prompts, quiet=as_json)
         except ExactnessError as error:
-            result["texts"], result["refused"] = [], str(error)
+            result |= {"classes": [], "widths": [], "refused": str(error)}
+            result["texts"] = texts(session, n, prompts, quiet=as_json, exact=False)
     if as_json:
         click.echo(json.dumps(result))
     else:
         click.echo(texts_text(result))
     return 0 if "refused" not in result and all(t["identical_exact"] == t["prompts"] for t in result["texts"]) else 1
+
+
+def refusal(session: Session) -> str:
+    """Why nothing can be certified for a model with a recurrent state, and what it does instead."""
+    name, branching = session.model.options.path.name, session.engine.context.branching
+    what = {
+        Branching.NONE: "no draft is verified on it, so its text is that of plain decoding",
+        Branching.CHAIN: "it verifies chains of drafts, and a near tie may turn out otherwise than without them",
+    }
+    return f"--exact is not available for {name}: it has a recurrent state; {what[branching]}"
+
+
+def figures(report: Report) -> dict[str, Any]:
+    """A certificate and what is behind it, for `verify --json`."""
+    return {
+        **report.certificate.as_dict(),
+        "widths": sorted(report.certificate.widths) if report.certificate.repeatable else [],
+        "reference_width": report.reference,
+        "largest_difference": {str(c.width): c.largest for c in report.comparisons},
+        "argmax_flips": {str(c.width): c.flips for c in report.comparisons},
+        "tree_mismatches": report.tree_mismatches,
+    }
 
 
 def classes(session: Session, positions: int, quiet: bool) -> Report:
@@ -122,36 +146,45 @@ def ranges(widths: list[int]) -> str:
     return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
 
 
-def texts(session: Session, n: int, prompts: int, quiet: bool) -> list[dict[str, Any]]:
-    """Speculation on against off, greedy and seeded, with --exact and without, on real text."""
+def texts(session: Session, n: int, prompts: int, quiet: bool, exact: bool = True) -> list[dict[str, Any]]:
+    """Speculation on against off, greedy and seeded, without --exact and (if `exact`) with it, on real text.
+
+    Empty for a model on which no draft can be verified.
+    """
     from lcspec.measure import sample_tokens
 
     engine = session.engine
     tokens = sample_tokens(engine.context, PROMPT_TOKENS * prompts)
     starts = [tuple(tokens[i * PROMPT_TOKENS : (i + 1) * PROMPT_TOKENS]) for i in range(prompts)]
-    strategies: dict[str, tuple[DrafterSpec, ...]] = {
-        "ngram": (DrafterSpec("ngram", {"nodes": "7"}),),
-        "ngram tree": (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),),
-    }
-    for name in engine.env.draft.drafters:
-        strategies[name] = (DrafterSpec(name),)
-        strategies[f"{name} tree"] = (DrafterSpec(name, {"nodes": "12", "branch": "3"}),)
-    out = []
+    out: list[dict[str, Any]] = []
+    if engine.context.branching is Branching.NONE:
+        return out
+    ways = (True, False) if exact else (False,)
     for temperature in (0.0, 0.8):
-        plain = {
-            exact: [_text(session, p, n, temperature, SpeculationParams(exact=exact)) for p in starts]
-            for exact in (True, False)
-        }
-        for name, specs in strategies.items():
+        plain = {way: [_text(session, p, n, temperature, SpeculationParams(exact=way)) for p in starts] for way in ways}
+        for name, specs in _strategies(session).items():
             row: dict[str, Any] = {"strategy": name, "temperature": temperature, "prompts": len(starts)}
-            for exact in (True, False):
-                spec = SpeculationParams(specs, exact=exact)
-                same = [_text(session, p, n, temperature, spec) == t for p, t in zip(starts, plain[exact])]
-                row["identical_exact" if exact else "identical"] = sum(same)
+            for way in ways:
+                spec = SpeculationParams(specs, exact=way)
+                same = [_text(session, p, n, temperature, spec) == t for p, t in zip(starts, plain[way])]
+                row["identical_exact" if way else "identical"] = sum(same)
             out.append(row)
             if not quiet and sys.stderr.isatty():
                 click.echo(f"compared {name} at temperature {temperature}", err=True)
     return out
+
+
+def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
+    """What to compare: every drafter as a chain and, where the memory can branch, as a tree."""
+    found: dict[str, tuple[DrafterSpec, ...]] = {"ngram": (DrafterSpec("ngram", {"nodes": "7"}),)}
+    trees = session.engine.context.branching is Branching.TREE
+    if trees:
+        found["ngram tree"] = (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),)
+    for name in session.engine.env.draft.drafters:
+        found[name] = (DrafterSpec(name),)
+        if trees:
+            found[f"{name} tree"] = (DrafterSpec(name, {"nodes": "12", "branch": "3"}),)
+    return found
 
 
 def _text(
@@ -169,13 +202,12 @@ def _text(
 
 def texts_text(result: dict[str, Any]) -> str:
     """The comparison of texts for people."""
-    if "refused" in result:
-        return str(result["refused"])
-    lines = ["speculation on against off, prompts with identical text:"]
-    for row in result["texts"]:
+    lines = [str(result["refused"])] if "refused" in result else []
+    rows = result.get("texts", [])
+    if rows:
+        lines.append("speculation on against off, prompts with identical text:")
+    for row in rows:
         how = "greedy" if row["temperature"] == 0 else f"temperature {row['temperature']}, seeded"
-        lines.append(
-            f"  {row['strategy']:<11} {how:<24} --exact {row['identical_exact']}/{row['prompts']}"
-            f"   without {row['identical']}/{row['prompts']}"
-        )
+        exact = f"--exact {row['identical_exact']}/{row['prompts']}   " if "identical_exact" in row else ""
+        lines.append(f"  {row['strategy']:<11} {how:<24} {exact}without {row['identical']}/{row['prompts']}")
     return "\n".join(lines)

@@ -18,6 +18,7 @@ from lcspec import cache
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.gguf_header import Scalar, format_size
 from lcspec.modelfiles.modelfile import ModelHeader, Vocabulary, read_header, read_vocabulary
+from lcspec.modelfiles.pairing import NO_DRAFTS
 from lcspec.modelfiles.places import Found, Place, Source, places, scan
 from lcspec.paths import data_dir, printable, write_atomically
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
@@ -216,6 +217,7 @@ def drafts_for(target: LibraryModel, candidates: Iterable[LibraryModel]) -> list
         and 0 < c.n_params <= _SHARE * target.n_params
         and abs(c.n_vocab - target.n_vocab) <= MAX_PADDING
         and c.tokenizer.split("/")[0] == target.tokenizer.split("/")[0]
+        and c.architecture not in NO_DRAFTS
     ]
     return sorted((c for c in likely if same_vocabulary(target.path, c.path)), key=lambda c: (c.n_params, c.size))
 

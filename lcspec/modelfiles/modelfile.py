@@ -214,6 +214,11 @@ class Vocabulary:
         return text.replace(_SPACE.encode(), b" ")
 
 
+# Bytes in the UTF-8 of assigned characters, control characters other than tab and line ends left aside. 0xC0, 0xC1 and
+# 0xF5 to 0xFF are no UTF-8; 0xF1 and 0xF2 begin characters that Unicode has not assigned, 0xF4 private ones.
+TEXT_BYTES = frozenset({0x09, 0x0A, 0x0D, *range(0x20, 0x7F), *range(0x80, 0xC0), *range(0xC2, 0xF1), 0xF3})
+
+
 @dataclass(frozen=True)
 class ByteCoverage:
     """Which bytes a vocabulary has tokens for.
@@ -227,6 +232,13 @@ class ByteCoverage:
     characters: frozenset[str]
     spaces_escaped: bool
     space_prefix: bool
+
+    @property
+    def lacking(self) -> frozenset[int]:
+        """The missing bytes that a text may hold: without control characters, and without what UTF-8 or Unicode has
+        no use for, which vocabularies learned from text often leave out.
+        """
+        return self.missing & TEXT_BYTES
 
     def check(self, text: str) -> None:
         """Raises `TokenizeError` if llama.cpp would abort on this text or drop a part of it.

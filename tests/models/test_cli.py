@@ -452,7 +452,7 @@ def test_configuration_files(llama: Path, tmp_path: Path) -> None:
 INSPECTED = {
     *("file", "name", "architecture", "parameters", "quantization", "tensor_types", "file_bytes", "context", "layers"),
     *("embedding", "sliding_window", "recurrent", "hybrid", "vocabulary", "chat_template", "licence", "speculation"),
-    *("trees", "rollback", "max_rollback"),
+    *("trees", "rollback", "max_rollback", "writes_text"),
 }
 
 
@@ -480,6 +480,7 @@ def test_inspect_every_kind(
         "tokenizer": "gpt2",
         "pre_tokenizer": "gpt-2",
         "covers_all_bytes": True,
+        "missing_bytes": [],
     }
     assert told["chat_template"] is (kind == "llama")
     assert told["licence"] == "mit"

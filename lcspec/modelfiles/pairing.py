@@ -1,0 +1,91 @@
+"""Which file may draft for which, told by headers alone: before anything is loaded. No llama_cpp.
+
+`check_draft` refuses what cannot draft and says why. A draft model with another vocabulary is none of its business:
+it drafts through text (docs/drafters.md). `mtp_layers` finds heads inside a model.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+from lcspec.errors import ModelFileError, UnsupportedModel
+from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, Scalar, read_gguf
+
+Metadata = Mapping[str, Scalar | MetadataArray]
+
+# llama.cpp's architectures that read a text as a whole. Their files usually say so as well (attention.causal).
+ENCODERS = frozenset(
+    {
+        *("bert", "nomic-bert", "nomic-bert-moe", "jina-bert-v2", "jina-bert-v3", "modern-bert", "neo-bert"),
+        *("eurobert", "gemma-embedding", "llama-embed", "t5", "t5encoder"),
+    }
+)
+DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})
+# Parts of a speculative pair that are no models of their own.
+HEADS = {
+    "eagle3": "an EAGLE-3 head",
+    "dflash": "a DFlash head",
+    "gemma4-assistant": "a companion of Gemma 4 (multi-token prediction)",
+}
+NO_DRAFTS = ENCODERS | DIFFUSION | HEADS.keys()
+# Recurrent states that the library (0.3.36) can take back; all others it cannot.
+TAKEN_BACK = frozenset(
+    {
+        *("lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen4exp", "nemotron_h", "nemotron_h_moe", "deepseek4"),
+        *("glm5_next", "kimi_k3", "bailingmoe3"),
+    }
+)
+_STATE_KEYS = ("ssm.state_size", "wkv.head_size", "kda.head_dim", "shortconv.l_cache")
+
+
+def check_draft(target: Path, draft: Path) -> None:
+    """Refuse a file that cannot draft, whatever the target. A file that cannot be read is left to its loading.
+
+    Raises:
+        UnsupportedModel: the message says what it is and what to use.
+    """
+    with contextlib.suppress(ModelFileError):
+        problem = why_not(draft)
+        if problem is not None:
+            raise UnsupportedModel(
+                f"{draft.name} cannot draft for {target.name}: {problem}; pick a small text-generation model of the "
+                "same family, or leave --draft out (n-gram drafting needs none)"
+            )
+
+
+def why_not(draft: Path) -> str | None:
+    """Why a file cannot draft, as the end of a sentence; None if its header knows no reason.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    contents = read_gguf(draft)
+    architecture = str(contents.metadata.get("general.architecture"))
+    if architecture in HEADS:
+        return f"it is {HEADS[architecture]}, which this version cannot use"
+    if architecture in ENCODERS or contents.metadata.get(f"{architecture}.attention.causal") is False:
+        return f"it is an encoder ({architecture}), which reads texts and writes none"
+    if architecture in DIFFUSION:
+        return f"it is a diffusion model ({architecture}), which does not write from left to right"
+    if contents.metadata.get(f"{architecture}.pooling_type"):
+        return "it was made for embeddings, not for writing"
+    if mtp_layers(contents) and not any(t.name.startswith("blk.0.") for t in contents.tensors):
+        return "it holds the layers for multi-token prediction only, not the model they belong to"
+    return None
+
+
+def mtp_layers(contents: GGUFContents) -> int:
+    """Layers for multi-token prediction inside a model file (not only announced by its metadata)."""
+    architecture = contents.metadata.get("general.architecture")
+    announced = contents.metadata.get(f"{architecture}.nextn_predict_layers")
+    found = {t.name.split(".")[1] for t in contents.tensors if t.name.endswith(".nextn.eh_proj.weight")}
+    return min(announced, len(found)) if isinstance(announced, int) else 0
+
+
+def can_be_taken_back(metadata: Metadata) -> bool:
+    """Whether a model of this header can forget drafted tokens: attention always, recurrent states some."""
+    architecture = str(metadata.get("general.architecture"))
+    recurrent = any(f"{architecture}.{key}" in metadata for key in _STATE_KEYS)
+    return not recurrent or architecture in TAKEN_BACK
