@@ -17,6 +17,7 @@ from lcspec.heads.file import ARCHITECTURE, check_heads
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.library import Found, LibraryModel, describe, drafts_for, models
 from lcspec.modelfiles.memory import check_memory
+from lcspec.modelfiles.pairing import can_be_taken_back, why_not
 from lcspec.modelfiles.places import here
 from lcspec.modelfiles.starter import PACKAGES, STARTER, starter_path
 from lcspec.session import ModelPair
@@ -115,9 +116,16 @@ def say_paired(model: Path | None, pairing: Pairing) -> None:
 
 
 def own_drafts(target: LibraryModel, found: Sequence[LibraryModel]) -> list[LibraryModel]:
-    """Draft models to pair without being asked: those that match and are of the same architecture, so that a library
-    that loads the target loads them as well."""
-    return [d for d in drafts_for(target, found) if d.architecture == target.architecture]
+    """Draft models to pair without being asked: those that match, can draft at all, and are of the same architecture,
+    so that a library that loads the target loads them as well."""
+    return [d for d in drafts_for(target, found) if d.architecture == target.architecture and _can_draft(d.path)]
+
+
+def _can_draft(path: Path) -> bool:
+    try:
+        return why_not(path) is None and can_be_taken_back(read_gguf(path).metadata)
+    except LcspecError:
+        return False
 
 
 def _found(target: Path) -> Iterator[LibraryModel]:

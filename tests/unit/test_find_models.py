@@ -81,6 +81,12 @@ def test_what_does_not_go_with_it_is_not_paired(tmp_path: Path, target: Path) ->
     assert found.pair.draft == DraftFiles() and found.line == ""
 
 
+def test_a_model_that_takes_nothing_back_is_no_draft(tmp_path: Path) -> None:
+    target = tiny.write_recurrent(tmp_path / "files" / "big.gguf", width=128, n_layer=4)
+    tiny.write_recurrent(tmp_path / "files" / "small.gguf", n_layer=1)
+    assert paired({"model": target}).pair.draft == DraftFiles()
+
+
 def test_a_missing_or_broken_model_is_left_to_the_loader(tmp_path: Path) -> None:
     (tmp_path / "broken.gguf").write_bytes(b"nonsense")
     for name in ("missing.gguf", "broken.gguf"):
