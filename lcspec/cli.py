@@ -114,8 +114,12 @@ def pull(name: str, draft: bool | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def doctor(as_json: bool) -> None:
     """Say what this installation can do on this machine, and the one line that makes a better one."""
-    from lcspec.commands.doctor import run
+    try:
+        from lcspec.commands.doctor import run
+    except (ImportError, OSError, RuntimeError) as error:  # a library built for another machine
+        from lcspec.commands.rebuild import broken
 
+        raise broken(error) from error
     run(as_json)
 
 

@@ -65,7 +65,7 @@ def run(given: dict[str, Any]) -> int:
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(False)
-    if "model" not in given:
+    if "model" not in given and "connect" not in given:
         starter = offer_starter()
         if starter is not None:
             given = {**given, "model": starter}

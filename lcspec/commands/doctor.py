@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import importlib.metadata
-import importlib.resources
-import importlib.util
 import json
 import platform
-import shlex
-import shutil
-import sys
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from lcspec import __version__
 from lcspec.cache import cache_dir
+from lcspec.commands.rebuild import Advice, Hardware, command, hardware
 from lcspec.config import KV_TYPES
 from lcspec.llama import version
 from lcspec.llama.capabilities import AMX, Capabilities, capabilities
@@ -27,7 +21,6 @@ from lcspec.modelfiles.memory import machine_memory
 from lcspec.modelfiles.starter import STARTER, starter_path
 from lcspec.paths import config_dir, data_dir
 
-LIBRARY = "llama-cpp-python"
 # Names of instruction sets: the kernel's in /proc/cpuinfo, and the library's.
 INSTRUCTIONS = {
     "avx": "AVX",
@@ -50,30 +43,6 @@ AMX_STATES = {
 }
 
 
-@dataclass(frozen=True)
-class Hardware:
-    """What the machine has, whether or not the library uses it.
-
-    Attributes:
-        flags: instruction sets of the processor, by the kernel's names.
-        gpu: "nvidia", "amd" or "" (Apple's is always used).
-        toolkit: the compiler for that GPU is on the PATH.
-    """
-
-    flags: frozenset[str]
-    gpu: str
-    toolkit: bool
-
-
-@dataclass(frozen=True)
-class Advice:
-    """What a better build would bring: one sentence each, and what to compile it with."""
-
-    gains: tuple[str, ...]
-    cmake: tuple[str, ...]
-    header: bool
-
-
 def run(as_json: bool) -> None:
     """Look and print."""
     info = describe(capabilities(), hardware())
@@ -81,24 +50,6 @@ def run(as_json: bool) -> None:
 
 
 # --- looking ----------------------------------------------------------------------------------------------------------
-
-
-def hardware() -> Hardware:
-    """Ask the kernel (Linux; elsewhere nothing is known, and nothing is missing)."""
-    flags: frozenset[str] = frozenset()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name.strip() in ("flags", "Features"):
-                flags = frozenset(value.split())
-                break
-    except (OSError, UnicodeDecodeError):
-        pass
-    if Path("/dev/nvidia0").exists() or Path("/dev/dxg").exists() and shutil.which("nvidia-smi"):
-        return Hardware(flags, "nvidia", shutil.which("nvcc") is not None or Path("/usr/local/cuda/bin/nvcc").exists())
-    if Path("/dev/kfd").exists():
-        return Hardware(flags, "amd", shutil.which("hipcc") is not None or Path("/opt/rocm/bin/hipcc").exists())
-    return Hardware(flags, "", False)
 
 
 def advise(can: Capabilities, has: Hardware) -> Advice:
@@ -121,38 +72,9 @@ def advise(can: Capabilities, has: Hardware) -> Advice:
     return Advice(tuple(gains), tuple(cmake), can.amx in ("unsound", "absent"))
 
 
-def build_line(advice: Advice, library_version: str, header: Path, python: Path, installer: str) -> str:
-    """The one line that compiles the library again into this environment.
-
-    Args:
-        advice: what to compile it with.
-        library_version: of llama-cpp-python, which stays the same.
-        header: tile_config.h, included before every source so that AMX code is sound.
-        python: this environment's interpreter.
-        installer: "pip" or "uv" (whose environments have no pip).
-    """
-    given = [f"CMAKE_ARGS={shlex.quote(' '.join(advice.cmake))}"] if advice.cmake else []
-    if advice.header:
-        # A shell reads the flags once more inside the build, so a path with a space needs quotes of its own.
-        given.append(f"CXXFLAGS={shlex.quote(f'-include {shlex.quote(str(header))}')}")
-    what = [f"--no-binary={LIBRARY}", f"{LIBRARY}=={library_version}"]
-    if installer == "uv":
-        how = ["uv", "pip", "install", "--python", str(python), "--no-cache", "--reinstall", "--no-deps"]
-    else:
-        how = [str(python), "-m", "pip", "install", "--no-cache-dir", "--force-reinstall", "--no-deps"]
-    return " ".join([*given, shlex.join([*how, *what])])
-
-
-def installer() -> str:
-    """What installs packages into this environment."""
-    return "uv" if importlib.util.find_spec("pip") is None and shutil.which("uv") else "pip"
-
-
 def describe(can: Capabilities, has: Hardware) -> dict[str, Any]:
     """Everything `doctor --json` prints."""
     advice = advise(can, has)
-    library = importlib.metadata.version(LIBRARY)
-    header = Path(str(importlib.resources.files("lcspec.native"))) / "tile_config.h"
     memory = machine_memory()
     return {
         "lcspec": __version__,
@@ -175,7 +97,7 @@ def describe(can: Capabilities, has: Hardware) -> dict[str, Any]:
         "folders": {"data": str(data_dir()), "cache": str(cache_dir()), "configuration": str(config_dir())},
         "better_build": {
             "gains": list(advice.gains),
-            "command": build_line(advice, library, header, Path(sys.executable), installer()),
+            "command": command(advice),
         }
         if advice.gains
         else None,

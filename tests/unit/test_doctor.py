@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import subprocess
 import sys
@@ -11,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.commands.doctor import Advice, Hardware, advise, build_line, describe, text
+from lcspec.commands.doctor import advise, describe, text
+from lcspec.commands.rebuild import Advice, Hardware, build_line
 from lcspec.llama.capabilities import Capabilities, Device, _instructions
 
 CPU = Device("CPU", "Some processor", "CPU", 8_000_000_000, 4_000_000_000)
@@ -77,3 +79,14 @@ def test_the_command_on_this_machine() -> None:
     assert info["kv_types"][0] == "f16"
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0 and "devices:" in done.stdout
+
+
+def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
+    package = tmp_path / "llama_cpp"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise RuntimeError('libcuda.so.1: cannot open shared object file')")
+    command = [sys.executable, "-c", "from lcspec.cli import main; main()", "doctor"]
+    env = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=env)
+    assert done.returncode == 1 and done.stdout == "" and len(done.stderr.splitlines()) == 1
+    assert "libcuda.so.1" in done.stderr and "--no-binary=llama-cpp-python" in done.stderr
