@@ -46,10 +46,11 @@ class GpuLayers(click.ParamType):  # type: ignore[type-arg]
         return layers
 
 
-class ModelName(click.ParamType):  # type: ignore[type-arg]
+class ModelName(click.Path):
     """A GGUF file, or the name of a model on this machine (see commands.pairing.find_model)."""
 
-    name = "model"
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """To the file; a file that is there is not searched for."""
