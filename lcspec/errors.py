@@ -61,3 +61,7 @@ class ExactnessError(LcspecError):
 
 class UnsupportedModel(LcspecError):
     """The model's memory or shape does not allow what was asked of it."""
+
+
+class DownloadError(LcspecError):
+    """A model could not be downloaded: no network, no such name, or not what was expected."""

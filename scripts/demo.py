@@ -1,4 +1,5 @@
-"""What `make demo` runs: the bundled pair answers plainly and with speculation, then so does a copy at real cost.
+"""What `make demo` runs: the bundled pair answers plainly and with speculation, then so does a copy at real cost, and
+in the end a real assistant answers.
 
 The bundled models are so small that a decode costs little more than the work around it. So the demonstration also
 makes a *scaled-cost* copy of the target (same function, half a billion parameters, see scale_model.py), on which the
@@ -15,15 +16,19 @@ from pathlib import Path
 import click
 from scale_model import scale_model
 
+from lcspec.commands.offer import starter_or_reason
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.events import Finished, Tokens
+from lcspec.modelfiles.starter import PACKAGES, STARTER
 from lcspec.sampling import SamplingParams
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path, open_session, parse_speculation
 from lcspec.slot import Request
 
 PROMPT = "Hi! I'd like to order a coffee, please."
+QUESTION = "What is a token in a language model? Answer in two sentences."
 TOKENS = 128
+ANSWER_TOKENS = 120
 REPEAT = 3
 COLOURS = {"model": "green", "ngram": "cyan", "suffix": "magenta"}
 
@@ -86,10 +91,28 @@ def same(a: list[int], b: list[int]) -> str:
     return "the same tokens" if place is None else f"they part at token {place}, where two tokens are nearly tied"
 
 
+def assistant() -> None:
+    """SmolLM2 answers in English; where it cannot be downloaded, a line says so."""
+    found = starter_or_reason()
+    if isinstance(found, str):
+        click.echo(f"   Left out: {found}\n   Later: .venv/bin/lcspec pull {STARTER}")
+        return
+    click.echo(f"   {PACKAGES[STARTER].about}\n\n> {QUESTION}")
+    with open_session(ModelOptions(found, ctx=1024)) as session:
+        ids, stop = session.chat_ids([{"role": "user", "content": QUESTION}])
+        sampling = SamplingParams(temperature=0.0)
+        request = Request(ids, sampling, parse_speculation("auto", None), ANSWER_TOKENS, stop)
+        for event in session.engine.run(request):
+            if isinstance(event, Tokens):
+                for piece in event.pieces:
+                    click.secho(piece.text, nl=False, fg=COLOURS.get(piece.drafter or ""))
+    click.echo("\n\n   Talk to it: .venv/bin/lcspec chat " + STARTER)
+
+
 def main() -> int:
     """Run the demonstration; returns the exit code."""
     target, draft = demo_path(DEMO_TARGET), demo_path(DEMO_DRAFT)
-    click.secho("1. The bundled pair (a demonstration: very small models, trained by this project)", bold=True)
+    click.secho("1. The bundled pair (toys: very small models that show how it works and talk nonsense)", bold=True)
     click.echo("   Coloured tokens were drafted and accepted; the others are the target's own.\n")
     drafts = {"plain": "off", "speculative (fixed)": "ngram,model", "speculative (auto)": "auto"}
     compare(target, draft, "ngram,model", drafts)
@@ -109,12 +132,15 @@ def main() -> int:
     click.echo("   measuring what a step of each width costs on this machine (once) ...\n")
     compare(scaled, draft, "auto", {"plain": "off", "speculative (auto)": "auto"})
 
-    click.secho("\n3. Your own model", bold=True)
+    click.secho("\n3. A real assistant", bold=True)
+    assistant()
+
+    click.secho("\n4. Your own model", bold=True)
     click.echo(
+        "   .venv/bin/lcspec models                      (what is on this machine)\n"
         "   .venv/bin/lcspec chat your-model.gguf        (F2 shows who drafted what)\n"
         "   .venv/bin/lcspec serve your-model.gguf       (the OpenAI API on 127.0.0.1:8080)\n"
         "   .venv/bin/lcspec generate your-model.gguf --chat -p 'Hello!' --stats --lens\n"
-        "   .venv/bin/lcspec generate your-model.gguf --draft a-smaller-one-of-the-family.gguf --chat -p 'Hello!'\n"
         "   .venv/bin/lcspec calibrate your-model.gguf   (what speculation can gain on this machine)\n"
     )
     return 0

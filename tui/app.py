@@ -33,6 +33,8 @@ class ChatOptions:
     Attributes:
         model, draft: files; model None = the one used last, or the picker.
         more: what else there is to draft with: further draft models, a datastore, heads.
+        no_draft: pair no draft model with a model by itself.
+        notice: said once the first model is there (what was paired with it).
         history: use and keep what earlier texts taught the drafters.
         resume: open the conversation used last.
         overrides: settings given on the command line, by the names of `choices.changed`.
@@ -44,6 +46,8 @@ class ChatOptions:
     model: Path | None = None
     draft: Path | None = None
     more: DraftFiles = DraftFiles()
+    no_draft: bool = False
+    notice: str = ""
     history: bool = True
     resume: bool = False
     overrides: Mapping[str, Any] | None = None
@@ -91,12 +95,13 @@ class ChatApp(App[int]):
             self.load(choice)
 
     def _first_choice(self) -> Choice | None:
+        draft, pairs = self.options.draft, not self.options.no_draft
         if self.options.model is not None:
-            return Choice(self.options.model, self.options.draft or bundled_draft(self.options.model))
+            return Choice(self.options.model, draft or (bundled_draft(self.options.model) if pairs else None))
         last = last_model()
         if last is None:
             return None
-        return Choice(last.model, self.options.draft or last.draft)
+        return Choice(last.model, draft or (last.draft if pairs else None))
 
     async def action_quit(self) -> None:
         """Leave; everything that came is kept."""
@@ -154,6 +159,8 @@ class ChatApp(App[int]):
         chat = self._first_chat(event.loaded.path)
         self.chat_screen = ChatScreen(self.store, self.choices, chat, event.bridge, event.loaded)
         await self.push_screen(self.chat_screen)
+        if self.options.notice:
+            self.notify(self.options.notice, markup=False)
         if self.store.problem is not None:
             self._tell(self.store.problem)
 

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any
 
+from lcspec.commands.offer import offer_starter
+from lcspec.commands.pairing import paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
 from lcspec.tui.app import ChatApp, ChatOptions
@@ -30,6 +32,28 @@ def dark_terminal() -> bool:
     return not (background.isdigit() and (int(background) == 7 or int(background) >= 9))
 
 
+def chat_options(given: dict[str, Any]) -> ChatOptions:
+    """What the options mean, with the draft model and heads that are paired without being named.
+
+    Raises:
+        LcspecError: an option is wrong.
+    """
+    pairing = paired(given)
+    files = pairing.pair.draft
+    drafts = files.models if given.get("model") else tuple(given.get("draft", ()))
+    return ChatOptions(
+        model=given.get("model"),
+        draft=drafts[0] if drafts else None,
+        more=DraftFiles(drafts[1:], given.get("store"), files.heads),
+        no_draft=bool(given.get("no_draft")),
+        notice=pairing.line,
+        history=not given.get("no_history"),
+        resume=bool(given.get("resume")),
+        overrides=overrides(given),
+        dark=dark_terminal(),
+    )
+
+
 def run(given: dict[str, Any]) -> int:
     """Run the application; returns the exit code. `given` holds the options that were really given.
 
@@ -41,18 +65,11 @@ def run(given: dict[str, Any]) -> int:
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(False)
-    drafts = tuple(given.get("draft", ()))
-    app = ChatApp(
-        ChatOptions(
-            model=given.get("model"),
-            draft=drafts[0] if drafts else None,
-            more=DraftFiles(drafts[1:], given.get("store"), given.get("heads")),
-            history=not given.get("no_history"),
-            resume=bool(given.get("resume")),
-            overrides=overrides(given),
-            dark=dark_terminal(),
-        )
-    )
+    if "model" not in given and "connect" not in given:
+        starter = offer_starter()
+        if starter is not None:
+            given = {**given, "model": starter}
+    app = ChatApp(chat_options(given))
     sys.setswitchinterval(SWITCH_SECONDS)
     code = app.run() or 0
     if not app.shut_down():

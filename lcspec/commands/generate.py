@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lcspec.commands.options import model_options
+from lcspec.commands.pairing import paired, say_paired
 from lcspec.errors import UsageError
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.json_schema import schema_to_lark
 from lcspec.planner.explain import Explainer
 from lcspec.sampling import SamplingParams
-from lcspec.session import ModelPair, Session, loading_line, open_session, parse_speculation
+from lcspec.session import Session, loading_line, open_session, parse_speculation
 
 if TYPE_CHECKING:
     from lcspec.slot import Request
@@ -42,7 +43,8 @@ def run(**o: Any) -> int:
     named = (f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "grammar"))
     sampling = SamplingParams(**{name: o[name] for name in named}, grammar=grammar)
     prediction = read_text(o["prediction"], "the prediction") if o["prediction"] is not None else ""
-    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
+    pairing = paired(o)
+    pair = pairing.pair
     speculation = parse_speculation(
         o["speculate"],
         pair.draft,
@@ -57,6 +59,8 @@ def run(**o: Any) -> int:
 
     show_heads_note(o["heads"], pair.target)
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
+        if not o["as_json"]:
+            say_paired(o["model"], pairing)
         stop = tuple(o["stop"])
         if o["chat"]:
             messages = [{"role": "system", "content": o["system"]}] if o["system"] else []

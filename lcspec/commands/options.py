@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Callable, Mapping
 
@@ -45,9 +46,32 @@ class GpuLayers(click.ParamType):  # type: ignore[type-arg]
         return layers
 
 
+class ModelName(click.Path):
+    """A GGUF file, or the name of a model on this machine (see commands.pairing.find_model)."""
+
+    def __init__(self) -> None:
+        super().__init__(path_type=Path)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        """To the file; a file that is there is not searched for."""
+        path = Path(value)
+        if os.path.lexists(path):
+            return path
+        from lcspec.commands.pairing import find_model
+
+        return find_model(path)
+
+
+MODEL_NAME = ModelName()
+
+# For commands that pair a model with what they find on this machine.
+pairing_options = stacked(
+    click.option("--no-draft", is_flag=True, help="Pair no draft model or heads by itself."),
+)
+
 engine_options = stacked(
     click.option(
-        "--draft", type=MODEL_PATH, multiple=True, help="Draft model: a smaller GGUF of the same family (repeatable)."
+        "--draft", type=MODEL_NAME, multiple=True, help="Draft model: a smaller GGUF of the same family (repeatable)."
     ),
     click.option("--heads", type=MODEL_PATH, help="Heads for the medusa and blockwise drafters (see: draft heads)."),
     click.option("--store", type=MODEL_PATH, help="Datastore of text to draft from (see `lcspec draft store`)."),

@@ -122,12 +122,15 @@ def bundled() -> list[LibraryModel]:
     return found
 
 
-def models(folders: Sequence[Path] = (), stop: Callable[[], bool] = lambda: False) -> Iterator[LibraryModel]:
-    """The bundled pair, then everything found; lazily, unusable files included (see `problem`). `stop`: see `scan`."""
+def models(
+    folders: Sequence[Path] = (), stop: Callable[[], bool] = lambda: False, near: Sequence[Path] = ()
+) -> Iterator[LibraryModel]:
+    """The bundled pair, then everything found; lazily, unusable files included (see `problem`). `stop`: see `scan`.
+    `near`: folders of which only the files themselves are looked at."""
     pair = bundled()
     yield from pair
     known = {os.path.realpath(model.path) for model in pair}
-    for found in scan(places(folders), stop):
+    for found in scan(places(folders, near=near), stop):
         if os.path.realpath(found.path) not in known:
             yield describe(found)
 

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Callable, Iterable, Iterator, Literal, Mapping, Sequence
 
+from lcspec.modelfiles.starter import models_dir
 from lcspec.paths import printable
 
-Source = Literal["bundled", "folder", "huggingface", "lmstudio", "ollama", "llama.cpp"]
+Source = Literal["bundled", "folder", "pulled", "huggingface", "lmstudio", "ollama", "llama.cpp"]
 
 MAX_DEPTH = 10
 _LATER_PART = re.compile(r"-(?!00001)\d{5}-of-\d{5}\.gguf$", re.IGNORECASE)
@@ -28,10 +29,11 @@ _SYSTEM = ("/proc", "/sys", "/dev")  # never entered from above
 
 @dataclass(frozen=True)
 class Place:
-    """A directory to search."""
+    """A directory to search, and as many levels of directories below it (0: its own files only)."""
 
     source: Source
     path: Path
+    depth: int = MAX_DEPTH
 
 
 @dataclass(frozen=True)
@@ -49,11 +51,16 @@ def places(
     environ: Mapping[str, str] | None = None,
     home: Path | None = None,
     platform: str = sys.platform,
+    near: Sequence[Path] = (),
 ) -> list[Place]:
-    """Existing directories to search: the given folders, then the caches as their programs' variables place them."""
+    """Existing directories to search: the given folders, those of LCSPEC_MODELS, `near` (their own files only), what
+    was pulled, `~/models`, Downloads, then the caches as their programs' variables place them."""
     env = os.environ if environ is None else environ
     home = Path(os.path.expanduser("~")) if home is None else home
-    found = [Place("folder", folder) for folder in folders]
+    listed = [Path(os.path.expanduser(part)) for part in env.get("LCSPEC_MODELS", "").split(os.pathsep) if part]
+    found = [Place("folder", folder) for folder in (*folders, *listed)]
+    found += [Place("folder", folder, 0) for folder in near]
+    found += [Place("pulled", models_dir()), Place("folder", home / "models"), Place("folder", home / "Downloads", 1)]
     found += [Place(source, path) for source, path in _caches(env, home, platform == "darwin")]
     seen: set[str] = set()
     out = []
@@ -73,8 +80,7 @@ def _caches(env: Mapping[str, str], home: Path, mac: bool) -> Iterator[tuple[Sou
         return Path(os.path.expanduser(value)) if value else None
 
     cache = from_env("XDG_CACHE_HOME") or home / ".cache"
-    hub = from_env("HF_HUB_CACHE") or from_env("HUGGINGFACE_HUB_CACHE")
-    yield "huggingface", hub or (from_env("HF_HOME") or cache / "huggingface") / "hub"
+    yield "huggingface", hub_cache(env, home)
 
     yield "llama.cpp", from_env("LLAMA_CACHE") or (home / "Library/Caches" if mac else cache) / "llama.cpp"
 
@@ -91,6 +97,29 @@ def _caches(env: Mapping[str, str], home: Path, mac: bool) -> Iterator[tuple[Sou
     if not mac:
         yield "ollama", Path("/usr/share/ollama/.ollama/models")
         yield "ollama", Path("/var/lib/ollama/models")
+
+
+def here() -> tuple[Path, ...]:
+    """The current folder, if there still is one."""
+    try:
+        return (Path.cwd(),)
+    except OSError:
+        return ()
+
+
+def hub_cache(environ: Mapping[str, str] | None = None, home: Path | None = None) -> Path:
+    """Hugging Face's cache, where its own programs look for it."""
+    env = os.environ if environ is None else environ
+    home = Path(os.path.expanduser("~")) if home is None else home
+    for name, below in (
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ):
+        if env.get(name):
+            return Path(os.path.expanduser(env[name])) / below
+    return home / ".cache/huggingface/hub"
 
 
 def _lmstudio_home(home: Path) -> Path | None:
@@ -113,7 +142,7 @@ def scan(where: Iterable[Place], stop: Callable[[], bool] = lambda: False) -> It
     for place in where:
         if stop():
             return
-        found = _ollama(place.path) if place.source == "ollama" else _walk(place.path, stop)
+        found = _ollama(place.path) if place.source == "ollama" else _walk(place.path, stop, place.depth)
         for path, label in found:
             try:
                 status = os.stat(path)
@@ -125,7 +154,7 @@ def scan(where: Iterable[Place], stop: Callable[[], bool] = lambda: False) -> It
                 yield Found(path, place.source, label or _label(place, path), status.st_size)
 
 
-def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[tuple[Path, str]]:
+def _walk(root: Path, stop: Callable[[], bool], deepest: int) -> Iterator[tuple[Path, str]]:
     """GGUF files below a directory, in order of their names. Links are followed; no directory is entered twice."""
     entered: set[tuple[int, int]] = set()
     for system in _SYSTEM:
@@ -151,7 +180,7 @@ def _walk(root: Path, stop: Callable[[], bool]) -> Iterator[tuple[Path, str]]:
                 if name.lower().endswith(".gguf") and entry.is_file():
                     if not _LATER_PART.search(name) and not _PROJECTOR.search(name):
                         yield Path(entry.path), ""
-                elif depth < MAX_DEPTH and name not in _SKIPPED and entry.is_dir():
+                elif depth < deepest and name not in _SKIPPED and entry.is_dir():
                     below.append((entry.path, depth + 1))
             except OSError:
                 continue

@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from lcspec.commands.options import model_options
+from lcspec.commands.pairing import paired, say_paired
 from lcspec.config import ModelOptions
 from lcspec.server.app import create_app
 from lcspec.server.auth import read_keys
@@ -28,7 +29,8 @@ def run(**o: Any) -> int:
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(o["verbose"])
-    pair = ModelPair.resolve(o["model"], o["draft"], o["store"], o["heads"])
+    pairing = paired(o)
+    pair = pairing.pair
     settings = read_settings(o, pair.target)
     # Malformed strategies are said before the model is loaded.
     parse_speculation(
@@ -46,6 +48,7 @@ def run(**o: Any) -> int:
         try:
             app = create_app(worker, settings)
             app.state.service.warm_up()
+            say_paired(o["model"], pairing)
             say_ready(app.state.service.n_ctx, options, pair, settings, sock)
             return serve(app, sock)
         finally:

@@ -66,3 +66,9 @@ def test_the_useful_options_exist() -> None:
         everywhere |= {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
         stack += command.commands.values() if isinstance(command, click.Group) else []
     assert named and named <= everywhere
+
+
+def test_the_readme_stays_short() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 120
+    assert text.count("![") == 2, "one picture of the chat, one chart"

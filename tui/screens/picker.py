@@ -18,6 +18,7 @@ from textual.widgets import DataTable, Footer, Input, Static
 from textual.worker import get_current_worker
 
 from lcspec.modelfiles.library import LibraryModel, drafts_for, models
+from lcspec.modelfiles.places import here
 from lcspec.tui.wording import size
 
 # Columns beside the name, which takes the rest.
@@ -108,7 +109,7 @@ class PickerScreen(Screen[None]):
     def search(self) -> None:
         """Look through everything, on a thread."""
         worker = get_current_worker()
-        for model in models(self.folders):
+        for model in models(self.folders, near=here()):
             if worker.is_cancelled:
                 return
             self.post_message(self.Found(model))
@@ -121,7 +122,7 @@ class PickerScreen(Screen[None]):
         if key in self.models:
             return
         self.models[key] = model
-        label = f"{model.label} (bundled)" if model.source == "bundled" else model.label
+        label = f"{model.label} (bundled: a toy)" if model.source == "bundled" else model.label
         context = f"{model.context}" if model.context else "-"
         style = "" if model.usable else "dim"
         cells = (label, size(model.size), model.quantization or "-", context if model.usable else "unusable")

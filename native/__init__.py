@@ -1,0 +1,1 @@
+"""C++ for compiling llama.cpp with: `lcspec doctor` names it in the line that builds the library."""
