@@ -53,10 +53,10 @@ def _figure(name: str, expected: str, measured: str) -> Content:
 
 def figures(log: SpeculationLog) -> list[Content]:
     """Totals of the answer."""
-    saved = "not measured" if not log.compared else seconds(log.saved_seconds)
+    saved = seconds(log.saved) if log.saved is not None else "within noise" if log.drafting[0] else "nothing drafted"
     lines = [
         _head("This answer"),
-        Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} a step"),
+        Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} tokens a step"),
         Content.assemble((f"{'':<17}{'expected':>8}{'measured':>10}", "dim")),
         _figure("drafts accepted", _percent(log.estimated_acceptance), _percent(log.acceptance)),
         _figure("target tokens/s", _rate(log.expected_rate), _rate(log.measured_rate)),

@@ -68,8 +68,9 @@ class Turn:
 
     def _finish(self, item: Finished) -> None:
         stats: dict[str, Any] = item.stats.as_dict()
-        if self.log.compared:
-            stats["saved_seconds"] = self.log.saved_seconds
+        self.log.settle(item.stats)
+        if self.log.saved is not None:
+            stats["saved_seconds"] = self.log.saved
         self.result = self.stored.finish(
             "stopped" if item.reason == "cancelled" else "done",
             stop_reason=item.reason,

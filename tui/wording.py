@@ -52,6 +52,11 @@ def seconds(value: float) -> str:
     return f"{value:+.1f} s" if abs(value) >= 1 else f"{value * 1e3:+.0f} ms"
 
 
+def saved(value: float) -> str:
+    """What drafting brought: `saved 1.2 s`, or `lost 340 ms`."""
+    return f"{'saved' if value >= 0 else 'lost'} {seconds(abs(value)).lstrip('+')}"
+
+
 def words(text: str) -> str:
     """`12 words`."""
     n = len(text.split())

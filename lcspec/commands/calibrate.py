@@ -12,6 +12,7 @@ import click
 from lcspec.config import ModelOptions, model_drafter
 from lcspec.planner.cost import CostCurve
 from lcspec.session import ModelPair, Session, loading_line, open_session
+from lcspec.steadiness import disturbance
 
 BAR = 40
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
@@ -36,7 +37,10 @@ def run(
     click.echo(table(curve, info))
     for sentence in info["conclusions"]:
         click.echo(sentence)
-    if not stored:
+    told = disturbance(curve.retaken, curve.unsteady)
+    if told is not None:
+        click.echo(told, err=True)
+    if not stored and not curve.unsteady:
         click.echo("(The cache directory cannot be written, so this will be measured again.)", err=True)
 
 
@@ -69,7 +73,8 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
         meter.close()
     context.set_threads(context.n_threads)
     engine.pool.give(seq)
-    return curve, _draft_steps(session), by_threads, save_curve(context, curve)
+    stored = not curve.unsteady and save_curve(context, curve)
+    return curve, _draft_steps(session), by_threads, stored
 
 
 def _draft_steps(session: Session) -> dict[str, float]:
@@ -138,6 +143,7 @@ def describe(
         "relative": {str(n): r for n, r in ratios.items()},
         "draft_step_seconds": draft_seconds,
         "break_even_acceptance": {"free_drafts": free, "draft_models": drafted},
+        "disturbed": {"measured_again": list(curve.retaken), "unsteady": list(curve.unsteady)},
         "seconds_by_threads": {str(n): s for n, s in by_threads.items()},
         "attention": None if attention is None else attention._asdict(),
     }
@@ -157,7 +163,7 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
     if pays["free_drafts"] is None:
         out.append("No width is cheap enough for speculation to pay: lcspec will decode plainly.")
     else:
-        text = f"Speculation pays from an acceptance of {pays['free_drafts']:.0%} a token with n-gram drafts"
+        text = f"Speculation pays {_from(pays['free_drafts'])} with n-gram drafts"
         for name, needed in pays["draft_models"].items():
             who = name if len(pays["draft_models"]) > 1 else "this draft model"
             text += (
@@ -180,6 +186,10 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
         if timed[fastest] < 0.95 * timed.get(info["threads"], 0.0):
             out.append(f"{fastest} threads decode a token in {timed[fastest] * 1e3:.1f} ms: try --threads {fastest}.")
     return out
+
+
+def _from(needed: float) -> str:
+    return "at any acceptance" if needed < 0.005 else f"from an acceptance of {needed:.0%} a token"
 
 
 def table(curve: CostCurve, info: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ from textual.widgets import Static
 from lcspec.tui.conversation import ContextFill
 from lcspec.tui.lens import style_of
 from lcspec.tui.speculation import SpeculationLog
-from lcspec.tui.wording import gauge, seconds
+from lcspec.tui.wording import gauge, saved
 
 NEARLY_FULL = 0.85
 
@@ -55,12 +55,12 @@ class StatusLine(Static):
             parts += [("  lens ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
         parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
         if log.count:
-            parts.append(f"  {log.tokens_per_step:.2f}/step")
+            parts.append(f"  {log.tokens_per_step:.2f} tokens a step")
             for name in names[:3]:
                 drafted, accepted = log.by_drafter[name]
                 parts.append((f"  {name} {accepted}/{drafted}", "dim"))
-            if log.compared:
-                parts.append(f"  saved {seconds(log.saved_seconds)}")
+            if log.saved is not None:
+                parts.append(f"  {saved(log.saved)}")
         self.update(Content.assemble(*parts), layout=False)
 
     def _tints(self, names: list[str]) -> list[str | tuple[str, str]]:
