@@ -75,6 +75,7 @@ class ChatApp(App[int]):
         self.store = Store(self.options.store, on_problem=self._store_problem)
         self.bridge: Bridge | None = None
         self.chat_screen: ChatScreen | None = None
+        self._ctx_before: int | None = None  # while a larger context is tried
 
     # ------------------------------------------------------------------ beginning and end
 
@@ -146,6 +147,7 @@ class ChatApp(App[int]):
     async def _loaded(self, event: LoadingScreen.Done) -> None:
         if event.bridge is not self.bridge:
             return
+        self._ctx_before = None
         remember_model(event.loaded.path, event.loaded.draft)
         self._leave_passing_screens()
         if isinstance(self.screen, ChatScreen):
@@ -169,6 +171,9 @@ class ChatApp(App[int]):
     def _way_on(self, event: LoadingScreen.Wanted) -> None:
         if event.bridge is not self.bridge:
             return
+        if self._ctx_before is not None:  # it did not load with the larger context
+            self.choices.hold(ctx=self._ctx_before)
+            self._ctx_before = None
         choice = Choice(event.bridge.options.path, event.bridge.draft)
         if event.way == "retry":
             self.load(choice)
@@ -181,8 +186,19 @@ class ChatApp(App[int]):
             self.exit(1)
 
     @on(ChatScreen.ModelsWanted)
-    def _models_wanted(self) -> None:
-        self._pick()
+    def _models_wanted(self, event: ChatScreen.ModelsWanted) -> None:
+        if event.path is None:
+            self._pick()
+        else:
+            self.load(Choice(event.path, bundled_draft(event.path)))
+
+    @on(ChatScreen.ContextWanted)
+    def _context_wanted(self, event: ChatScreen.ContextWanted) -> None:
+        if self.bridge is None:
+            return
+        self._ctx_before = self.choices.now.model.ctx
+        self.choices.hold(ctx=event.n_ctx)
+        self.load(Choice(self.bridge.options.path, self.bridge.draft))
 
     @on(PickerScreen.Chosen)
     def _picked(self, event: PickerScreen.Chosen) -> None:

@@ -10,7 +10,10 @@ REASONS = {
     "context": "ended: the context is full",
     "cancelled": "stopped by you",
     "interrupted": "interrupted: the program ended while this was written",
+    "edited": "edited by you",
 }
+# Of answers that can be continued.
+UNFINISHED = ("length", "context", "cancelled", "interrupted", "edited")
 GAUGE = 8
 
 

@@ -114,13 +114,17 @@ class MessageView(LinesWidget, can_focus=True):
         """Write it anew."""
         self._want("edit")
 
-    def action_regenerate(self) -> None:
-        """Answer again."""
-        self._want("regenerate")
-
     def action_retry(self) -> None:
         """Answer again with a new seed."""
         self._want("retry")
+
+    def action_repeat(self) -> None:
+        """Answer again with the same seed."""
+        self._want("repeat")
+
+    def action_go_on(self) -> None:
+        """Go on with it."""
+        self._want("go_on")
 
     def action_copy(self) -> None:
         """Copy it."""
