@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from textual import on, work
 from textual.app import App, SystemCommand
+from textual.filter import LineFilter
 from textual.screen import Screen
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, attention_for
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.library import last_model, remember_model
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.tui.ascii import AsciiFilter, ascii_wanted
 from lcspec.tui.bridge import Bridge
 from lcspec.tui.choices import Choices
 from lcspec.tui.commands import ActionCommands
@@ -75,6 +78,7 @@ class ChatApp(App[int]):
         self.store = Store(self.options.store, on_problem=self._store_problem)
         self.bridge: Bridge | None = None
         self.chat_screen: ChatScreen | None = None
+        self._ascii = AsciiFilter() if ascii_wanted(os.environ) else None
         self._ctx_before: int | None = None  # while a larger context is tried
 
     # ------------------------------------------------------------------ beginning and end
@@ -225,6 +229,11 @@ class ChatApp(App[int]):
             self.notify("Conversations are saved again.")
         else:
             self.notify(problem.message, title="Not saved", severity="error", markup=False, timeout=15)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """ASCII for those who have nothing else."""
+        filters = super().get_line_filters()
+        return [*filters, self._ascii] if self._ascii is not None else filters
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Textual's own, without those that have a key of ours."""

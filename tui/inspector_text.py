@@ -12,6 +12,7 @@ from lcspec.tui.wording import seconds
 
 PieceOf = Callable[[int], str]  # text of a token id
 
+ABOUT = "Words are guessed ahead and checked by the model, several in one step: here is how many were right."
 BAR = 14
 STEPS = 8
 NODES = 16
@@ -22,7 +23,7 @@ DEPTHS = 10
 def totals_content(log: SpeculationLog) -> Content:
     """Figures of the whole answer."""
     if not log.count:
-        return Content.assemble(("No step yet. Send a message and watch.", "dim"))
+        return Content.assemble((f"{ABOUT} No step yet: send a message and watch.", "dim"))
     return Content("\n").join([*figures(log), *depth_plot(log)])
 
 
@@ -55,6 +56,7 @@ def figures(log: SpeculationLog) -> list[Content]:
     """Totals of the answer."""
     saved = seconds(log.saved) if log.saved is not None else "within noise" if log.drafting[0] else "nothing drafted"
     lines = [
+        Content.styled(ABOUT, "dim"),
         _head("This answer"),
         Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} tokens a step"),
         Content.assemble((f"{'':<17}{'expected':>8}{'measured':>10}", "dim")),

@@ -78,9 +78,9 @@ async def test_the_same_seed_gives_the_same_text_and_another_one_a_branch_to_wal
     async with start(temperature=1.0) as driver:
         chat = await driver.ready()
         first = await driver.answer(HELLO)
-        again = await driver.again("ctrl+r")
+        again = await driver.again("ctrl+t")
         assert again.id != first.id and again.text == first.text
-        other = await driver.again("ctrl+t")
+        other = await driver.again("ctrl+r")
         assert other.seed != first.seed
         assert chat.chat.tree.place(other.id) == (3, 3)
         await driver.press("shift+tab", "left")
@@ -118,7 +118,7 @@ async def test_switching_drafters_in_mid_answer_leaves_the_text_alone(start: Sta
         plain = await driver.answer(LONG)
         assert plain.spans == ()
         brake = await driver.brake()
-        await driver.press("ctrl+r")
+        await driver.press("ctrl+t")
         brake.allow(10)
         await driver.some_text(4)
         await chat.switch("ngram,model")

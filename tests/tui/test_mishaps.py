@@ -83,7 +83,7 @@ async def test_a_model_file_that_is_deleted_meanwhile(start: Start, pair: tuple[
         await driver.ready()
         first = await driver.answer(HELLO)
         model.unlink()
-        again = await driver.again("ctrl+r")
+        again = await driver.again("ctrl+t")
         assert again.text == first.text
         await driver.chat.switch("ngram")
         assert (await driver.answer("Thanks!")).state == "done"

@@ -17,7 +17,7 @@ from lcspec.tui.choices import MODEL
 from lcspec.tui.conversation import answer_text
 from lcspec.tui.markdown import code_blocks
 from lcspec.tui.screens.ask_text import AskText
-from lcspec.tui.screens.chats import ChatsScreen
+from lcspec.tui.screens.chats import ChatsScreen, Opened
 from lcspec.tui.screens.conversation import ConversationScreen
 from lcspec.tui.screens.drafters import DraftersScreen
 from lcspec.tui.screens.export import ask_export, save_to
@@ -202,10 +202,15 @@ class ChatScreen(ConversationScreen):
             return
         screen = ChatsScreen(self.store, time.time(), self.chat)
 
-        async def chosen(chat: str | None) -> None:
+        async def chosen(found: Opened | None) -> None:
             gone = {info.id for info in screen.deleted}
-            if chat is not None and chat not in gone:
-                await self.open(self.chat if chat == self.chat.id else self.store.load(chat))
+            if found is not None and found.chat not in gone:
+                chat = self.chat if found.chat == self.chat.id else self.store.load(found.chat)
+                if found.message is not None and found.message in chat.tree:
+                    chat.show(chat.tree.leaf_below(found.message))  # the branch that has it
+                await self.open(chat)
+                if found.message is not None:
+                    await self.transcript.go_to(found.message)
             elif self.chat.id in gone:
                 await self.action_new_chat()
             self.show_head()
@@ -265,8 +270,9 @@ class ChatScreen(ConversationScreen):
         """The settings."""
         self.choices.file.reload()
 
-        def saved(changed: bool | None) -> None:
-            if changed:
+        def saved(told: str | None) -> None:
+            if told is not None:
+                self.notify(told, title="Settings", timeout=5, markup=False)
                 theme = self.choices.now.theme
                 if theme:
                     self.app.theme = theme

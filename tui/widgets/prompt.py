@@ -23,6 +23,9 @@ class PromptInput(TextArea):
     BINDINGS = [
         Binding("enter", "send", "Send", show=True),
         Binding(",".join(NEWLINE_KEYS), "newline", "New line", show=False),
+        # A text area would mark text with these; here they are the screen's.
+        Binding("f6", "screen.attach", show=False),
+        Binding("f7", "screen.copy_answer", show=False),
     ]
 
     class Submitted(Message):

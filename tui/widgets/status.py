@@ -52,7 +52,7 @@ class StatusLine(Static):
             parts += [("  ", ""), (f"{status.rate:.1f} tokens/s", "bold")]
         names = sorted(log.by_drafter, key=lambda name: -log.by_drafter[name][1])
         if status.lens:
-            parts += [("  lens ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
+            parts += [("  coloured words were guessed by ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
         parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
         if log.count:
             parts.append(f"  {log.tokens_per_step:.2f} tokens a step")
