@@ -1,6 +1,6 @@
 """Telling a disturbed measurement of T(n) from a steady one.
 
-Something else on the machine only ever makes a decode take longer, so what is looked for is figures too long to be true.
+Something else on the machine only ever makes a decode take longer: what is looked for is figures too long to be true.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Mapping, Sequence
 
 # A width whose usual time is so many times its shortest was not timed in peace.
 SPREAD = 2.0
-# One token never costs so many times a wider step; kernels take rows in blocks, so between wider steps more is possible.
+# One token never costs so many times a wider step. Kernels take rows in blocks, so between wider ones more is possible.
 ONE_OVER_WIDER = 1.25
 OVER_WIDER = 2.5
 # Times that disturbed widths are measured again.
@@ -42,8 +42,8 @@ def disturbance(retaken: Sequence[int], unsteady: Sequence[int]) -> str | None:
     """What the user should know about it; None when nothing was disturbed. Both hold widths."""
     if unsteady:
         return (
-            f"The measurement was disturbed: something else uses this machine, and {_widths(unsteady)} took longer than "
-            "can be right each time. These figures are not kept; measure again when the machine is quiet."
+            f"The measurement was disturbed: something else uses this machine, and {_widths(unsteady)} cannot be right "
+            "however often it is taken. These figures are not kept; measure again when the machine is quiet."
         )
     if retaken:
         return f"The measurement was disturbed for a moment, so {_widths(retaken)} was measured again."

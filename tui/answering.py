@@ -216,10 +216,6 @@ class Answering:
             fits = self._context_for(screen.fill.used)
             ways = (larger(fits),) if fits is not None else ()
             await say(Notice("The context is full, so the answer ended here.", "warning", (DROP, *ways, NEW)))
-        elif message.stop_reason == "length":
-            await say(
-                Notice(f"The answer was cut at the limit of {screen.choices.now.max_tokens} tokens.", ways=(CONTINUE,))
-            )
 
     async def _nothing_came(self, turn: Turn, message: Message) -> None:
         """Give the prompt back."""

@@ -16,7 +16,7 @@ _CLOSING = {"\\(": "\\)", "\\[": "\\]"}
 def parser() -> MarkdownIt:
     """GitHub's dialect with maths, and with HTML shown as the text it is: a model's tags must not vanish.
 
-    Maths is `\\(x^2\\)`, `\\[x^2\\]`, `$x^2$` and `$$x^2$$`; prices are not: no space within the dollars, no digit behind.
+    Maths is `\\(x^2\\)`, `\\[x^2\\]`, `$x^2$` and `$$x^2$$`. Prices are not: no space inside, no digit behind.
     """
     found = MarkdownIt("gfm-like", {"html": False})
     found.use(dollarmath_plugin, allow_space=False, allow_digits=False, double_inline=True)

@@ -27,7 +27,7 @@ LONGEST = 4000
 
 
 def math_text(latex: str) -> str:
-    """One line for maths in a paragraph, several for rows (`\\\\\\\\`); what is not understood stays as it was written."""
+    """One line, or several where the maths has rows; what is not understood stays as it was written."""
     if len(latex) > LONGEST:
         return latex
     text = _TEXT.sub(lambda m: m[1], latex)

@@ -164,7 +164,7 @@ class SpeculationLog:
 
     @property
     def _plain_ratio(self) -> tuple[float, float]:
-        """Plain steps here over what was measured before, and by which share that may be wrong (two standard errors)."""
+        """Plain steps here over what was measured, and by which share that may be wrong (two standard errors)."""
         n, total, squares = self.plain
         if n < ENOUGH_PLAIN:
             return 1.0, UNSURE_BEFORE

@@ -6,10 +6,10 @@ from lcspec.tui.store import Message
 
 REASONS = {
     "stop": "finished",
-    "length": "ended at the token limit",
+    "length": "cut at the token limit (/continue goes on)",
     "context": "ended: the context is full",
     "cancelled": "stopped by you",
-    "interrupted": "interrupted: the program ended while this was written",
+    "interrupted": "interrupted: the program ended while this was written (/continue goes on)",
     "edited": "edited by you",
 }
 # Of answers that can be continued.

@@ -40,8 +40,8 @@ class Message:
         seed: seed of the answer.
         sampling: the answer's sampling parameters by name.
         speculation: the answer's drafters as `--speculate` takes them.
-        stop_reason: stop | length | context | cancelled | interrupted (the program died while it streamed) | edited (the
-            user wrote it).
+        stop_reason: stop | length | context | cancelled | interrupted (the program died while it streamed) | edited
+            (the user wrote it).
         tokens: tokens of the answer.
         stats: RequestStats.as_dict() and whatever else the interface wants to keep.
         spans: who drafted what, in order, not overlapping.
