@@ -31,12 +31,12 @@ PICKER_ABOUT = (
     "the text stays the large one's."
 )
 LENS_NAMES = ("model", "ngram", "suffix", "lookahead")
-LENS_HELP = "Coloured words were guessed ahead by a drafter and accepted by the model; others are the model's own."
+LENS_HELP = "Coloured words were guessed by a drafter and accepted by the model; the others are the model's own."
 INSPECTOR_HELP = (
-    "How the answer was made. A step is one run of the model: it checks the words guessed ahead and adds one of its own. "
+    "How the answer was made. A step is a run of the model: it checks the words guessed and adds one of its own. "
     "Expected is what the planner counted on, measured what happened. A width of 5>8 means that a step of 5 tokens was "
-    "padded to 8, because 8 cost less here. Saved seconds are against plain steps of the same answer, and are shown only "
-    "when they are more than noise."
+    "padded to 8, because 8 cost less here. Saved seconds are against plain steps of the same answer, and are shown "
+    "only when they are more than noise."
 )
 # Columns of the keys, and of what the box takes beside the text.
 KEYS, AROUND = 22, 28
