@@ -6,6 +6,7 @@ from pathlib import Path
 
 from textual.widgets import Input, OptionList, Static
 
+from lcspec.text import Piece
 from lcspec.tui.screens.chats import ChatsScreen
 from lcspec.tui.screens.drafters import DraftersScreen
 from lcspec.tui.screens.help import HelpScreen
@@ -261,14 +262,12 @@ async def test_a_code_block_is_copied_by_a_click_on_its_heading(start: Start) ->
         chat = await driver.ready()
         chat.chat.add_user("Well?")
         stored = chat.chat.begin_answer()
-        from lcspec.text import Piece
-
         stored.append([Piece("Here:\n\n```python\nhello_world()\n```\n", None)])
         stored.finish("done", stop_reason="stop")
         await chat.open(chat.chat)
         view = chat.transcript.view_of(stored.id)
         assert isinstance(view, AnswerView)
-        await driver.until(lambda: "copy" in view.shown)
+        await driver.until(lambda: view.content_size.width and view.region.height)
         lines = view.lines(view.content_size.width)
         y = next(i for i, line in enumerate(lines) if line.plain.rstrip().endswith("copy"))
         x = lines[y].plain.rindex("copy") + 1
