@@ -55,7 +55,7 @@ class Terminal:
 
     def screen(self, colours: bool = False) -> str:
         """What stands on it."""
-        return self._run("capture-pane", "-p", *(["-e"] if colours else []))
+        return self._run("capture-pane", "-p", *(["-e", "-N"] if colours else []))
 
     def until(self, *texts: str, gone: bool = False) -> None:
         """Wait until all of `texts` are on the screen (or `gone` from it)."""
@@ -104,11 +104,17 @@ class Tour:
             click.echo(f"  FAILED: {error}", err=True)
 
 
+def idle(terminal: Terminal) -> None:
+    """Wait until nothing is being answered."""
+    time.sleep(0.7)  # until it has begun
+    terminal.until("answering", "preparing ...", "reading the prompt", gone=True)
+
+
 def answered(terminal: Terminal, text: str) -> None:
     """Send a message, wait for the line below its answer."""
     terminal.type(text)
     terminal.press("Enter")
-    terminal.until("answering", "preparing", "reading the prompt", gone=True)
+    idle(terminal)
     terminal.until("seed")
 
 
@@ -140,7 +146,8 @@ def conversation(tour: Tour, terminal: Terminal) -> None:
         terminal.until("max_tokens is 80")
         terminal.type("/continue")
         terminal.press("Enter")
-        terminal.until("12 tokens", gone=True)
+        terminal.until(" 12 tokens", gone=True)
+        idle(terminal)
         tour.picture(terminal, "05-continued")
     with tour.stop("lens and inspector"):
         terminal.press("F2", "F3")
@@ -153,11 +160,11 @@ def conversation(tour: Tour, terminal: Terminal) -> None:
         tour.picture(terminal, "07-file")
         terminal.press("Tab", "Enter")
         terminal.until("attached: notes.txt")
-        terminal.until("answering", gone=True)
+        idle(terminal)
     with tour.stop("regenerated, and walked back"):
         terminal.press("C-r")
         terminal.until("2/2")
-        terminal.until("answering", gone=True)
+        idle(terminal)
         tour.picture(terminal, "08-regenerated")
     with tour.stop("drafters, settings, help, chats, models"):
         for key, text, name in (

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 # The share of right guesses that an expected speed-up is told for.
 TYPICAL = 0.7
+# A speed-up below this is none.
+WORTH_SAYING = 1.05
 
 Item = Union[Started, Prefill, Tokens, Step, Finished, Failed]
 
@@ -269,10 +271,15 @@ def decisions(
     if settled.auto and curve is not None and 1 in curve.points:
         from lcspec.commands.calibrate import break_even, speedup
 
-        if break_even(curve, 0, 0.0) is None:
-            out.append("Drafting (guessing several words ahead) is not expected to pay here: it will write plainly.")
+        gain = speedup(curve, 0, TYPICAL, draft_seconds)
+        if gain < WORTH_SAYING:
+            out.append(
+                "Drafting (guessing several words ahead) is not expected to pay here: steps with guesses take too long. "
+                "It is tried where a text repeats itself."
+                if break_even(curve, 0, 0.0) is not None
+                else "Drafting (guessing several words ahead) is not expected to pay here: it will write plainly."
+            )
         else:
-            gain = max(1.0, speedup(curve, 0, TYPICAL, draft_seconds))
             out.append(
                 "Drafting (guessing several words ahead) is expected to pay here: "
                 f"about {gain:.1f}x where {TYPICAL * 10:.0f} of 10 guesses are right."
