@@ -21,8 +21,8 @@ def parser() -> MarkdownIt:
     found = MarkdownIt("gfm-like", {"html": False})
     found.use(dollarmath_plugin, allow_space=False, allow_digits=False, double_inline=True)
     found.inline.ruler.before("escape", "math_brackets", _inline_math)
-    interrupts = {"alt": ["paragraph", "reference", "blockquote", "list"]}
-    found.block.ruler.before("fence", "math_brackets", _block_math, interrupts)
+    interrupts = ["paragraph", "reference", "blockquote", "list"]
+    found.block.ruler.before("fence", "math_brackets", _block_math, {"alt": interrupts})
     return found
 
 
