@@ -273,12 +273,8 @@ def decisions(
 
         gain = speedup(curve, 0, TYPICAL, draft_seconds)
         if gain < WORTH_SAYING:
-            out.append(
-                "Drafting (guessing several words ahead) is not expected to pay here: steps with guesses take too long. "
-                "It is tried where a text repeats itself."
-                if break_even(curve, 0, 0.0) is not None
-                else "Drafting (guessing several words ahead) is not expected to pay here: it will write plainly."
-            )
+            tried = "it is tried where a text repeats itself" if break_even(curve, 0, 0.0) else "it will write plainly"
+            out.append(f"Drafting (guessing several words ahead) is not expected to pay here: {tried}.")
         else:
             out.append(
                 "Drafting (guessing several words ahead) is expected to pay here: "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 from click.shell_completion import get_completion_class
 
+
 def run(command: click.Command, shell: str) -> None:
     """Print the script of `shell` for `command`."""
     found = get_completion_class(shell)
