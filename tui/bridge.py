@@ -273,7 +273,8 @@ def decisions(
 
         gain = speedup(curve, 0, TYPICAL, draft_seconds)
         if gain < WORTH_SAYING:
-            tried = "it is tried where a text repeats itself" if break_even(curve, 0, 0.0) else "it will write plainly"
+            never = break_even(curve, 0, 0.0) is None
+            tried = "it will write plainly" if never else "it is tried where a text repeats itself"
             out.append(f"Drafting (guessing several words ahead) is not expected to pay here: {tried}.")
         else:
             out.append(
