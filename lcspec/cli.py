@@ -202,11 +202,19 @@ def bench(**options: Any) -> None:
 @speculation_options
 @click.pass_context
 def chat(ctx: click.Context, /, **options: Any) -> None:
-    """Talk to a model in the terminal. Without MODEL: the one used last, else a list to choose from."""
+    """Talk to a model in the terminal. Without MODEL: the one used last, else a list to choose from.
+
+    With text on standard input (echo text | lcspec chat) it answers that, as generate --chat does.
+    """
     from click.core import ParameterSource
 
-    from lcspec.tui.start import run
+    from lcspec.tui.start import piped_text, run, usual_files
 
+    text = piped_text()
+    if text is not None:
+        known = {str(p.name) for p in generate.params}
+        passed = {k: v for k, v in options.items() if k in known}
+        ctx.invoke(generate, **{**passed, **usual_files(options), "prompt": text, "chat": True})
     given = {k: v for k, v in options.items() if ctx.get_parameter_source(k) is not ParameterSource.DEFAULT}
     sys.exit(run(given))
 
@@ -255,6 +263,15 @@ def serve(**options: Any) -> None:
     from lcspec.server.command import run
 
     sys.exit(run(**options))
+
+
+@cli.command()
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes a shell complete lcspec's commands and options (see docs/chat.md)."""
+    from lcspec.commands.completion import run
+
+    run(cli, shell)
 
 
 @cli.group()

@@ -16,6 +16,7 @@ from lcspec.errors import DecodeError, TokenizeError
 from lcspec.llama import Context, build, version
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.cost import CostCurve
+from lcspec.steadiness import RETRIES, disturbed, settled
 
 if TYPE_CHECKING:
     from lcspec.engine import Engine
@@ -99,6 +100,7 @@ def measure(
 
     Rounds go over all widths in turn, so that a busy moment does not fall on one width. With a `budget` (seconds) the
     widest widths, then the second context length, are left out when time is short; what was not measured is not used.
+    Widths whose figures cannot be right are measured again, which `CostCurve.retaken` and `unsteady` tell.
 
     Raises:
         DecodeError: the context cannot take the measurement.
@@ -115,6 +117,8 @@ def measure(
         return time.perf_counter() - start
 
     samples: dict[tuple[int, int], list[float]] = {}
+    retaken: set[int] = set()
+    unsteady: set[int] = set()
     total = len(set(lengths)) * len(widths) * repeat
     try:
         for i, length in enumerate(dict.fromkeys(lengths)):
@@ -136,13 +140,34 @@ def measure(
                     samples.setdefault((width, length), []).append(meter.time(width, offset=7 * round_))
                     if progress is not None:
                         progress(sum(map(len, samples.values())) / total)
+            again, still = _retake(meter, samples, length, math.inf if budget is None else start + 2 * budget)
+            retaken.update(again)
+            unsteady.update(still)
     finally:
         meter.close()
-    curve = CostCurve()
+    curve = CostCurve(retaken=tuple(sorted(retaken)), unsteady=tuple(sorted(unsteady)))
     pick = min if budget is not None else statistics.median
     for (width, length), seconds in samples.items():
         curve.points.setdefault(width, {})[length] = pick(seconds)
     return curve
+
+
+def _retake(
+    meter: Meter, samples: dict[tuple[int, int], list[float]], length: int, until: float
+) -> tuple[set[int], list[int]]:
+    """Measure the widths at `length` that were disturbed again, until `until` at most; which these were, and which of
+    them still are."""
+    retaken: set[int] = set()
+    for attempt in range(RETRIES):
+        found = disturbed({w: s for (w, c), s in samples.items() if c == length})
+        if not found or time.perf_counter() > until:
+            return retaken, found
+        retaken.update(found)
+        for width in found:
+            known = samples[width, length]
+            fresh = [meter.time(width, offset=7 * (attempt + i)) for i in range(max(2, len(known)))]
+            samples[width, length] = settled(known, fresh)
+    return retaken, disturbed({w: s for (w, c), s in samples.items() if c == length})
 
 
 def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int = 0) -> str:
@@ -182,15 +207,16 @@ def save_curve(context: Context, curve: CostCurve) -> bool:
     return cache.save("curves", _key(context), curve.as_dict())
 
 
-def prepare(engine: Engine) -> AutoPlanner:
+def prepare(engine: Engine, progress: Progress | None = None) -> AutoPlanner:
     """The planner for an engine: with the stored cost curve, or after a short measurement on first use."""
     context = engine.context
     curve = load_curve(context)
     if curve is None:
         try:
             # The padding's id is free between steps, and in a recurrent context there is no other one to spare.
-            curve = measure(context, engine.pad.seq, budget=QUICK_SECONDS)
-            save_curve(context, curve)
+            curve = measure(context, engine.pad.seq, budget=QUICK_SECONDS, progress=progress)
+            if not curve.unsteady:
+                save_curve(context, curve)
         except DecodeError:
             curve = CostCurve()  # no room to measure in: nothing is known, so nothing is speculated
     planner = AutoPlanner(curve)
@@ -218,7 +244,8 @@ def keep(engine: Engine) -> None:
     history.keep_texts(engine)
     if engine.auto is None or not engine.auto.decode_seconds:
         return
-    save_curve(engine.context, engine.auto.curve)
+    if not engine.auto.curve.unsteady:
+        save_curve(engine.context, engine.auto.curve)
     if engine.env.history:
         draft = engine.env.draft
         learned = engine.auto.as_dict(list(engine.drafters))

@@ -117,6 +117,11 @@ class Slot:
             room = min(room, self.request.max_tokens - self.generated)
         return max(0, room - 1)
 
+    @property
+    def ends(self) -> frozenset[int]:
+        """Tokens that end this request's text."""
+        return frozenset() if self.request.ignore_end else self.vocab.end_tokens
+
     # The verifiers' view of the target (verify.Target).
 
     def show_rows(self, rows: NDArray[np.float32], row_of: list[int]) -> None:

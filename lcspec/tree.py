@@ -309,6 +309,29 @@ class TokenTree:
             place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i], self.features[i])
         return out, place
 
+    def ended(self, ends: frozenset[int]) -> TokenTree:
+        """The tree without what stands below a token of `ends`: the text is over there, so nothing of it can be used.
+
+        Every other node keeps all of its children, so draws stay draws.
+        """
+        if ends.isdisjoint(self.tokens[1:]):
+            return self
+        over = {node for node in range(1, len(self)) if self.tokens[node] in ends}
+        keep: list[int] = []
+        for node in range(1, len(self)):
+            parent = self.parents[node]
+            if parent in over:
+                over.add(node)
+            else:
+                keep.append(node)
+        if len(keep) == self.n_drafted:
+            return self
+        out, place = self._pruned(keep)
+        for parent, drawn in self.trials.items():
+            if parent not in over:
+                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in drawn]
+        return out
+
     def best(self, n: int) -> TokenTree:
         """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
 

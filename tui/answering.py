@@ -8,7 +8,7 @@ from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from lcspec.errors import LcspecError
-from lcspec.tui.conversation import ContextFull, build_prompt, opened_by_prompt
+from lcspec.tui.conversation import ContextFill, ContextFull, build_prompt, opened_by_prompt
 from lcspec.tui.pace import SHARE, SHARE_SPARE, Pacer
 from lcspec.tui.store import Message
 from lcspec.tui.turn import Turn
@@ -20,12 +20,20 @@ if TYPE_CHECKING:
 
 # Seconds between two updates of the status line and the inspector.
 FIGURES_EVERY = 0.25
+# Share of a larger context that the conversation may fill at once.
+ROOMY = 0.8
 # Tokens at the end of a prompt that may open the reasoning.
 TAIL = 24
 NEW = ("new", "New conversation")
 DROP = ("drop", "Drop the oldest turns")
+CONTINUE = ("continue", "Continue the answer")
 RETRY = ("again", "Try again")
 MODELS = ("models", "Choose another model")
+
+
+def larger(n_ctx: int) -> tuple[str, str]:
+    """The way on to a context of `n_ctx` tokens."""
+    return f"ctx:{n_ctx}", f"Reload with {n_ctx:,} tokens"
 
 
 class Answering:
@@ -40,23 +48,26 @@ class Answering:
         self._stopped_early = False
         self._figures_at = 0.0
 
-    async def begin(self, parent: str, *, asked: Message | None = None, seed: int | None = None) -> None:
+    async def begin(
+        self, parent: str, *, asked: Message | None = None, seed: int | None = None, before: Message | None = None
+    ) -> None:
         """Ask for an answer to the branch that ends in `parent`; `seed` None takes that of the settings.
 
-        `asked`: the message just sent, to be given back if nothing comes.
+        `asked`: the message just sent, to be given back if nothing comes. `before`: the answer to go on with.
         """
         if self.busy:
             return
         self.busy, self._stopped_early = True, False
         try:
-            started = await self._ask(parent, asked, seed)
+            started = await self._ask(parent, asked, seed, before)
         except ContextFull as full:
-            await self._refused(str(full), (DROP, NEW))
+            await self._too_long(full, asked)
         except LcspecError as error:
             await self._refused(str(error), (RETRY, MODELS, NEW))
         else:
             self.turn = started
             await self.screen.transcript.show(self.screen.chat.branch)
+            self._reopen(started)
             self.screen.transcript.anchor()
             self.pacer.share = SHARE_SPARE if self.screen.loaded.spare else SHARE
             self.pacer.start()
@@ -64,25 +75,35 @@ class Answering:
             if self._stopped_early:
                 self.stop()
 
-    async def _ask(self, parent: str, asked: Message | None, seed: int | None) -> Turn:
+    async def _ask(self, parent: str, asked: Message | None, seed: int | None, before: Message | None) -> Turn:
         from lcspec.slot import Request
 
         screen, chat = self.screen, self.screen.chat
         bridge, loaded, now = screen.bridge, screen.loaded, self.screen.choices.now
         speculation = screen.choices.speculation(loaded.files)
         branch = chat.tree.branch(parent)
+        written = await asyncio.to_thread(self._ids_of, before) if before is not None else ()
         prompt = await asyncio.to_thread(
             build_prompt,
             bridge.session,
             branch,
-            loaded.n_ctx,
+            max(1, loaded.n_ctx - len(written)),
             system=chat.info.system,
             on_full=now.on_full,
             keep_from=self.keep_from,
         )
         self.keep_from = prompt.first
+        tail = bridge.session.model.vocab.text(list(prompt.ids[-TAIL:]), special=True)
+        opening = opened_by_prompt(tail)
+        if before is not None:
+            if opening is not None and before.text.startswith(opening.text):
+                written = self._ids_of(before, len(opening.text))  # the prompt has it already
+            fill = ContextFill(len(prompt.ids) + len(written), loaded.n_ctx)
+            prompt = replace(prompt, ids=(*prompt.ids, *written), fill=fill)
         sampling = now.sampling if seed is None else replace(now.sampling, seed=seed)
         request = Request(prompt.ids, sampling, speculation, now.max_tokens, prompt.stop)
+        if before is not None:
+            return Turn(bridge.ask(request), chat.continue_answer(before.id), prompt, before=before)
         stored = chat.begin_answer(
             parent=parent,
             model=loaded.path.name,
@@ -91,11 +112,41 @@ class Answering:
             speculation=now.speculation.drafters,
         )
         turn = Turn(bridge.ask(request), stored, prompt, asked)
-        tail = bridge.session.model.vocab.text(list(prompt.ids[-TAIL:]), special=True)
-        opening = opened_by_prompt(tail)
         if opening is not None:
             stored.append([opening])
         return turn
+
+    def _ids_of(self, answer: Message, start: int = 0) -> tuple[int, ...]:
+        """Token ids of what an answer says from character `start` on."""
+        return tuple(self.screen.bridge.session.model.vocab.tokenize(answer.text[start:], special=False))
+
+    def _reopen(self, turn: Turn) -> None:
+        """The view of an answer that goes on streams again."""
+        view = self.screen.transcript.view_of(turn.stored.id)
+        if turn.before is not None and isinstance(view, AnswerView):
+            view.resume(turn.stored.message)
+
+    async def _too_long(self, full: ContextFull, asked: Message | None) -> None:
+        """Nothing that was not answered stays in the conversation: it would be joined to every later message."""
+        ways = [DROP] if full.drop_helps else []
+        fits = self._context_for(full.fill.used)
+        if fits is not None:
+            ways.append(larger(fits))
+        text = str(full)
+        if asked is not None:
+            self.screen.chat.remove(asked.id)
+            await self.screen.give_back(asked)
+            text += ". Your message is back in the input."
+        await self._refused(text, (*ways, NEW))
+
+    def _context_for(self, tokens: int) -> int | None:
+        """A larger context that the model knows, with room for `tokens` and an answer; None: there is none."""
+        loaded = self.screen.loaded
+        n_ctx = loaded.n_ctx
+        while n_ctx < loaded.n_ctx_train and (n_ctx == loaded.n_ctx or n_ctx * ROOMY < tokens):
+            n_ctx *= 2
+        n_ctx = min(n_ctx, loaded.n_ctx_train)
+        return n_ctx if n_ctx > loaded.n_ctx and n_ctx * ROOMY >= tokens else None
 
     async def _refused(self, text: str, ways: tuple[tuple[str, str], ...]) -> None:
         self.busy = False
@@ -141,7 +192,7 @@ class Answering:
         screen.following(False)
         screen.figures = turn.log
         screen.fill = turn.fill
-        if turn.stopping and not turn.tokens and message.state != "failed":
+        if turn.stopping and not turn.tokens and message.state != "failed" and turn.before is None:
             await self._nothing_came(turn, message)
         else:
             view = screen.transcript.view_of(message.id)
@@ -153,16 +204,18 @@ class Answering:
 
     async def _after(self, turn: Turn, message: Message) -> None:
         """What the user must know beyond the answer itself."""
-        say = self.screen.transcript.say
+        screen, say = self.screen, self.screen.transcript.say
         if turn.prompt.notice:
             await say(Notice(turn.prompt.notice))
         if message.state == "failed":
-            gone = not self.screen.bridge.worker.alive
+            gone = not screen.bridge.worker.alive
             await say(
                 Notice(message.error or "the answer failed", "error", (MODELS,) if gone else (RETRY, MODELS, NEW))
             )
         elif message.stop_reason == "context":
-            await say(Notice("The context is full, so the answer ended here.", "warning", (DROP, NEW)))
+            fits = self._context_for(screen.fill.used)
+            ways = (larger(fits),) if fits is not None else ()
+            await say(Notice("The context is full, so the answer ended here.", "warning", (DROP, *ways, NEW)))
 
     async def _nothing_came(self, turn: Turn, message: Message) -> None:
         """Give the prompt back."""

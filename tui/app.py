@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Iterable, Mapping
+from typing import Any, Iterable, Mapping, Sequence
 
 from textual import on, work
 from textual.app import App, SystemCommand
+from textual.filter import LineFilter
 from textual.screen import Screen
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.library import last_model, remember_model
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.tui.ascii import AsciiFilter, ascii_wanted
 from lcspec.tui.bridge import Bridge
 from lcspec.tui.choices import Choices
 from lcspec.tui.commands import ActionCommands
@@ -79,6 +82,8 @@ class ChatApp(App[int]):
         self.store = Store(self.options.store, on_problem=self._store_problem)
         self.bridge: Bridge | None = None
         self.chat_screen: ChatScreen | None = None
+        self._ascii = AsciiFilter() if ascii_wanted(os.environ) else None
+        self._ctx_before: int | None = None  # while a larger context is tried
 
     # ------------------------------------------------------------------ beginning and end
 
@@ -151,6 +156,7 @@ class ChatApp(App[int]):
     async def _loaded(self, event: LoadingScreen.Done) -> None:
         if event.bridge is not self.bridge:
             return
+        self._ctx_before = None
         remember_model(event.loaded.path, event.loaded.draft)
         self._leave_passing_screens()
         if isinstance(self.screen, ChatScreen):
@@ -176,6 +182,9 @@ class ChatApp(App[int]):
     def _way_on(self, event: LoadingScreen.Wanted) -> None:
         if event.bridge is not self.bridge:
             return
+        if self._ctx_before is not None:  # it did not load with the larger context
+            self.choices.hold(ctx=self._ctx_before)
+            self._ctx_before = None
         choice = Choice(event.bridge.options.path, event.bridge.draft)
         if event.way == "retry":
             self.load(choice)
@@ -188,8 +197,19 @@ class ChatApp(App[int]):
             self.exit(1)
 
     @on(ChatScreen.ModelsWanted)
-    def _models_wanted(self) -> None:
-        self._pick()
+    def _models_wanted(self, event: ChatScreen.ModelsWanted) -> None:
+        if event.path is None:
+            self._pick()
+        else:
+            self.load(Choice(event.path, bundled_draft(event.path)))
+
+    @on(ChatScreen.ContextWanted)
+    def _context_wanted(self, event: ChatScreen.ContextWanted) -> None:
+        if self.bridge is None:
+            return
+        self._ctx_before = self.choices.now.model.ctx
+        self.choices.hold(ctx=event.n_ctx)
+        self.load(Choice(self.bridge.options.path, self.bridge.draft))
 
     @on(PickerScreen.Chosen)
     def _picked(self, event: PickerScreen.Chosen) -> None:
@@ -216,6 +236,11 @@ class ChatApp(App[int]):
             self.notify("Conversations are saved again.")
         else:
             self.notify(problem.message, title="Not saved", severity="error", markup=False, timeout=15)
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """ASCII for those who have nothing else."""
+        filters = super().get_line_filters()
+        return [*filters, self._ascii] if self._ascii is not None else filters
 
     def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
         """Textual's own, without those that have a key of ours."""

@@ -17,12 +17,18 @@ from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, model_dra
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats, Tokens
 from lcspec.session import Session
+from lcspec.steadiness import disturbance
 from lcspec.tui.speculation import Step
 from lcspec.worker import EngineThread, Ticket
 
 if TYPE_CHECKING:
     from lcspec.planner.cost import CostCurve
     from lcspec.slot import Request
+
+# The share of right guesses that an expected speed-up is told for.
+TYPICAL = 0.7
+# A speed-up below this is none.
+WORTH_SAYING = 1.05
 
 Item = Union[Started, Prefill, Tokens, Step, Finished, Failed]
 
@@ -35,7 +41,7 @@ class Loaded:
         path, files: the target, and what there is to draft with.
         name: the model's own name, or its file's.
         quantization: as in the file.
-        n_ctx: positions of the context.
+        n_ctx, n_ctx_train: positions of the context, and how many the model was trained for (0: unknown).
         threads: CPU threads in use.
         spare: whether decoding leaves a core free.
         notes: sentences on what was decided about drafting.
@@ -48,6 +54,7 @@ class Loaded:
     n_ctx: int
     threads: int
     spare: bool = False
+    n_ctx_train: int = 0
     notes: tuple[str, ...] = ()
 
     @property
@@ -194,11 +201,13 @@ class Bridge:
         from lcspec.llama.threads import default_threads
         from lcspec.measure import prepare
 
-        self.progress("drafters and the cost of a step here", 1.0)
-        settled = make_ready(session.engine, speculation)
         header, engine = session.model.header, session.engine
         if engine.auto is None and engine.context.branching is not Branching.NONE:
-            engine.auto = prepare(engine)  # also without the planner: what a step costs is shown in the inspector
+            # also without the planner: what a step costs is shown in the inspector
+            engine.auto = prepare(engine, lambda fraction: self._tell("measuring how fast this machine is", fraction))
+        self._tell("loading what drafts", 1.0)
+        settled = make_ready(engine, speculation)
+        planner = engine.auto
         return Loaded(
             path=self.options.path,
             files=self.files,
@@ -207,8 +216,19 @@ class Bridge:
             n_ctx=engine.context.n_ctx,
             threads=engine.context.n_threads,
             spare=session.model.gpu_layers != 0 or engine.context.n_threads < default_threads(),
-            notes=tuple(decisions(speculation, settled, engine.auto.curve if engine.auto else None, self.files)),
+            n_ctx_train=header.context_length or 0,
+            notes=tuple(
+                decisions(
+                    speculation,
+                    settled,
+                    planner.curve if planner else None,
+                    planner.costly.step_seconds.get(model_drafter(0), 0.0) if planner else 0.0,
+                )
+            ),
         )
+
+    def _tell(self, what: str, fraction: float) -> None:
+        self.progress(what, fraction)
 
     def ask(self, request: Request) -> Answer:
         """Submit a request; its events, a refusal included, come out of `Answer.drain`."""
@@ -237,27 +257,34 @@ class Bridge:
 
 
 def decisions(
-    asked: SpeculationParams, settled: SpeculationParams, curve: CostCurve | None, files: DraftFiles
+    asked: SpeculationParams, settled: SpeculationParams, curve: CostCurve | None, draft_seconds: float = 0.0
 ) -> list[str]:
-    """What was decided about drafting, in sentences for the user."""
+    """What was decided about drafting, in sentences for somebody who has not read about it.
+
+    `draft_seconds`: what a step of the draft model takes (0.0: there is none, or it was not timed).
+    """
     if not settled.drafters:
         if asked.drafters:
-            return ["No drafting: this model's state cannot be taken back, so it decodes plainly."]
-        return ["No drafting: plain decoding was asked for."]
-    named = {model_drafter(i): path.name for i, path in enumerate(files.models)}
-    names = [f"{s.name} ({named[s.name]})" if s.name in named else s.name for s in settled.drafters]
-    out = [f"Drafters: {', '.join(names)}{', chosen step by step' if settled.auto else ', all of them every step'}."]
+            return ["Drafting (guessing several words ahead) does not work with this kind of model: it writes plainly."]
+        return ["Drafting (guessing several words ahead) is switched off; F4 switches it on."]
+    out = []
     if settled.auto and curve is not None and 1 in curve.points:
-        from lcspec.commands.calibrate import break_even
+        from lcspec.commands.calibrate import break_even, speedup
 
-        costs = curve.effective(0)
-        one = costs[1][0]
-        shown = [n for n in (2, 4, 8) if n in costs]
-        widths = ", ".join(f"{n} at once {costs[n][0] / one:.1f} x" for n in shown)
-        out.append(f"One token takes {one * 1e3:.1f} ms here, {widths} that.")
-        pays = break_even(curve, 0, 0.0)
-        if pays is None:
-            out.append("No wider step is cheap enough for drafts to pay: it will decode plainly.")
+        gain = speedup(curve, 0, TYPICAL, draft_seconds)
+        if gain < WORTH_SAYING:
+            never = break_even(curve, 0, 0.0) is None
+            tried = "it will write plainly" if never else "it is tried where a text repeats itself"
+            out.append(f"Drafting (guessing several words ahead) is not expected to pay here: {tried}.")
         else:
-            out.append(f"Drafts pay from an acceptance of {pays:.0%} a token.")
+            out.append(
+                "Drafting (guessing several words ahead) is expected to pay here: "
+                f"about {gain:.1f}x where {TYPICAL * 10:.0f} of 10 guesses are right."
+            )
+        told = disturbance(curve.retaken, curve.unsteady)
+        out += [told] if told is not None else []
+    else:
+        names = ", ".join(s.name for s in settled.drafters)
+        out.append(f"Drafting (guessing several words ahead) is done by {names} in every step.")
+    out.append("F2 shows who guessed which words, F3 how many guesses were right and what that saved.")
     return out

@@ -65,11 +65,17 @@ class ContextFill:
 
 
 class ContextFull(ContextOverflow):
-    """The conversation leaves no room for an answer; the message says what to do."""
+    """The conversation leaves no room for an answer; the message says what to do.
 
-    def __init__(self, message: str, fill: ContextFill) -> None:
+    Attributes:
+        fill: of the context, with everything that was to go in.
+        drop_helps: whether the newest message fits once older turns are left out.
+    """
+
+    def __init__(self, message: str, fill: ContextFill, drop_helps: bool = False) -> None:
         super().__init__(message)
         self.fill = fill
+        self.drop_helps = drop_helps
 
 
 @dataclass(frozen=True)
@@ -151,13 +157,13 @@ def build_prompt(
         prompt = _prompt(tokenizer, turns, start, limit, system)
         if prompt.fill.left >= min_answer:
             return prompt
-    if on_full == "stop" or start >= len(turns) - 1:
-        raise ContextFull(_advice(prompt.fill, min_answer, on_full, len(turns)), prompt.fill)
     # The prompt shrinks with every turn that goes, so the fewest turns that free enough are found by halving.
     last = len(turns) - 1
     newest = _prompt(tokenizer, turns, last, limit, system)
     if newest.fill.left < min_answer:
-        raise ContextFull(_advice(newest.fill, min_answer, on_full, 1), newest.fill)
+        raise ContextFull(_advice(newest.fill, min_answer, alone=True), newest.fill)
+    if on_full == "stop":
+        raise ContextFull(_advice(prompt.fill, min_answer, alone=False), prompt.fill, drop_helps=True)
     wanted = max(min_answer, int(limit * FREED))
     low, best = start + 1, newest
     high = last
@@ -179,10 +185,10 @@ def measure(tokenizer: ChatTokenizer, branch: Sequence[Message], limit: int, *, 
 
 
 def _turns(branch: Sequence[Message]) -> list[list[Message]]:
-    """The branch cut before every message of the user's that follows an answer."""
+    """The branch cut before every message of the user's: one that never got an answer is a turn of its own."""
     turns: list[list[Message]] = []
     for message in branch:
-        if not turns or (message.role == "user" and any(m.role == "assistant" for m in turns[-1])):
+        if not turns or message.role == "user":
             turns.append([])
         turns[-1].append(message)
     return turns
@@ -202,14 +208,14 @@ def _prompt(
     return Prompt(ids, stop, ContextFill(len(ids), limit), dropped, kept[0].id if kept else None)
 
 
-def _advice(fill: ContextFill, min_answer: int, on_full: OnFull, turns: int) -> str:
+def _advice(fill: ContextFill, min_answer: int, alone: bool) -> str:
+    """What is too long, and what to do about it; `alone`: the newest message (and the system prompt) by itself is."""
+    what = "this message" if alone else "the conversation"
     if fill.used > fill.limit:
-        state = f"the conversation has {fill.used} tokens and the context {fill.limit}"
+        state = f"{what} has {fill.used} tokens and the context {fill.limit}"
     else:
-        state = f"the conversation has {fill.used} of {fill.limit} tokens, which leaves {fill.left} for an answer"
+        state = f"{what} has {fill.used} of {fill.limit} tokens, which leaves {fill.left} for an answer"
         state += f" (at least {min_answer} are wanted)"
-    if turns <= 1:
+    if alone:
         return f"{state}: shorten the message or the system prompt, attach less, or load with a larger context"
-    if on_full == "stop":
-        return f"{state}: drop the oldest turns, go back and edit, begin a new chat, or load with a larger context"
-    return f"{state}: shorten the newest message, or load with a larger context"
+    return f"{state}: drop the oldest turns, go back and edit, begin a new chat, or load with a larger context"

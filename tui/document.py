@@ -12,15 +12,16 @@ from typing import Iterator, Sequence
 
 from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content, Span
-from textual.highlight import highlight
 from textual.style import Style
 
+from lcspec.tui.code import code_lines
 from lcspec.tui.markdown import parser
+from lcspec.tui.math_text import math_text
 from lcspec.tui.tables import table_lines
 
 # Characters of an answer from which code that still grows is left plain: it is coloured when it is complete.
 LONG = 2000
-CODE_INDENT = "  "
+FORMULA_INDENT = "    "
 QUOTE_BAR = "▎ "
 MIN_WIDTH = 8
 BULLETS = ("•", "◦", "▪")
@@ -104,12 +105,14 @@ class Layout:
             level = "1" if node.tag == "h1" else "2" if node.tag == "h2" else "3"
             return wrapped(Content.join(Content(""), map(inline, node.children)).stylize(f".heading-{level}"), width)
         if node.type in ("fence", "code_block"):
-            return self._code(node.content, node.info.split(" ")[0] if node.info else "", width)
+            return code_lines(node.content, node.info.split()[0] if node.info.strip() else "", width, self.plain_code)
         if node.type in ("bullet_list", "ordered_list"):
             return self._list(node, width)
         if node.type == "blockquote":
             bar = Content.styled(QUOTE_BAR, ".quote")
             return [bar + line.stylize_before(".quote-text") for line in self._blocks(node.children, width - 2)]
+        if node.type in ("math_block", "math_block_label"):
+            return wrapped(Content.styled(_formula(node.content), ".math"), width)
         if node.type == "hr":
             return [Content.styled("─" * width, ".rule")]
         if node.type == "table":
@@ -147,20 +150,6 @@ class Layout:
         self.depth -= 1
         return lines
 
-    def _code(self, code: str, language: str, width: int) -> list[Content]:
-        """A block with its own background; lines that are too long go on in the next."""
-        code = code.rstrip("\n").expandtabs(4)
-        content = Content(code) if self.plain_code else highlight(code, language=language or "text")
-        room = max(MIN_WIDTH, width - 2 * len(CODE_INDENT))
-        lines = [piece for line in content.split(allow_blank=True) for piece in line.fold(room)]
-        return [
-            (Content(CODE_INDENT) + line)
-            .extend_right(max(0, width - len(CODE_INDENT) - line.cell_length))
-            # below the colours of the code
-            .stylize_before(".code-block")
-            for line in (Content(""), *lines, Content(""))
-        ]
-
 
 def inline(node: SyntaxTreeNode) -> Content:
     """Text with emphasis, code and links."""
@@ -177,11 +166,19 @@ def inline(node: SyntaxTreeNode) -> Content:
         for child in nodes:
             start, style = at, None
             if child.type == "text":
-                add(re.sub(r"\s+", " ", child.content))
+                text = re.sub(r"\s+", " ", child.content)
+                add(text.lstrip() if parts and parts[-1].endswith("\n") else text)
             elif child.type == "softbreak":
-                add(" ")
+                if not (parts and parts[-1].endswith("\n")):
+                    add(" ")
             elif child.type == "hardbreak":
                 add("\n")
+            elif child.type == "math_inline":
+                add(math_text(child.content).replace("\n", " "))
+                spans.append(Span(start, at, ".math"))
+            elif child.type == "math_inline_double":  # a formula on lines of its own within a paragraph
+                add(("\n" if parts and not parts[-1].endswith("\n") else "") + _formula(child.content) + "\n")
+                spans.append(Span(start, at, ".math"))
             elif child.type == "code_inline":
                 add(child.content)
                 spans.append(Span(start, at, ".code_inline"))
@@ -200,7 +197,14 @@ def inline(node: SyntaxTreeNode) -> Content:
                     spans.append(Span(start, at, _TAGS[child.type]))
 
     walk(node.children)
-    return Content("".join(parts), spans=spans)
+    text = "".join(parts)
+    whole = len(text.rstrip("\n"))  # a paragraph that ends with a formula
+    return Content(text[:whole], spans=[Span(s.start, min(s.end, whole), s.style) for s in spans if s.start < whole])
+
+
+def _formula(latex: str) -> str:
+    """Maths on lines of its own, indented."""
+    return "\n".join(FORMULA_INDENT + line for line in math_text(latex).split("\n"))
 
 
 def wrapped(content: Content, width: int) -> list[Content]:

@@ -12,6 +12,7 @@ from lcspec.tui.wording import seconds
 
 PieceOf = Callable[[int], str]  # text of a token id
 
+ABOUT = "Words are guessed ahead and checked by the model, several in one step: here is how many were right."
 BAR = 14
 STEPS = 8
 NODES = 16
@@ -22,7 +23,7 @@ DEPTHS = 10
 def totals_content(log: SpeculationLog) -> Content:
     """Figures of the whole answer."""
     if not log.count:
-        return Content.assemble(("No step yet. Send a message and watch.", "dim"))
+        return Content.assemble((f"{ABOUT} No step yet: send a message and watch.", "dim"))
     return Content("\n").join([*figures(log), *depth_plot(log)])
 
 
@@ -53,10 +54,11 @@ def _figure(name: str, expected: str, measured: str) -> Content:
 
 def figures(log: SpeculationLog) -> list[Content]:
     """Totals of the answer."""
-    saved = "not measured" if not log.compared else seconds(log.saved_seconds)
+    saved = seconds(log.saved) if log.saved is not None else "within noise" if log.drafting[0] else "nothing drafted"
     lines = [
+        Content.styled(ABOUT, "dim"),
         _head("This answer"),
-        Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} a step"),
+        Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} tokens a step"),
         Content.assemble((f"{'':<17}{'expected':>8}{'measured':>10}", "dim")),
         _figure("drafts accepted", _percent(log.estimated_acceptance), _percent(log.acceptance)),
         _figure("target tokens/s", _rate(log.expected_rate), _rate(log.measured_rate)),

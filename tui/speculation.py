@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import collections
+import math
 from dataclasses import dataclass, field
 from typing import Sequence
 
-from lcspec.events import StepStats
+from lcspec.events import RequestStats, StepStats
 from lcspec.tree import TokenTree
 
 # Steps the inspector can show.
 KEPT = 24
+# Plain steps of this answer from which on they, and not the stored measurement, say what plain decoding takes.
+ENOUGH_PLAIN = 6
+# How far plain decoding's time may be from what was measured, as a share, at the least: with steps of this answer to
+# compare with, and without.
+UNSURE = 0.03
+UNSURE_BEFORE = 0.15
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,11 @@ class Step:
     names: tuple[str, ...] = ()
     plain_seconds: float | None = None
     expected_seconds: float | None = None
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing was drafted or looked at besides the answer's own token."""
+        return not self.stats.tree.n_drafted and not self.stats.probes
 
     @property
     def seconds(self) -> float:
@@ -70,7 +82,10 @@ class SpeculationLog:
         by_drafter: name -> [drafted, accepted].
         drafted_by_depth, accepted_by_depth: index d counts nodes at depth d + 1.
         planned: tokens, seconds expected and tokens, target seconds observed in steps whose cost was known before.
-        saved_seconds: plain decoding's time for the same tokens less the time taken, over steps where it is known.
+        plain: of the plain steps whose cost was known before, the seconds they took over those measured (a count, a sum
+            and a sum of squares).
+        drafting: of all other such steps, the seconds that plain decoding was measured to take for their tokens, and
+            the seconds they took.
     """
 
     steps: collections.deque[Step] = field(default_factory=lambda: collections.deque(maxlen=KEPT))
@@ -80,8 +95,8 @@ class SpeculationLog:
     accepted: int = 0
     expected: float = 0.0
     seconds: float = 0.0
-    saved_seconds: float = 0.0
-    compared: int = 0
+    plain: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
+    drafting: list[float] = field(default_factory=lambda: [0.0, 0.0])
     by_drafter: dict[str, list[int]] = field(default_factory=dict)
     drafted_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
@@ -97,9 +112,7 @@ class SpeculationLog:
         self.accepted += stats.accepted
         self.expected += expected_accepted(step)
         self.seconds += step.seconds
-        if step.plain_seconds is not None:
-            self.compared += 1
-            self.saved_seconds += len(stats.emitted) * step.plain_seconds - step.seconds
+        self._compare(step)
         if step.expected_seconds is not None:
             new = (
                 1.0 + expected_accepted(step),
@@ -119,6 +132,45 @@ class SpeculationLog:
                 tally = self.by_drafter.setdefault(name, [0, 0])
                 tally[0] += 1
                 tally[1] += node in taken
+
+    def _compare(self, step: Step) -> None:
+        """Count a step as one of plain decoding, or as one to be compared with it."""
+        if not step.plain_seconds:
+            return
+        if step.plain:
+            ratio = step.seconds / step.plain_seconds
+            self.plain = [a + b for a, b in zip(self.plain, (1.0, ratio, ratio * ratio))]
+        else:
+            new = len(step.stats.emitted) * step.plain_seconds, step.seconds
+            self.drafting = [a + b for a, b in zip(self.drafting, new)]
+
+    def settle(self, stats: RequestStats) -> None:
+        """The answer has ended: from now on count as the engine does, which leaves out what came after its end."""
+        self.count, self.emitted = stats.target_steps, stats.step_tokens
+
+    @property
+    def saved_seconds(self) -> float:
+        """The time that plain decoding would have taken for the tokens of the steps with drafts, less what they took;
+        steps without drafts save nothing and cost nothing. Plain decoding is as fast as the plain steps of this answer
+        were, or, while there are few, as it was measured before."""
+        plain, took = self.drafting
+        return plain * self._plain_ratio[0] - took
+
+    @property
+    def saved(self) -> float | None:
+        """`saved_seconds`, or None while it may be nothing but noise."""
+        mean, unsure = self._plain_ratio
+        return self.saved_seconds if abs(self.saved_seconds) > self.drafting[0] * mean * unsure else None
+
+    @property
+    def _plain_ratio(self) -> tuple[float, float]:
+        """Plain steps here over what was measured, and by which share that may be wrong (two standard errors)."""
+        n, total, squares = self.plain
+        if n < ENOUGH_PLAIN:
+            return 1.0, UNSURE_BEFORE
+        mean = total / n
+        deviation = math.sqrt(max(0.0, squares / n - mean * mean))
+        return mean, max(UNSURE, 2 * deviation / math.sqrt(n) / mean)
 
     @property
     def tokens_per_step(self) -> float:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Any
+from typing import Any, Mapping
 
 from lcspec.commands.offer import offer_starter
 from lcspec.commands.pairing import paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
+from lcspec.modelfiles.library import last_model
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.choices import MODEL, OTHER, SAMPLING, SPECULATION
 
@@ -54,14 +55,42 @@ def chat_options(given: dict[str, Any]) -> ChatOptions:
     )
 
 
+def piped_text() -> str | None:
+    """What came on standard input, if it is no terminal and there is anything."""
+    if sys.stdin is None or sys.stdin.isatty():
+        return None
+    text = sys.stdin.buffer.read().decode("utf-8", "replace")
+    return text.rstrip("\n") if text.strip() else None
+
+
+def usual_files(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Model and draft for an answer without a screen: what was named, else what the chat used last, else nothing (which
+    is the bundled pair)."""
+    last = last_model() if options.get("model") is None else None
+    if last is None:
+        return {}
+    draft = tuple(options.get("draft") or ()) or ((last.draft,) if last.draft is not None else ())
+    return {"model": last.model, "draft": draft}
+
+
+def parting(app: ChatApp) -> str | None:
+    """The line that is left in the terminal: how to go on; None when nothing was said."""
+    chat = app.chat_screen.chat if app.chat_screen is not None else None
+    if chat is None or not chat.branch:
+        return None
+    if app.store.problem is not None:
+        return f"lcspec: {app.store.problem.message}"
+    return f"{chat.info.title or 'The conversation'!r} is saved. lcspec chat --resume goes on with it."
+
+
 def run(given: dict[str, Any]) -> int:
     """Run the application; returns the exit code. `given` holds the options that were really given.
 
     Raises:
         LcspecError: an option is wrong.
     """
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        raise UsageError("the chat needs a terminal: for one answer in a script use lcspec generate --chat")
+    if not (sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()):
+        raise UsageError("the chat needs a terminal: for one answer in a script, echo text | lcspec chat > file")
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(False)
@@ -72,7 +101,11 @@ def run(given: dict[str, Any]) -> int:
     app = ChatApp(chat_options(given))
     sys.setswitchinterval(SWITCH_SECONDS)
     code = app.run() or 0
-    if not app.shut_down():
+    line = parting(app)
+    saved = app.shut_down()
+    if line is not None:
+        print(line, flush=True)
+    if not saved:
         # A decode that does not end cannot be interrupted from here; nothing of the user's is lost by leaving.
         os._exit(code)
     return code

@@ -24,6 +24,7 @@ class Turn:
         stored: the answer in the store; text goes there as soon as it is drained.
         prompt: what was asked.
         asked: the message it answers, if it was sent for this answer: given back when nothing comes.
+        before: the answer as it was, if this one goes on with it.
         log: what speculation did.
         fresh: text that the screen has not been told of.
     """
@@ -32,6 +33,7 @@ class Turn:
     stored: StoredAnswer
     prompt: Prompt
     asked: Message | None = None
+    before: Message | None = None
     log: SpeculationLog = field(default_factory=SpeculationLog)
     fresh: list[Piece] = field(default_factory=list)
     tokens: int = 0
@@ -56,7 +58,7 @@ class Turn:
             elif isinstance(item, Finished):
                 self._finish(item)
             elif isinstance(item, Failed):
-                self.result = self.stored.finish("failed", error=str(item.error), tokens=self.tokens)
+                self.result = self.stored.finish("failed", error=str(item.error), tokens=self.all_tokens(self.tokens))
         return self.result is not None
 
     def _take(self, item: Tokens) -> None:
@@ -68,15 +70,20 @@ class Turn:
 
     def _finish(self, item: Finished) -> None:
         stats: dict[str, Any] = item.stats.as_dict()
-        if self.log.compared:
-            stats["saved_seconds"] = self.log.saved_seconds
+        self.log.settle(item.stats)
+        if self.log.saved is not None:
+            stats["saved_seconds"] = self.log.saved
         self.result = self.stored.finish(
             "stopped" if item.reason == "cancelled" else "done",
             stop_reason=item.reason,
-            tokens=item.completion_tokens,
+            tokens=self.all_tokens(item.completion_tokens),
             seed=item.seed,
             stats=stats,
         )
+
+    def all_tokens(self, fresh: int) -> int:
+        """Of the whole answer, `fresh` of them new."""
+        return fresh + ((self.before.tokens or 0) if self.before is not None else 0)
 
     def take_fresh(self) -> list[Piece]:
         """Text for the screen."""

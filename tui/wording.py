@@ -6,11 +6,14 @@ from lcspec.tui.store import Message
 
 REASONS = {
     "stop": "finished",
-    "length": "ended at the token limit",
+    "length": "cut at the token limit (/continue goes on)",
     "context": "ended: the context is full",
     "cancelled": "stopped by you",
-    "interrupted": "interrupted: the program ended while this was written",
+    "interrupted": "interrupted: the program ended while this was written (/continue goes on)",
+    "edited": "edited by you",
 }
+# Of answers that can be continued.
+UNFINISHED = ("length", "context", "cancelled", "interrupted", "edited")
 GAUGE = 8
 
 
@@ -50,6 +53,11 @@ def gauge(fraction: float, width: int = GAUGE) -> str:
 def seconds(value: float) -> str:
     """A signed time: +1.2 s, -340 ms."""
     return f"{value:+.1f} s" if abs(value) >= 1 else f"{value * 1e3:+.0f} ms"
+
+
+def saved(value: float) -> str:
+    """What drafting brought: `saved 1.2 s`, or `lost 340 ms`."""
+    return f"{'saved' if value >= 0 else 'lost'} {seconds(abs(value)).lstrip('+')}"
 
 
 def words(text: str) -> str:

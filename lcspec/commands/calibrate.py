@@ -14,6 +14,7 @@ from lcspec.config import ModelOptions, model_drafter
 from lcspec.llama import Branching
 from lcspec.planner.cost import CostCurve
 from lcspec.session import ModelPair, Session, loading_line, open_session
+from lcspec.steadiness import disturbance
 
 BAR = 40
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
@@ -39,7 +40,10 @@ def run(
     click.echo(table(curve, info))
     for sentence in info["conclusions"]:
         click.echo(sentence)
-    if not stored:
+    told = disturbance(curve.retaken, curve.unsteady)
+    if told is not None:
+        click.echo(told, err=True)
+    if not stored and not curve.unsteady:
         click.echo("(The cache directory cannot be written, so this will be measured again.)", err=True)
 
 
@@ -72,7 +76,8 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
         meter.close()
     context.set_threads(context.n_threads)
     engine.pool.give(seq)
-    return curve, _draft_steps(session), by_threads, save_curve(context, curve)
+    stored = not curve.unsteady and save_curve(context, curve)
+    return curve, _draft_steps(session), by_threads, stored
 
 
 def _draft_steps(session: Session) -> dict[str, float]:
@@ -146,8 +151,9 @@ def describe(
         "relative": {str(n): r for n, r in ratios.items()},
         "draft_step_seconds": draft_seconds,
         "break_even_acceptance": {"free_drafts": free, "draft_models": drafted},
+        "disturbed": {"measured_again": list(curve.retaken), "unsteady": list(curve.unsteady)},
         "seconds_by_threads": {str(n): s for n, s in by_threads.items()},
-        "attention": None if attention is None else attention._asdict(),
+        "attention": None if attention is None else {k: layer.answer for k, layer in attention._asdict().items()},
     }
     info["conclusions"] = conclusions(info, ratios, session.model.gpu_layers != 0)
     return info
@@ -191,11 +197,15 @@ def _pays(needed: dict[str, Any]) -> str:
     """From which acceptance on speculation pays."""
     if needed["free_drafts"] is None:
         return "No width is cheap enough for speculation to pay: lcspec will decode plainly."
-    text = f"Speculation pays from an acceptance of {needed['free_drafts']:.0%} a token with n-gram drafts"
+    text = f"Speculation pays {_from(needed['free_drafts'])} with n-gram drafts"
     for name, share in needed["draft_models"].items():
         who = name if len(needed["draft_models"]) > 1 else "this draft model"
         text += f", {share:.0%} with {who}" if share is not None else f"; {who} is too slow to pay at any acceptance"
     return text + "."
+
+
+def _from(needed: float) -> str:
+    return "at any acceptance" if needed < 0.005 else f"from an acceptance of {needed:.0%} a token"
 
 
 def table(curve: CostCurve, info: dict[str, Any]) -> str:

@@ -133,10 +133,11 @@ def reading(slot: Slot, others: int) -> float:
 
 
 def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
-    """`tree` with what `drafter` says merged into it; the drafter's own tree where `tree` is bare."""
+    """`tree` with what `drafter` says merged into it, as far as the text may go on; the drafter's own tree where
+    `tree` is bare."""
     if budget.nodes <= 0 or budget.depth <= 0:
         return tree
-    drafted = drafter.draft(slot, budget)
+    drafted = drafter.draft(slot, budget).ended(slot.ends)
     if len(tree) == 1:
         return drafted
     tree.merge(drafted)

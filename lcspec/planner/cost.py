@@ -29,11 +29,15 @@ class CostCurve:
         points: width -> {context length in tokens: seconds}.
         drift: log of the factor by which the machine as a whole is slower now than when it was measured.
         bias: width -> log of the factor that is particular to that width.
+        retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
+            figures still cannot be right. Not stored.
     """
 
     points: dict[int, dict[int, float]] = field(default_factory=dict)
     drift: float = 0.0
     bias: dict[int, float] = field(default_factory=dict)
+    retaken: tuple[int, ...] = field(default=(), compare=False)
+    unsteady: tuple[int, ...] = field(default=(), compare=False)
 
     @classmethod
     def flat(cls, seconds: float, max_width: int) -> CostCurve:

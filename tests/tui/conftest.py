@@ -18,6 +18,7 @@ from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Message
+from lcspec.tui.widgets.notice import Notice
 
 WAIT = 120.0
 SIZE = (100, 34)
@@ -108,7 +109,11 @@ class Driver:
         """Type and send; does not wait for the answer."""
         self.chat.prompt.give_back(text)
         await self.press("enter")
-        await self.until(lambda: self.chat.answering.busy or not self.chat.prompt.text, "it is sent")
+        chat = self.chat
+        await self.until(
+            lambda: chat.answering.busy or not chat.prompt.text or any(n.ways for n in chat.transcript.query(Notice)),
+            "it is sent, or refused",
+        )
 
     async def answer(self, text: str) -> Message:
         """Send, and wait for the answer."""

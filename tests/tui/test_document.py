@@ -51,7 +51,7 @@ def test_every_kind_of_block() -> None:
         "",
         "▎ quoted text",
         "",
-        "",
+        "  python" + " " * 26 + "copy",
         "  def f(x):",
         "      return x",
         "",

@@ -83,7 +83,7 @@ async def test_a_model_file_that_is_deleted_meanwhile(start: Start, pair: tuple[
         await driver.ready()
         first = await driver.answer(HELLO)
         model.unlink()
-        again = await driver.again("ctrl+r")
+        again = await driver.again("ctrl+t")
         assert again.text == first.text
         await driver.chat.switch("ngram")
         assert (await driver.answer("Thanks!")).state == "done"
@@ -102,7 +102,9 @@ async def test_a_megabyte_that_is_pasted_becomes_an_attachment(start: Start) -> 
         assert len(chat.attachments.pending) == 1
         await driver.send("What is this?")  # far more than the context: refused, and said why
         await driver.until(lambda: any("context" in str(n.render()) for n in chat.transcript.query(".notice-text")))
-        assert not chat.answering.busy
+        assert not chat.answering.busy and not chat.chat.branch
+        await driver.until(lambda: chat.prompt.text == "What is this?" and len(chat.attachments.pending) == 1)
+        chat.prompt.text = ""
         driver.app.post_message(events.Paste("short\n"))
         await driver.until(lambda: chat.prompt.text == "short\n")
 

@@ -79,9 +79,7 @@ async def test_another_model_in_the_middle_of_a_conversation(start: Start, pair:
         await driver.until(lambda: driver.app.screen is chat)
         await driver.press("f5")
         await driver.until(lambda: isinstance(driver.app.screen, PickerScreen))
-        await driver.press("slash")
-        field = driver.app.screen.query_one("#picker-path", Input)
-        field.value = str(pair[1])
+        driver.app.screen.query_one("#picker-filter", Input).value = str(pair[1])
         await driver.press("enter")
         await driver.until(lambda: driver.app.screen is chat and chat.loaded.path == pair[1])
         message = await driver.answer("Thanks!")
@@ -100,7 +98,7 @@ async def test_conversations_are_listed_searched_renamed_deleted_and_brought_bac
 
         def listed() -> list[str]:
             assert isinstance(driver.app.screen, ChatsScreen)
-            return [row.id for row in driver.app.screen.rows]
+            return [info.id for info, _ in driver.app.screen.rows]
 
         await driver.press("ctrl+o")
         await driver.until(lambda: isinstance(driver.app.screen, ChatsScreen) and listed() == [second, first])
@@ -115,14 +113,12 @@ async def test_conversations_are_listed_searched_renamed_deleted_and_brought_bac
         await driver.until(lambda: isinstance(driver.app.screen, AskText))
         driver.app.screen.query_one(Input).value = "the way"
         await driver.press("enter")
-        await driver.until(lambda: driver.app.screen is screen and screen.rows[0].title == "the way")
+        await driver.until(lambda: driver.app.screen is screen and screen.rows[0][0].title == "the way")
         await driver.press("ctrl+d")
         await driver.until(lambda: listed() == [first])
         await driver.press("ctrl+z")
         await driver.until(lambda: listed() == [second, first])
-        screen.query_one(OptionList).highlighted = 1
-        screen.query_one(OptionList).focus()
-        await driver.press("enter")
+        await driver.press("down", "enter")
         await driver.until(lambda: driver.app.screen is chat and chat.chat.id == first)
         assert [m.text for m in chat.chat.branch][0] == HELLO
         await driver.until(lambda: len(chat.transcript.views) == 2)

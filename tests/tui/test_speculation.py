@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lcspec.events import StepStats
+from lcspec.events import RequestStats, StepStats
 from lcspec.planner.base import Plan
 from lcspec.tree import TokenTree
 from lcspec.tui.inspector_text import steps_content, totals_content
@@ -42,13 +42,50 @@ def test_counts_by_drafter_and_depth() -> None:
     assert log.acceptance == 0.5
 
 
+def plain_step(seconds: float, measured: float = 0.010) -> Step:
+    """A step without drafts that took `seconds`, where plain decoding was measured to take `measured`."""
+    return Step(StepStats(1, 1, TokenTree.root(5), 0, (6,), seconds, 0.0, 0.0, Plan()), NAMES, measured, measured)
+
+
 def test_seconds_saved_are_those_of_plain_decoding_less_those_taken() -> None:
     log = SpeculationLog()
     log.add(step((6, 7, 9), 2, plain=0.010))
     assert abs(log.saved_seconds - (3 * 0.010 - 0.015)) < 1e-12
     log.add(step((4,), 0, plain=None))  # nobody measured: it counts for nothing
     assert abs(log.saved_seconds - 0.015) < 1e-12
-    assert log.compared == 1
+    assert log.saved == log.saved_seconds
+
+
+def test_without_drafts_nothing_is_saved_and_nothing_lost_however_slow_the_machine_is_now() -> None:
+    log = SpeculationLog()
+    for _ in range(40):
+        log.add(plain_step(0.120))
+    assert log.saved_seconds == 0.0 and log.saved is None
+    assert "nothing drafted" in totals_content(log).plain
+
+
+def test_steps_with_drafts_are_compared_with_the_plain_steps_beside_them() -> None:
+    log = SpeculationLog()
+    for i in range(8):
+        log.add(plain_step(0.020 + 0.0001 * (i % 2)))  # the machine is half as fast as when it was measured
+    log.add(step((6, 7, 9), 2, plain=0.010))  # 15 ms for what takes 60 ms
+    assert log.saved is not None and abs(log.saved - (3 * 0.02005 - 0.015)) < 1e-9
+
+
+def test_what_may_be_noise_is_not_shown() -> None:
+    log = SpeculationLog()
+    for i in range(8):
+        log.add(plain_step(0.002 if i % 2 else 0.018))  # 10 ms, give or take 80 %
+    log.add(step((6, 7), 1, plain=0.010))  # 15 ms for what takes 20 ms, or 14
+    assert log.saved_seconds > 0 and log.saved is None
+    assert "within noise" in totals_content(log).plain
+
+
+def test_an_answer_has_one_figure_for_its_tokens_a_step() -> None:
+    log = SpeculationLog()
+    log.add(step((6, 7, 9), 2))  # the text ended at 7: what was verified behind it is no part of the answer
+    log.settle(RequestStats(target_steps=1, step_tokens=2))
+    assert log.tokens_per_step == RequestStats(target_steps=1, step_tokens=2).mean_acceptance_length == 2.0
 
 
 def test_expected_figures_come_from_the_plan_where_there_is_one() -> None:

@@ -85,6 +85,11 @@ def test_cheap_widths_are_those_with_dearer_neighbours() -> None:
     assert "8 (2.80" in first
 
 
+def test_drafts_that_cost_nothing_are_not_said_to_pay_from_0_percent() -> None:
+    free = info(break_even_acceptance={"free_drafts": 1e-9, "draft_models": {}})
+    assert conclusions(free, Q4_0, False)[1] == "Speculation pays at any acceptance with n-gram drafts."
+
+
 def test_what_speculation_needs_is_said_for_every_case() -> None:
     assert "acceptance of 21% a token with n-gram drafts." in conclusions(info(), Q4_0, False)[1]
     both = info(

@@ -358,3 +358,13 @@ def test_any_toml_is_read_and_saved_without_loss(
     assert (again.settings.lens, again.settings.preset, again.settings.presets[name].system) == (lens, name, "s")
     touched = {"lens", "preset", "presets"}
     assert {k: v for k, v in after.items() if k not in touched} == {k: v for k, v in data.items() if k not in touched}
+
+
+def test_the_example_in_the_docs_is_understood(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "chat.md"
+    example = page.read_text(encoding="utf-8").split("```toml\n")[1].split("```")[0]
+    path = tmp_path / "chat.toml"
+    path.write_text(example, encoding="utf-8")
+    file = SettingsFile(path)
+    assert not file.problems
+    assert file.settings.preset == "careful" and file.settings.sampling.temperature == 0.7

@@ -351,3 +351,26 @@ def test_cut_trees_with_draws_are_closed_and_within_their_room(
             assert trials(cut, node) == whole[: len(trials(cut, node))]
     assert best.n_drafted <= n and len(narrow.leaves()) <= leaves
     assert spelled(tree.best(99)) == spelled(tree)
+
+
+@fixed
+@given(trees)
+def test_nothing_stands_below_the_end_of_the_text(tree: TokenTree) -> None:
+    ended = tree.ended(frozenset({2}))
+    check(ended)
+    before = spelled(tree)
+    # a path may hold the end (here token 2) as its last token only; all others stay as they were
+    assert spelled(ended) == {path: what for path, what in before.items() if 2 not in path[1:-1]}
+
+
+def test_draws_beside_the_end_of_the_text_stay_draws() -> None:
+    draft = Distribution(np.arange(4, dtype=np.int32), np.full(4, 0.25))
+    tree = TokenTree.root(7)
+    first = tree.add_sampled(0, 1, draft)
+    end = tree.add_sampled(0, 2, draft)
+    tree.add_sampled(end, 3, draft)
+    tree.add_sampled(first, 3, draft)
+    ended = tree.ended(frozenset({2}))
+    assert ended.n_drafted == 3 and not ended.children(ended.child(0, 2) or 0)
+    assert [t.draft is draft for t in ended.trials[0]] == [True, True]
+    assert tree.ended(frozenset({9})) is tree

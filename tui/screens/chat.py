@@ -4,31 +4,38 @@ from __future__ import annotations
 
 import secrets
 import time
+from pathlib import Path
 
 from textual import on
 from textual.message import Message as TextualMessage
 
+from lcspec.config import MAX_DRAFT_MODELS, model_drafter
 from lcspec.errors import LcspecError
 from lcspec.tui import keys
 from lcspec.tui.attachments import file_command
+from lcspec.tui.choices import MODEL
 from lcspec.tui.conversation import answer_text
 from lcspec.tui.markdown import code_blocks
 from lcspec.tui.screens.ask_text import AskText
-from lcspec.tui.screens.chats import ChatsScreen
+from lcspec.tui.screens.chats import ChatsScreen, Opened
 from lcspec.tui.screens.conversation import ConversationScreen
 from lcspec.tui.screens.drafters import DraftersScreen
-from lcspec.tui.screens.export import ask_export
+from lcspec.tui.screens.export import ask_export, save_to
 from lcspec.tui.screens.help import HelpScreen
 from lcspec.tui.screens.presets import PresetsScreen
 from lcspec.tui.screens.settings import SettingsScreen
+from lcspec.tui.slash import Typed, read_setting
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.inspector import Inspector
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
+from lcspec.tui.wording import UNFINISHED
 
 SEED_BITS = 32
+# Seconds within which a second Ctrl+C quits.
+TWICE = 3.0
 DARK, LIGHT = "textual-dark", "textual-light"
 
 
@@ -38,7 +45,20 @@ class ChatScreen(ConversationScreen):
     BINDINGS = keys.bindings(keys.CHAT)
 
     class ModelsWanted(TextualMessage):
-        """The user wants another model."""
+        """The user wants another model: this file, or one of the list."""
+
+        def __init__(self, path: Path | None = None) -> None:
+            super().__init__()
+            self.path = path
+
+    class ContextWanted(TextualMessage):
+        """The user wants the model loaded with a context of `n_ctx` tokens."""
+
+        def __init__(self, n_ctx: int) -> None:
+            super().__init__()
+            self.n_ctx = n_ctx
+
+    _interrupted = 0.0  # when Ctrl+C was last pressed with nothing to stop
 
     # ------------------------------------------------------------------ everywhere
 
@@ -72,6 +92,27 @@ class ChatScreen(ConversationScreen):
             self.prompt.text = ""
         self.prompt.focus()
 
+    def action_interrupt(self) -> None:
+        """Copy what is marked, else stop the answer, else offer to quit: twice within a moment does."""
+        marked = self.get_selected_text()
+        if marked:
+            self.copy(marked)
+        elif self.answering.stop():
+            self._interrupted = 0.0
+        elif time.monotonic() - self._interrupted < TWICE:
+            self.app.exit(0)
+        else:
+            self._interrupted = time.monotonic()
+            self.notify("Ctrl+C again quits; everything is saved.", timeout=TWICE)
+
+    def action_copy_text(self) -> None:
+        """Ctrl+C where a message has the focus."""
+        self.action_interrupt()
+
+    @on(PromptInput.Interrupted)
+    def _interrupt(self) -> None:
+        self.action_interrupt()
+
     async def action_lens(self) -> None:
         """The lens on or off."""
         self.transcript.set_lens(not self.transcript.lens)
@@ -95,7 +136,7 @@ class ChatScreen(ConversationScreen):
             if text is not None:
                 self.run_worker(self.switch(text), exclusive=True, group="switch")
 
-        names = sorted(REGISTRY)
+        names = sorted(set(REGISTRY) - {model_drafter(i) for i in range(MAX_DRAFT_MODELS)} | {"model"})
         self.app.push_screen(DraftersScreen(now, names, files, self.answering.busy), chosen)
 
     async def switch(self, drafters: str) -> None:
@@ -114,15 +155,15 @@ class ChatScreen(ConversationScreen):
             self.notify(str(error), title="Drafters as before", severity="error", markup=False)
         self.show_figures()
 
-    async def action_regenerate(self) -> None:
-        """Answer the latest message again, with the same seed."""
-        await self.transcript.to_end()
-        await self.again(self.target, fresh_seed=False)
-
     async def action_retry(self) -> None:
         """Answer the latest message again, with a new seed."""
         await self.transcript.to_end()
         await self.again(self.target, fresh_seed=True)
+
+    async def action_repeat(self) -> None:
+        """Answer the latest message again, with the same seed."""
+        await self.transcript.to_end()
+        await self.again(self.target, fresh_seed=False)
 
     async def again(self, view: MessageView | None, fresh_seed: bool) -> None:
         """Answer again beside the answer in `view` (or below the message in it)."""
@@ -135,6 +176,18 @@ class ChatScreen(ConversationScreen):
             return
         seed = secrets.randbits(SEED_BITS) if fresh_seed else message.seed
         await self.answering.begin(parent, seed=seed)
+
+    async def go_on(self, message: Message | None) -> None:
+        """Continue an answer that did not end by itself."""
+        if self._wait_for_answer():
+            return
+        branch = self.chat.branch
+        if message is None or message.role != "assistant" or not branch or message.id != branch[-1].id:
+            self.notify("Only the latest answer can be continued.")
+        elif message.parent is None or not (message.state == "failed" or message.stop_reason in UNFINISHED):
+            self.notify("This answer ended by itself: there is nothing to continue.")
+        else:
+            await self.answering.begin(message.parent, seed=message.seed, before=message)
 
     async def action_new_chat(self) -> None:
         """An empty conversation."""
@@ -149,10 +202,15 @@ class ChatScreen(ConversationScreen):
             return
         screen = ChatsScreen(self.store, time.time(), self.chat)
 
-        async def chosen(chat: str | None) -> None:
+        async def chosen(found: Opened | None) -> None:
             gone = {info.id for info in screen.deleted}
-            if chat is not None and chat not in gone:
-                await self.open(self.chat if chat == self.chat.id else self.store.load(chat))
+            if found is not None and found.chat not in gone:
+                chat = self.chat if found.chat == self.chat.id else self.store.load(found.chat)
+                if found.message is not None and found.message in chat.tree:
+                    chat.show(chat.tree.leaf_below(found.message))  # the branch that has it
+                await self.open(chat)
+                if found.message is not None:
+                    await self.transcript.go_to(found.message)
             elif self.chat.id in gone:
                 await self.action_new_chat()
             self.show_head()
@@ -212,8 +270,9 @@ class ChatScreen(ConversationScreen):
         """The settings."""
         self.choices.file.reload()
 
-        def saved(changed: bool | None) -> None:
-            if changed:
+        def saved(told: str | None) -> None:
+            if told is not None:
+                self.notify(told, title="Settings", timeout=5, markup=False)
                 theme = self.choices.now.theme
                 if theme:
                     self.app.theme = theme
@@ -276,8 +335,10 @@ class ChatScreen(ConversationScreen):
             await self._walk(view, -1 if action == "older_branch" else 1)
         elif action == "edit":
             self._edit(view.message)
-        elif action in ("regenerate", "retry"):
+        elif action in ("retry", "repeat"):
             await self.again(view, fresh_seed=action == "retry")
+        elif action == "go_on":
+            await self.go_on(view.message)
         elif action == "copy":
             self.copy(answer_text(view.text) or view.text if isinstance(view, AnswerView) else view.message.text)
         elif action == "copy_code":
@@ -316,10 +377,6 @@ class ChatScreen(ConversationScreen):
     def _edit(self, message: Message) -> None:
         if self._wait_for_answer():
             return
-        if message.role == "assistant":
-            if message.parent is None:
-                return
-            message = self.chat.tree.get(message.parent)
         self.set_editing(message)
         self.prompt.give_back(message.text)
         self.prompt.focus()
@@ -339,15 +396,92 @@ class ChatScreen(ConversationScreen):
     @on(Notice.Chosen)
     async def _chosen(self, event: Notice.Chosen) -> None:
         await event.notice.remove()
+        branch = self.chat.branch
+        last = branch[-1] if branch else None
         if event.way == "new":
             await self.action_new_chat()
         elif event.way == "models":
             self.action_models()
+        elif event.way == "quit":
+            await self.app.action_quit()
+        elif event.way == "continue":
+            await self.go_on(last)
+        elif event.way.startswith("ctx:"):
+            self.post_message(self.ContextWanted(int(event.way.removeprefix("ctx:"))))
+        elif event.way == "drop":
+            self.choices.hold(on_full="drop")
+            if last is not None and last.stop_reason == "context":
+                await self.go_on(last)
+            elif self.prompt.text.strip():
+                self.prompt.action_send()  # the message that did not fit
+        elif last is not None and last.role == "user":
+            await self.answering.begin(last.id)
+        elif last is not None and last.state == "failed" and last.parent is not None:
+            await self.answering.begin(last.parent, seed=last.seed)
+
+    # ------------------------------------------------------------------ commands typed
+
+    async def command(self, typed: Typed) -> None:
+        """Carry out a command of `lcspec.tui.slash`."""
+        name, rest = typed.name, typed.rest
+        if name == "help":
+            self.action_help()
+        elif name == "quit":
+            await self.app.action_quit()
+        elif name == "clear":
+            await self.action_new_chat()
+        elif name == "continue":
+            await self.go_on(self.chat.branch[-1] if self.chat.branch else None)
+        elif name == "retry":
+            await self.action_retry()
+        elif name == "file":
+            self.action_attach()
+        elif name == "system":
+            self._set_system(rest)
+        elif name == "model":
+            self._load_model(rest)
+        elif name == "save":
+            self._save(rest)
         else:
-            if event.way == "drop":
-                self.choices.hold(on_full="drop")
-            branch = self.chat.branch
-            if branch and branch[-1].role == "user":
-                await self.answering.begin(branch[-1].id)
-            elif branch and branch[-1].state == "failed" and branch[-1].parent is not None:
-                await self.answering.begin(branch[-1].parent, seed=branch[-1].seed)
+            self._set(rest)
+
+    def _set_system(self, text: str) -> None:
+        if not text:
+            self.action_system()
+            return
+        self.chat.set(system=text)
+        self.refresh_fill()
+        self.notify("System prompt set for this conversation.", timeout=3)
+
+    def _load_model(self, text: str) -> None:
+        if self.answering.busy:
+            raise LcspecError("it is still answering: Esc stops it")
+        if not text:
+            self.action_models()
+            return
+        path = (file_command(f"/file {text}") or [Path(text)])[0]
+        if not path.is_file():
+            raise LcspecError(f"there is no file {path}: /model alone lists what was found on this machine")
+        self.post_message(self.ModelsWanted(path))
+
+    def _save(self, text: str) -> None:
+        if not self.chat.branch:
+            raise LcspecError("there is nothing to save yet")
+        if text:
+            save_to(self.app, self.chat, (file_command(f"/file {text}") or [Path(text)])[0])
+        else:
+            self.action_export()
+
+    def _set(self, text: str) -> None:
+        if not text:
+            self.action_settings()
+            return
+        name, value = read_setting(text)
+        if name == "drafters":
+            self.run_worker(self.switch(value), exclusive=True, group="switch")
+            return
+        self.choices.hold(**{name: value})
+        later = "; F5 loads the model with it" if name in MODEL else ""
+        shown = "none" if value is None else value
+        self.notify(f"{name} is {shown} for this run{later}.", timeout=4, markup=False)
+        self.show_figures()

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import datetime
+from typing import NamedTuple
 
 from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
+from textual.events import Key
 from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Footer, Input, OptionList
@@ -29,14 +31,36 @@ def when(seconds: float, now: float) -> str:
     return then.strftime("%d %b" if then.year == today.year else "%d %b %Y")
 
 
-class ChatsScreen(ModalScreen[str | None]):
-    """Gives the id of the chat to open, or None."""
+MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedown": "page_down"}
+
+
+class Opened(NamedTuple):
+    """What to open: a chat, and the message in it that was found."""
+
+    chat: str
+    message: str | None = None
+
+
+class SearchInput(Input):
+    """Has the focus all the time, so that nothing typed is lost; keys that move go to the list."""
+
+    async def _on_key(self, event: Key) -> None:
+        if event.key not in MOVES:
+            await super()._on_key(event)
+            return
+        event.stop()
+        event.prevent_default()
+        getattr(self.screen.query_one(OptionList), f"action_{MOVES[event.key]}")()
+
+
+class ChatsScreen(ModalScreen[Opened | None]):
+    """Gives what to open, or None."""
 
     BINDINGS = [
         Binding("escape", "cancel", "Close"),
-        Binding("down", "to_list", "List", show=False),
         Binding("ctrl+r", "rename", "Rename", priority=True),
-        Binding("ctrl+d,delete", "delete", "Delete", priority=True),
+        Binding("ctrl+k", "pin", "Pin", priority=True),
+        Binding("ctrl+d", "delete", "Delete", priority=True),
         Binding("ctrl+z", "undo", "Undo", priority=True),
         Binding("ctrl+e", "export", "Export", priority=True),
     ]
@@ -55,21 +79,23 @@ class ChatsScreen(ModalScreen[str | None]):
         self.store = store
         self.now = now
         self.open_chat = open_chat
-        self.rows: list[ChatInfo] = []
+        self.rows: list[tuple[ChatInfo, str | None]] = []  # and the message that was found
         self.deleted: list[ChatInfo] = []
 
     def compose(self) -> ComposeResult:
         """Search field and list."""
         with Vertical(classes="dialog wide tall") as box:
             box.border_title = "Conversations"
-            yield Input(placeholder="search titles and messages", id="chats-search")
-            yield OptionList(id="chats-list")
+            yield SearchInput(placeholder="type to search titles and messages", id="chats-search")
+            options = OptionList(id="chats-list")
+            options.can_focus = False
+            yield options
         yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """List everything."""
         self.list_all()
-        self.query_one(OptionList).focus()
+        self.query_one(SearchInput).focus()
 
     def list_all(self) -> None:
         """Every chat, the one used last first."""
@@ -77,21 +103,24 @@ class ChatsScreen(ModalScreen[str | None]):
         self._fill(
             [
                 (
-                    s.info,
+                    (s.info, None),
                     Content.assemble(
-                        ("● " if self._open(s.info) else "  "),
+                        ("● " if self._open(s.info) else "▪ " if s.info.pinned else "  "),
                         (s.info.title or UNTITLED, "bold"),
-                        (f"  {when(s.info.updated, self.now)}, {s.n_messages} messages", "dim"),
+                        (
+                            f"  {when(s.info.updated, self.now)}, {s.n_messages} messages{', pinned' * s.info.pinned}",
+                            "dim",
+                        ),
                     ),
                 )
                 for s in summaries
             ]
         )
 
-    def _fill(self, rows: list[tuple[ChatInfo, Content]]) -> None:
+    def _fill(self, rows: list[tuple[tuple[ChatInfo, str | None], Content]]) -> None:
         options = self.query_one(OptionList)
         before = options.highlighted or 0
-        self.rows = [info for info, _ in rows]
+        self.rows = [found for found, _ in rows]
         options.clear_options()
         options.add_options([Option(line) for _, line in rows] or [Option("nothing here yet", disabled=True)])
         options.highlighted = min(before, len(rows) - 1) if rows else None
@@ -112,11 +141,11 @@ class ChatsScreen(ModalScreen[str | None]):
     def _found(self, event: Found) -> None:
         if event.query_text != self.query_one("#chats-search", Input).value:
             return
-        rows = []
+        rows: list[tuple[tuple[ChatInfo, str | None], Content]] = []
         for hit in event.hits:
             excerpt = Content(hit.excerpt.replace("\n", " ")).stylize("reverse", hit.start, hit.end)
             line = Content.assemble((hit.chat.title or UNTITLED, "bold"), "\n  ", excerpt)
-            rows.append((hit.chat, line))
+            rows.append(((hit.chat, hit.message), line))
         self._fill(rows)
 
     def _open(self, chat: ChatInfo) -> bool:
@@ -126,17 +155,26 @@ class ChatsScreen(ModalScreen[str | None]):
     def chosen(self) -> ChatInfo | None:
         """The highlighted chat."""
         at = self.query_one(OptionList).highlighted
-        return self.rows[at] if at is not None and at < len(self.rows) else None
+        return self.rows[at][0] if at is not None and at < len(self.rows) else None
 
     @on(OptionList.OptionSelected)
     @on(Input.Submitted, "#chats-search")
     def _choose(self) -> None:
-        if self.chosen is not None:
-            self.dismiss(self.chosen.id)
+        at = self.query_one(OptionList).highlighted
+        if at is not None and at < len(self.rows):
+            info, message = self.rows[at]
+            self.dismiss(Opened(info.id, message))
 
-    def action_to_list(self) -> None:
-        """From the search field to the list."""
-        self.query_one(OptionList).focus()
+    def action_pin(self) -> None:
+        """Keep the chat at the top of the list, or no longer."""
+        chat = self.chosen
+        if chat is not None:
+            self.store.pin(chat.id, not chat.pinned)
+            self.query_one(SearchInput).value = ""
+            self.list_all()
+            self.query_one(OptionList).highlighted = next(
+                (i for i, (info, _) in enumerate(self.rows) if info.id == chat.id), None
+            )
 
     def action_rename(self) -> None:
         """Give the chat another title."""

@@ -14,18 +14,21 @@ from textual.content import Content
 from textual.events import Resize
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Footer, Static
+from textual.widgets import Footer, Static, TextArea
 
 from lcspec.errors import LcspecError
-from lcspec.tui.answering import Answering
+from lcspec.tui.answering import CONTINUE, Answering
 from lcspec.tui.attachments import Attachment, count_tokens, file_command, pasted_attachment, read_attachment
 from lcspec.tui.bridge import Bridge, Loaded
 from lcspec.tui.choices import Choices
+from lcspec.tui.completing import mentions
 from lcspec.tui.conversation import ContextFill, measure
 from lcspec.tui.pace import TICK
+from lcspec.tui.slash import Typed, command_of, plain
 from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.store import Chat, Message, Store
 from lcspec.tui.widgets.attachments import AttachmentStrip, Chip, Pending
+from lcspec.tui.widgets.completion import CompletionList
 from lcspec.tui.widgets.inspector import Inspector
 from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
@@ -35,6 +38,7 @@ from lcspec.tui.widgets.transcript import Transcript
 SHORT_PLACEHOLDER = "Message (Enter sends, F1 helps)"
 PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
 EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it was."
+EDITING_ANSWER = "Editing the answer: Enter keeps it on a branch of its own, Esc leaves it as it was."
 
 
 class ConversationScreen(Screen[None]):
@@ -68,14 +72,17 @@ class ConversationScreen(Screen[None]):
         yield StatusLine(id="status")
         yield Static(Content(EDITING), id="editing")
         yield AttachmentStrip()
+        completion = CompletionList()
+        yield completion
         with Vertical(id="prompt-box"):
-            yield PromptInput(PLACEHOLDER, id="prompt")
+            yield PromptInput(PLACEHOLDER, completion=completion, id="prompt")
         yield Footer(show_command_palette=True)
 
     async def on_mount(self) -> None:
         """Show the conversation."""
         self.query_one(Inspector).display = False
         self.query_one("#editing").display = False
+        self.attachments.limit = self.loaded.n_ctx
         self._ticker = self.set_interval(TICK, self.answering.tick, pause=True)
         self.transcript.lens = self.choices.now.lens
         await self.open(self.chat)
@@ -115,11 +122,21 @@ class ConversationScreen(Screen[None]):
             await self.transcript.say(Notice("\n".join((f"{self.loaded.name} is ready.", *self.loaded.notes))))
 
     async def adopt(self, bridge: Bridge, loaded: Loaded) -> None:
-        """Go on with another model."""
+        """Go on with another model, or with a larger context."""
+        same = loaded.path == self.loaded.path
+        self.attachments.limit = loaded.n_ctx
+        await self.attachments.set(self.attachments.pending)
         self.bridge, self.loaded, self.figures, self.answering.keep_from = bridge, loaded, SpeculationLog(), None
         self.show_head()
         self.refresh_fill()
-        await self.transcript.say(Notice("\n".join((f"{loaded.name} is ready.", *loaded.notes))))
+        await self.transcript.show(self.chat.branch)  # without notices that are out of date
+        if same:
+            last = self.chat.branch[-1] if self.chat.branch else None
+            ways = (CONTINUE,) if last is not None and last.stop_reason == "context" else ()
+            waits = " Enter sends your message." if self.prompt.text.strip() else ""
+            await self.transcript.say(Notice(f"The context now holds {loaded.n_ctx:,} tokens.{waits}", ways=ways))
+        else:
+            await self.transcript.say(Notice("\n".join((f"{loaded.name} is ready.", *loaded.notes))))
 
     def show_head(self) -> None:
         """Title and model."""
@@ -167,18 +184,45 @@ class ConversationScreen(Screen[None]):
             self.prompt.give_back(rest + self.prompt.text)
             await self.attach(paths)
             return
+        try:
+            typed = command_of(event.text) if self.editing is None else None
+            if typed is not None:
+                await self.command(typed)
+                self.prompt.remember(event.text.strip())
+                return
+        except LcspecError as error:
+            self.notify(str(error), severity="error", markup=False)
+            self.prompt.give_back(event.text + self.prompt.text)
+            return
         if self.answering.busy:
             self.notify("It is still answering. Esc stops it.")
             self.prompt.give_back(event.text + self.prompt.text)
             return
+        text = plain(event.text)
+        attached = {p.attachment.path for p in self.attachments.pending}
+        named = [path for path in mentions(text) if str(path.absolute()) not in attached]
+        if named and await self.attach(named) < len(named):
+            self.prompt.give_back(event.text + self.prompt.text)  # which file could not be read is said already
+            return
         self.prompt.remember(event.text)
-        await self.send(event.text)
+        await self.send(text)
+
+    async def command(self, typed: Typed) -> None:
+        """Carry out a command.
+
+        Raises:
+            LcspecError: it cannot be; the message says why.
+        """
+        raise NotImplementedError
 
     async def send(self, text: str) -> None:
         """Add a message (or a branch with it, while editing) and ask for an answer."""
-        files = [p.attachment for p in self.attachments.pending]
-        if self.editing is not None:
-            message = self.chat.add_user(text, files, parent=self.editing.parent)
+        files, edited = [p.attachment for p in self.attachments.pending], self.editing
+        if edited is not None and edited.role == "assistant":
+            await self._keep_edited(edited, text)
+            return
+        if edited is not None:
+            message = self.chat.add_user(text, files, parent=edited.parent)
         else:
             message = self.chat.add_user(text, files)
         self.set_editing(None)
@@ -187,6 +231,20 @@ class ConversationScreen(Screen[None]):
         self.transcript.anchor()
         self.show_head()
         await self.answering.begin(message.id, asked=message)
+        if edited is not None and message.id not in self.chat.tree:  # refused: it is still to be edited
+            self.set_editing(edited)
+
+    async def _keep_edited(self, answer: Message, text: str) -> None:
+        """An answer that the user wrote anew stands beside the model's."""
+        self.set_editing(None)
+        self.chat.add_edited(answer, text)
+        await self.transcript.show(self.chat.branch)
+        self.transcript.anchor()
+        self.refresh_fill()
+
+    @on(TextArea.Changed)
+    def _typed(self) -> None:
+        self.prompt.suggest()
 
     async def give_back(self, message: Message) -> None:
         """Put a message that got no answer back into the input."""
@@ -207,12 +265,31 @@ class ConversationScreen(Screen[None]):
             self.notify(str(error), title="Not attached", severity="error", markup=False)
             return False
         await self.attachments.set([*self.attachments.pending, Pending(attachment, tokens)])
+        self._announce_size(Pending(attachment, tokens))
         return True
+
+    def _announce_size(self, added: Pending) -> None:
+        """Say at once when an attachment cannot be sent."""
+        limit, name = self.loaded.n_ctx, added.attachment.name
+        total = self.fill.used + sum(p.tokens for p in self.attachments.pending)
+        if added.tokens >= limit:
+            text = f"{name} has {added.tokens:,} tokens and the context holds {limit:,}: attach a part of it"
+            if self.loaded.n_ctx_train > added.tokens:
+                text += ", or load with a larger context (/set ctx, then F5)"
+        elif total >= limit and self.choices.now.on_full == "stop":
+            text = (
+                f"With {name} the conversation has {total:,} tokens and the context holds {limit:,}: attach less, or "
+                "begin a new conversation (Ctrl+N)"
+            )
+        else:
+            return
+        self.notify(f"{text}.", title="Too large", severity="warning", markup=False, timeout=10)
 
     async def attach_again(self, message: Message) -> None:
         """Attach what a message carried."""
         tokenize = self.bridge.session.model.vocab.tokenize
-        await self.attachments.set([Pending(a, count_tokens(a, tokenize)) for a in message.attachments])
+        pending = [Pending(a, count_tokens(a, tokenize)) for a in message.attachments]
+        await self.attachments.set(pending)
 
     @on(PromptInput.FilesDropped)
     async def _dropped(self, event: PromptInput.FilesDropped) -> None:
@@ -236,4 +313,6 @@ class ConversationScreen(Screen[None]):
     def set_editing(self, message: Message | None) -> None:
         """Write a message anew, or stop doing so."""
         self.editing = message
-        self.query_one("#editing").display = message is not None
+        line = self.query_one("#editing", Static)
+        line.update(Content(EDITING_ANSWER if message is not None and message.role == "assistant" else EDITING))
+        line.display = message is not None

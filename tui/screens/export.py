@@ -24,20 +24,21 @@ def write_export(chat: Chat, path: Path) -> None:
     write_atomically(path, to_json(chat) if path.suffix.lower() == ".json" else to_markdown(chat))
 
 
+def save_to(app: App[Any], chat: Chat, path: Path) -> None:
+    """Write, and say so."""
+    try:
+        write_export(chat, path)
+    except OSError as error:
+        app.notify(f"cannot write {path}: {error.strerror or error}", title="Export", severity="error", markup=False)
+    else:
+        app.notify(f"written to {path}", title="Export", markup=False)
+
+
 def ask_export(app: App[Any], chat: Chat) -> None:
     """Ask for a file name, and write."""
 
     def write(name: str | None) -> None:
-        if not name or not name.strip():
-            return
-        path = Path(os.path.expanduser(name.strip()))
-        try:
-            write_export(chat, path)
-        except OSError as error:
-            app.notify(
-                f"cannot write {path}: {error.strerror or error}", title="Export", severity="error", markup=False
-            )
-        else:
-            app.notify(f"written to {path}", title="Export", markup=False)
+        if name and name.strip():
+            save_to(app, chat, Path(os.path.expanduser(name.strip())))
 
     app.push_screen(AskText("Export to", str(Path.cwd() / file_name(chat.info, ".md")), hint=HINT), write)

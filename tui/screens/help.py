@@ -14,9 +14,30 @@ from textual.widgets import Static
 
 from lcspec.tui.keys import CHAT, MESSAGE, PROMPT_HELP, Action, shown_keys
 from lcspec.tui.lens import legend
+from lcspec.tui.slash import COMMANDS
 
-Place = Literal["prompt", "message"]
+Place = Literal["prompt", "message", "picker"]
+PICKER_HELP = (
+    ("Letters", "Show only the models that have them in their names; several words may stand in any order."),
+    ("/ ~ ./", "Begin the path of a GGUF file that is elsewhere; Tab completes it."),
+    ("Enter", "Load the model with the draft model named below the table."),
+    ("Ctrl+D", "Take the next draft model that matches, or none."),
+    ("Esc", "Show all models again; then back to the conversation."),
+    ("Ctrl+Q", "Quit."),
+)
+PICKER_ABOUT = (
+    "GGUF files are looked for in the folders of chat.toml and --folder, and in the caches of Hugging Face, LM Studio, "
+    "Ollama and llama.cpp. A draft model is a small model that guesses ahead for a large one with the same vocabulary; "
+    "the text stays the large one's."
+)
 LENS_NAMES = ("model", "ngram", "suffix", "lookahead")
+LENS_HELP = "Coloured words were guessed by a drafter and accepted by the model; the others are the model's own."
+INSPECTOR_HELP = (
+    "How the answer was made. A step is a run of the model: it checks the words guessed and adds one of its own. "
+    "Expected is what the planner counted on, measured what happened. A width of 5>8 means that a step of 5 tokens was "
+    "padded to 8, because 8 cost less here. Saved seconds are against plain steps of the same answer, and are shown "
+    "only when they are more than noise."
+)
 # Columns of the keys, and of what the box takes beside the text.
 KEYS, AROUND = 22, 28
 WIDEST = 72
@@ -40,23 +61,27 @@ def help_content(place: Place, colour: bool = True, width: int = WIDEST) -> Cont
     def _actions(actions: Sequence[Action]) -> list[Content]:
         return _rows([(shown_keys(a), f"{a.title}. {a.help}") for a in actions], width)
 
+    if place == "picker":
+        about = [Content(""), *map(Content, textwrap.wrap(PICKER_ABOUT, width + KEYS))]
+        return Content("\n").join([*_rows(PICKER_HELP, width), *about])
     prompt = [Content.assemble(("In the input", "bold underline")), *_rows(PROMPT_HELP, width), Content("")]
     message = [Content.assemble(("On a message", "bold underline")), *_actions(MESSAGE), Content("")]
+    commands = [
+        Content.assemble(("Commands", "bold underline")),
+        *_rows([(f"/{c.name} {c.takes}".strip(), c.help) for c in COMMANDS], width),
+        Content(""),
+    ]
     everywhere = [Content.assemble(("Everywhere", "bold underline")), *_actions(CHAT), Content("")]
     lens = [
         Content.assemble(("The lens", "bold underline")),
-        Content("Text in a tint was proposed by a drafter and accepted by the model; the rest is the model's own."),
+        *map(Content, textwrap.wrap(LENS_HELP, width + KEYS)),
         legend(LENS_NAMES, colour),
         Content(""),
         Content.assemble(("The inspector", "bold underline")),
-        Content(
-            "est. and exp. are what the planner expected, seen and target what happened. A width of 5>8 means that a "
-            "step of 5 tokens was padded to 8, because 8 cost less here. Seconds saved are against plain decoding at "
-            "the measured cost of one token."
-        ),
+        *map(Content, textwrap.wrap(INSPECTOR_HELP, width + KEYS)),
     ]
     first = [*message, *prompt] if place == "message" else [*prompt, *message]
-    return Content("\n").join([*first, *everywhere, *lens])
+    return Content("\n").join([*first, *commands, *everywhere, *lens])
 
 
 class HelpScreen(ModalScreen[None]):

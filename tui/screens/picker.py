@@ -12,6 +12,7 @@ from textual import on, work
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.content import Content
+from textual.events import Key
 from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import DataTable, Footer, Input, Static
@@ -19,6 +20,8 @@ from textual.worker import get_current_worker
 
 from lcspec.modelfiles.library import LibraryModel, drafts_for, models
 from lcspec.modelfiles.places import here
+from lcspec.tui.completing import path_candidates
+from lcspec.tui.screens.help import HelpScreen
 from lcspec.tui.wording import size
 
 # Columns beside the name, which takes the rest.
@@ -33,13 +36,53 @@ class Choice:
     draft: Path | None
 
 
+# What a path begins with, rather than a word to look for.
+PATH_STARTS = ("/", "~", "./", "../")
+MOVES = {"up": "cursor_up", "down": "cursor_down", "pageup": "page_up", "pagedown": "page_down"}
+
+
+class FilterInput(Input):
+    """What is typed anywhere on the screen; the keys that move go to the table, Tab completes a path."""
+
+    class Moved(Message):
+        """Move in the table: the name of an action of it."""
+
+        def __init__(self, action: str) -> None:
+            super().__init__()
+            self.action = action
+
+    @property
+    def path(self) -> str | None:
+        """What is typed, if it is a path."""
+        value = self.value.strip()
+        return value if value.startswith(PATH_STARTS) else None
+
+    async def _on_key(self, event: Key) -> None:
+        if event.key in MOVES:
+            self.post_message(self.Moved(MOVES[event.key]))
+        elif event.key == "tab" and self.path is not None:
+            self._complete(self.path)
+        else:
+            await super()._on_key(event)
+            return
+        event.stop()
+        event.prevent_default()
+
+    def _complete(self, path: str) -> None:
+        found = path_candidates(path, suffixes=(".gguf",))
+        longest = os.path.commonprefix(found)
+        if found:
+            self.value = longest if len(longest) > len(path) else found[0]
+            self.cursor_position = len(self.value)
+
+
 class PickerScreen(Screen[None]):
-    """A table of models. Enter loads the model with the draft named below; `d` takes the next one."""
+    """A table of models. What is typed filters it, or is a path. Enter loads the model with the draft named below."""
 
     BINDINGS = [
+        Binding("f1", "help", "Help"),
         Binding("escape", "back", "Back"),
-        Binding("d", "next_draft", "Other draft"),
-        Binding("slash", "path", "Type a path"),
+        Binding("ctrl+d", "next_draft", "Other draft", priority=True),
         Binding("ctrl+q", "app.quit", "Quit"),
     ]
 
@@ -88,10 +131,12 @@ class PickerScreen(Screen[None]):
             id="picker-head",
             classes="error" if self.problem else "",
         )
-        yield DataTable(cursor_type="row", zebra_stripes=True, id="picker-table")
+        yield FilterInput(placeholder="type to filter, or the path of a GGUF file (Tab completes)", id="picker-filter")
+        table: DataTable[Text] = DataTable(cursor_type="row", zebra_stripes=True, id="picker-table")
+        table.can_focus = False
+        yield table
         yield Static(id="picker-about")
-        yield Input(placeholder="path of a GGUF file, then Enter", id="picker-path")
-        yield Footer()
+        yield Footer(show_command_palette=False)
 
     def on_mount(self) -> None:
         """Begin to search."""
@@ -100,10 +145,36 @@ class PickerScreen(Screen[None]):
         table.add_column("Model", key="model", width=name)
         for label, width in WIDTHS.items():
             table.add_column(label, key=label, width=width)
-        self.query_one("#picker-path").display = False
         self.query_one("#picker-about", Static).update(Content("searching ..."))
-        table.focus()
+        self.filter.focus()
         self.search()
+
+    @property
+    def filter(self) -> FilterInput:
+        """What is typed."""
+        return self.query_one(FilterInput)
+
+    def _wanted(self, model: LibraryModel) -> bool:
+        """Whether the model passes the filter: every word stands somewhere in its names."""
+        if self.filter.path is not None:
+            return True
+        names = f"{model.label} {model.quantization} {model.path}".casefold()
+        return all(word in names for word in self.filter.value.casefold().split())
+
+    @on(FilterInput.Changed)
+    def _filtered(self) -> None:
+        table, before = self.query_one(DataTable), self.current
+        table.clear()
+        shown = [model for model in self.models.values() if self._wanted(model)]
+        for model in shown:
+            self._add(model)
+        if before in shown:
+            table.move_cursor(row=shown.index(before))
+        self._about()
+
+    @on(FilterInput.Moved)
+    def _moved(self, event: FilterInput.Moved) -> None:
+        getattr(self.query_one(DataTable), f"action_{event.action}")()
 
     @work(thread=True, exclusive=True, group="search")
     def search(self) -> None:
@@ -117,18 +188,22 @@ class PickerScreen(Screen[None]):
 
     @on(Found)
     def _found(self, event: Found) -> None:
-        model, table = event.model, self.query_one(DataTable)
-        key = str(model.path)
+        model, key = event.model, str(event.model.path)
         if key in self.models:
             return
         self.models[key] = model
+        if self._wanted(model):
+            self._add(model)
+        if len(self.models) == 1:
+            self._about()
+
+    def _add(self, model: LibraryModel) -> None:
+        """A row of the table."""
         label = f"{model.label} (bundled: a toy)" if model.source == "bundled" else model.label
         context = f"{model.context}" if model.context else "-"
         style = "" if model.usable else "dim"
         cells = (label, size(model.size), model.quantization or "-", context if model.usable else "unusable")
-        table.add_row(*(Text(cell, style) for cell in cells), key=key)
-        if len(self.models) == 1:
-            self._about()
+        self.query_one(DataTable).add_row(*(Text(cell, style) for cell in cells), key=str(model.path))
 
     @on(Searched)
     def _done(self) -> None:
@@ -172,7 +247,14 @@ class PickerScreen(Screen[None]):
 
     def _about(self) -> None:
         model, about = self.current, self.query_one("#picker-about", Static)
+        if self.filter.path is not None:
+            found = path_candidates(self.filter.path, suffixes=(".gguf",))
+            names = "   ".join(os.path.basename(path.rstrip("/")) + "/" * path.endswith("/") for path in found[:8])
+            about.update(Content(f"Enter loads this file. Tab: {names}" if found else "There is no such GGUF file."))
+            return
         if model is None:
+            if self.models:
+                about.update(Content("No model found here has that in its name; Esc shows all."))
             return
         if model.problem is not None:
             about.update(Content(model.problem))
@@ -182,7 +264,7 @@ class PickerScreen(Screen[None]):
         else:
             draft, n = self.draft_of(model), len(self.drafts[model.path])
             text = f"draft model: {draft.label} ({size(draft.size)})" if draft else "draft model: none"
-            text += f"; {n} match, d takes the next" if n else " matches; n-gram drafting needs none"
+            text += f"; {n} match, Ctrl+D takes the next" if n else " matches; n-gram drafting needs none"
         searching = "" if self._searched else " (still searching)"
         about.update(Content(f"{model.summary}{searching}\n{text}"))
 
@@ -193,8 +275,13 @@ class PickerScreen(Screen[None]):
             self.picked[model.path] = (self.picked.get(model.path, 0) + 1) % (len(self.drafts[model.path]) + 1)
             self._about()
 
+    @on(FilterInput.Submitted)
     @on(DataTable.RowSelected)
     def _selected(self) -> None:
+        path = self.filter.path
+        if path is not None:
+            self.post_message(self.Chosen(Choice(Path(os.path.expanduser(path)), None)))
+            return
         model = self.current
         if model is None:
             return
@@ -206,22 +293,13 @@ class PickerScreen(Screen[None]):
         draft = self.draft_of(model)
         self.post_message(self.Chosen(Choice(model.path, draft.path if draft else None)))
 
-    def action_path(self) -> None:
-        """Name a file that is elsewhere."""
-        field = self.query_one("#picker-path", Input)
-        field.display = True
-        field.focus()
-
-    @on(Input.Submitted)
-    def _typed(self, event: Input.Submitted) -> None:
-        if event.value.strip():
-            self.post_message(self.Chosen(Choice(Path(os.path.expanduser(event.value.strip())), None)))
+    def action_help(self) -> None:
+        """What can be done here."""
+        self.app.push_screen(HelpScreen("picker"))
 
     def action_back(self) -> None:
-        """Hide the path, or leave."""
-        field = self.query_one("#picker-path", Input)
-        if field.display:
-            field.display = False
-            self.query_one(DataTable).focus()
+        """Show all again, or leave."""
+        if self.filter.value:
+            self.filter.value = ""
         else:
             self.post_message(self.Left())

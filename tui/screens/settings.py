@@ -14,6 +14,7 @@ from textual.widgets import Button, Input, Label, Select, Static
 
 from lcspec.errors import LcspecError
 from lcspec.tui.choices import Choices, changed, value_of
+from lcspec.tui.slash import check_usual
 
 NUMBERS: dict[str, tuple[str, type]] = {
     "temperature": ("Temperature (0 is greedy)", float),
@@ -48,8 +49,8 @@ def _choice(name: str, options: Sequence[tuple[str, Any]], value: Any) -> Select
     return Select(options, value=value, allow_blank=False, id=name, compact=True)
 
 
-class SettingsScreen(ModalScreen[bool]):
-    """Gives True when something was saved."""
+class SettingsScreen(ModalScreen[str | None]):
+    """Gives what was saved, in a sentence; None when nothing was."""
 
     BINDINGS = [
         Binding("escape", "cancel", "Close"),
@@ -91,6 +92,10 @@ class SettingsScreen(ModalScreen[bool]):
             yield Label(Content(label))
             yield field
 
+    def on_mount(self) -> None:
+        """Begin at the first field."""
+        self.query_one("#preset").focus()
+
     def values(self) -> dict[str, Any]:
         """What the form says.
 
@@ -104,6 +109,7 @@ class SettingsScreen(ModalScreen[bool]):
                 out[name] = read_number(text, kind)
             except ValueError:
                 raise LcspecError(f"{label}: {text!r} is not a{'n integer' if kind is int else ' number'}") from None
+            check_usual(name, out[name])
             if out[name] is None and name not in ("seed", "max_tokens"):
                 raise LcspecError(f"{label}: give a number")
         out["drafters"] = self.query_one("#drafters", Input).value.strip() or "off"
@@ -127,7 +133,16 @@ class SettingsScreen(ModalScreen[bool]):
         except LcspecError as error:
             self._refuse(str(error))
             return
-        self.dismiss(True)
+        self.dismiss(self._told(different, None if preset == now.preset else chosen))
+
+    def _told(self, different: dict[str, Any], preset: Any) -> str:
+        """What was saved, for the user."""
+        said = [f"preset {preset}"] if preset is not None else []
+        said += [f"{name.replace('_', ' ')} {_shown(value) or 'none'}" for name, value in different.items()]
+        if not said:
+            return "Nothing was changed."
+        later = " The context counts from the next load (F5)." if "ctx" in different else ""
+        return f"Saved: {', '.join(said)}.{later}"
 
     def _refuse(self, text: str) -> None:
         error = self.query_one("#settings-error", Static)
@@ -144,4 +159,4 @@ class SettingsScreen(ModalScreen[bool]):
 
     def action_cancel(self) -> None:
         """Save nothing."""
-        self.dismiss(False)
+        self.dismiss(None)

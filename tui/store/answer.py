@@ -30,7 +30,7 @@ class Answer:
         self._parts: list[str] = [message.text]
         self._length = len(message.text)
         self._spans: list[Span] = list(message.spans)
-        self._tokens = 0
+        self._tokens = message.tokens or 0
 
     def append(self, pieces: Sequence[Piece], tokens: int = 0) -> None:
         """Add text with its drafters, and the number of tokens it came from. Nothing happens once it is finished."""

@@ -108,6 +108,35 @@ class Chat:
         self._add(message)
         return answer
 
+    def continue_answer(self, message: str) -> Answer:
+        """Stream on into an answer that was cut, stopped or edited.
+
+        Raises:
+            KeyError: there is none with this id.
+        """
+        found = replace(self.tree.get(message), state="streaming", stop_reason=None, error=None, updated=now())
+        answer = Answer(found, self._writer, self._finished)
+        self._live[message] = answer
+        self.tree.put(found)
+        self._writer.put_message(found)
+        return answer
+
+    def add_edited(self, answer: Message, text: str) -> Message:
+        """Put `text` beside an answer, as another branch, and show it."""
+        message = Message(
+            new_id(),
+            self.id,
+            answer.parent,
+            "assistant",
+            clean(text),
+            model=answer.model,
+            stop_reason="edited",
+            created=now(),
+            updated=now(),
+        )
+        self._add(message)
+        return message
+
     def show(self, leaf: str | None) -> None:
         """Make `leaf` the end of the branch shown; ids that are not there are ignored."""
         if leaf != self.info.leaf and (leaf is None or leaf in self.tree):
@@ -154,6 +183,10 @@ class Chat:
         """Change what is given ("" takes a system prompt away)."""
         given: dict[str, Any] = {"system": system, "model": model, "preset": preset}
         self._change(**{k: v for k, v in given.items() if v is not None})
+
+    def pin(self, pinned: bool) -> None:
+        """Keep it at the top of the list of chats, or not."""
+        self._change(pinned=pinned)
 
     def set_deleted(self, deleted: bool) -> None:
         """Delete the whole chat, or undo that (`Store.delete`)."""

@@ -25,6 +25,7 @@ _ENDINGS = {
     "context": "ended because the context was full",
     "cancelled": "stopped",
     "interrupted": "interrupted",
+    "edited": "edited",
 }
 
 

@@ -40,7 +40,8 @@ class Message:
         seed: seed of the answer.
         sampling: the answer's sampling parameters by name.
         speculation: the answer's drafters as `--speculate` takes them.
-        stop_reason: stop | length | context | cancelled | interrupted (the program died while it streamed).
+        stop_reason: stop | length | context | cancelled | interrupted (the program died while it streamed) | edited
+            (the user wrote it).
         tokens: tokens of the answer.
         stats: RequestStats.as_dict() and whatever else the interface wants to keep.
         spans: who drafted what, in order, not overlapping.
@@ -80,6 +81,7 @@ class ChatInfo:
         model: path of the model last used in it.
         preset: name of the settings' preset it was begun with.
         deleted: when it was deleted; None = it was not.
+        pinned: it stands above those that are not, in the list.
     """
 
     id: str
@@ -91,6 +93,7 @@ class ChatInfo:
     created: float = 0.0
     updated: float = 0.0
     deleted: float | None = None
+    pinned: bool = False
 
 
 @dataclass(frozen=True)

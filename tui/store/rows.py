@@ -9,7 +9,7 @@ from typing import Any, Iterable, Mapping
 from lcspec.tui.attachments import Attachment
 from lcspec.tui.store.records import ChatInfo, Message, Role, Span, State, clean
 
-CHAT_COLUMNS = ("id", "title", "leaf", "system", "model", "preset", "created", "updated", "deleted")
+CHAT_COLUMNS = ("id", "title", "leaf", "system", "model", "preset", "created", "updated", "deleted", "pinned")
 MESSAGE_COLUMNS = (
     "id", "chat", "parent", "role", "text", "attachments", "model", "seed", "sampling", "speculation",
     "stop_reason", "tokens", "stats", "spans", "state", "error", "owner", "created", "updated", "deleted",
@@ -66,6 +66,7 @@ def chat_of(row: sqlite3.Row) -> ChatInfo:
         created=number_of(row["created"]),
         updated=number_of(row["updated"]),
         deleted=None if row["deleted"] is None else number_of(row["deleted"]),
+        pinned=bool(row["pinned"]),
     )
 
 

@@ -43,7 +43,8 @@ _V2 = (
     "DROP INDEX message_of_chat",
     "CREATE INDEX message_of_chat ON message (chat, deleted, seq)",
 )
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2)
+_V3 = ("ALTER TABLE chat ADD COLUMN pinned INTEGER NOT NULL DEFAULT 0",)
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_V1, _V2, _V3)
 VERSION = len(MIGRATIONS)
 
 BUSY_SECONDS = 2.0

@@ -64,10 +64,11 @@ class Store:
 
     # ------------------------------------------------------------ chats
 
-    def chats(self, *, deleted: bool = False) -> list[ChatSummary]:
-        """All chats that have messages, the one used last first; `deleted` lists the deleted ones instead."""
+    def chats(self, *, deleted: bool = False, pinned_first: bool = True) -> list[ChatSummary]:
+        """All chats that have messages, pinned ones first, then the one used last; `deleted` lists the deleted ones
+        instead."""
         pending = self._writer.pending()
-        summaries, shown = self._read(lambda c: read_list(c, list(pending.messages))) or ([], {})
+        summaries, in_file = self._read(lambda c: read_list(c, list(pending.messages))) or ([], {})
         found = {s.info.id: s for s in summaries}
         for info in pending.chats.values():
             old = found.get(info.id)
@@ -75,16 +76,17 @@ class Store:
         for message in pending.messages.values():
             old = found.get(message.chat)
             if old is not None:
-                change = (not message.deleted) - shown.get(message.id, False)
+                change = (not message.deleted) - in_file.get(message.id, False)
                 text = preview(message.text) if not message.deleted else ""
                 found[message.chat] = replace(old, n_messages=old.n_messages + change, preview=text or old.preview)
         order = [n for n in reversed(pending.used) if n in found]  # used after everything that is written
         order += [n for n in found if n not in pending.used]
-        return [found[n] for n in order if (found[n].info.deleted is not None) == deleted and found[n].n_messages]
+        shown = [found[n] for n in order if (found[n].info.deleted is not None) == deleted and found[n].n_messages]
+        return shown if not pinned_first else sorted(shown, key=lambda s: not s.info.pinned)
 
     def latest(self) -> ChatInfo | None:
         """The chat used last, for --resume; None if there is none."""
-        return next((summary.info for summary in self.chats()), None)
+        return next((summary.info for summary in self.chats(pinned_first=False)), None)
 
     def create(self, *, title: str = "", system: str = "", model: str | None = None, preset: str | None = None) -> Chat:
         """A new chat. It is written with its first message, so an unused one leaves nothing behind."""
@@ -115,6 +117,11 @@ class Store:
         """Give a chat a title; an empty one goes back to the first message's."""
         with contextlib.suppress(NoSuchChat):
             self.load(chat).rename(title)
+
+    def pin(self, chat: str, pinned: bool) -> None:
+        """Keep a chat at the top of the list, or not."""
+        with contextlib.suppress(NoSuchChat):
+            self.load(chat).pin(pinned)
 
     def delete(self, chat: str) -> None:
         """Delete a chat; it is kept 30 days for `undelete`."""

@@ -99,6 +99,12 @@ class AnswerView(MessageView):
         self._progress = ""
         self.refresh_text()
 
+    def resume(self, message: Message) -> None:
+        """The answer goes on."""
+        self.message, self.text, self.streaming = message, message.text, True
+        self.pieces = pieces_of(message.text, message.spans)
+        self.refresh_text()
+
     def set_lens(self, lens: bool) -> None:
         """Show who drafted what, or the Markdown."""
         if lens != self.lens:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 
 from textual.containers import Horizontal
@@ -32,9 +33,11 @@ class Chip(Static):
             super().__init__()
             self.pending = pending
 
-    def __init__(self, pending: Pending) -> None:
+    def __init__(self, pending: Pending, limit: int) -> None:
         a = pending.attachment
-        super().__init__(Content(f"{a.name} {size(a.n_bytes)}, {pending.tokens} tokens ×"), classes="chip")
+        over = pending.tokens >= limit
+        text = f"{a.name} {size(a.n_bytes)}, {pending.tokens} tokens" + (", larger than the context" if over else "")
+        super().__init__(Content(f"{text} ×"), classes="chip error" if over else "chip")
         self.pending = pending
         self.tooltip = a.path
 
@@ -50,6 +53,7 @@ class AttachmentStrip(Horizontal):
     def __init__(self) -> None:
         super().__init__(id="attachments")
         self.pending: list[Pending] = []
+        self.limit = sys.maxsize  # tokens of the context
 
     def on_mount(self) -> None:
         """Nothing yet."""
@@ -61,7 +65,7 @@ class AttachmentStrip(Horizontal):
         await self.remove_children()
         total = sum(p.tokens for p in pending)
         if pending:
-            await self.mount(*(Chip(p) for p in pending))
+            await self.mount(*(Chip(p, self.limit) for p in pending))
             if len(pending) > 1:
                 await self.mount(Static(Content(f"{total} tokens in all"), classes="chip-total"))
         self.display = bool(pending)

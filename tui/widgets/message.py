@@ -10,7 +10,9 @@ from textual.events import Click
 from textual.message import Message as TextualMessage
 
 from lcspec.tui import keys
+from lcspec.tui.code import code_key
 from lcspec.tui.document import MIN_WIDTH, wrapped
+from lcspec.tui.markdown import code_blocks
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.lines import LinesWidget
 from lcspec.tui.wording import size
@@ -41,6 +43,7 @@ class MessageView(LinesWidget, can_focus=True):
         super().__init__(id=f"m-{message.id}", classes=message.role)
         self.message = message
         self.place = place
+        self.text = message.text
         self._laid: tuple[int, list[Content]] | None = None  # a width, and its lines
 
     @property
@@ -114,13 +117,17 @@ class MessageView(LinesWidget, can_focus=True):
         """Write it anew."""
         self._want("edit")
 
-    def action_regenerate(self) -> None:
-        """Answer again."""
-        self._want("regenerate")
-
     def action_retry(self) -> None:
         """Answer again with a new seed."""
         self._want("retry")
+
+    def action_repeat(self) -> None:
+        """Answer again with the same seed."""
+        self._want("repeat")
+
+    def action_go_on(self) -> None:
+        """Go on with it."""
+        self._want("go_on")
 
     def action_copy(self) -> None:
         """Copy it."""
@@ -137,6 +144,13 @@ class MessageView(LinesWidget, can_focus=True):
     def action_leave(self) -> None:
         """Back to the input."""
         self._want("leave")
+
+    def action_copy_block(self, key: int) -> None:
+        """Copy the code block that was clicked."""
+        code = next((code for code in code_blocks(self.text) if code_key(code) == key), None)
+        if code is not None:
+            self.app.copy_to_clipboard(code)
+            self.notify("Copied the code block.", timeout=2)
 
 
 class UserView(MessageView):

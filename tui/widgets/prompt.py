@@ -8,6 +8,8 @@ from textual.message import Message
 from textual.widgets import TextArea
 
 from lcspec.tui.attachments import pasted_paths
+from lcspec.tui.completing import NOTHING, complete
+from lcspec.tui.widgets.completion import CompletionList
 
 NEWLINE_KEYS = ("shift+enter", "ctrl+j", "alt+enter")
 
@@ -21,6 +23,9 @@ class PromptInput(TextArea):
     BINDINGS = [
         Binding("enter", "send", "Send", show=True),
         Binding(",".join(NEWLINE_KEYS), "newline", "New line", show=False),
+        # A text area would mark text with these; here they are the screen's.
+        Binding("f6", "screen.attach", show=False),
+        Binding("f7", "screen.copy_answer", show=False),
     ]
 
     class Submitted(Message):
@@ -55,9 +60,16 @@ class PromptInput(TextArea):
     class Emptied(Message):
         """Backspace in the empty input."""
 
-    def __init__(self, placeholder: str = "", *, id: str | None = None) -> None:
+    class Interrupted(Message):
+        """Ctrl+C with nothing marked."""
+
+    def __init__(
+        self, placeholder: str = "", *, completion: CompletionList | None = None, id: str | None = None
+    ) -> None:
+        """`completion`: the list that shows what may follow what is typed."""
         super().__init__(placeholder=placeholder, soft_wrap=True, show_line_numbers=False, tab_behavior="focus", id=id)
         self.highlight_cursor_line = False
+        self.completion = completion
         self.sent: list[str] = []
         self._at: int | None = None  # place in the history; None: not walking it
         self._draft = ""
@@ -123,10 +135,62 @@ class PromptInput(TextArea):
 
     async def _on_key(self, event: events.Key) -> None:
         """Enter takes its turn among the keys: a priority binding would overtake letters that are still queued."""
+        if event.key == "ctrl+c" and not self.selected_text:
+            event.prevent_default()
+            event.stop()
+            self.post_message(self.Interrupted())
+            return
+        if self._complete_with(event.key):
+            event.prevent_default()
+            event.stop()
+            return
         if event.key == "enter":
             event.prevent_default()
             event.stop()
             self.action_send()
+
+    # ------------------------------------------------------------------ completion
+
+    @property
+    def before_cursor(self) -> str:
+        """The text up to the cursor."""
+        return self.get_text_range((0, 0), self.cursor_location)
+
+    def suggest(self) -> None:
+        """Show what may follow; nothing while the history is walked."""
+        if self.completion is not None:
+            self.completion.show(complete(self.before_cursor) if self._at is None else NOTHING)
+
+    def _complete_with(self, key: str) -> bool:
+        """Let the list have a key; False: it does not want it."""
+        listed = self.completion
+        if listed is None or not listed.open:
+            return False
+        if key in ("up", "down"):
+            listed.move(-1 if key == "up" else 1)
+        elif key == "escape":
+            listed.show(NOTHING)
+        elif key == "tab":
+            self._take(listed)
+        elif key == "enter" and listed.completion.kind == "command":
+            chosen = listed.chosen
+            if chosen is None or self.text == chosen.text.strip():
+                return False
+            self._take(listed)
+            return not chosen.whole  # one that nothing follows is sent at once
+        else:
+            return False
+        return True
+
+    def _take(self, listed: CompletionList) -> None:
+        """Put the highlighted candidate in."""
+        chosen, before = listed.chosen, self.before_cursor
+        if chosen is None:
+            return
+        line, column = self.cursor_location
+        typed = len(before) - listed.completion.start  # never goes beyond the line
+        self.replace(chosen.text, (line, column - typed), (line, column))
+        self.suggest()
 
     async def _on_paste(self, event: events.Paste) -> None:
         """Pasted text; terminals paste the paths of files dropped on them."""

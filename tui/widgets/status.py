@@ -10,7 +10,7 @@ from textual.widgets import Static
 from lcspec.tui.conversation import ContextFill
 from lcspec.tui.lens import style_of
 from lcspec.tui.speculation import SpeculationLog
-from lcspec.tui.wording import gauge, seconds
+from lcspec.tui.wording import gauge, saved
 
 NEARLY_FULL = 0.85
 
@@ -52,15 +52,15 @@ class StatusLine(Static):
             parts += [("  ", ""), (f"{status.rate:.1f} tokens/s", "bold")]
         names = sorted(log.by_drafter, key=lambda name: -log.by_drafter[name][1])
         if status.lens:
-            parts += [("  lens ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
+            parts += [("  coloured words were guessed by ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
         parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
         if log.count:
-            parts.append(f"  {log.tokens_per_step:.2f}/step")
+            parts.append(f"  {log.tokens_per_step:.2f} tokens a step")
             for name in names[:3]:
                 drafted, accepted = log.by_drafter[name]
                 parts.append((f"  {name} {accepted}/{drafted}", "dim"))
-            if log.compared:
-                parts.append(f"  saved {seconds(log.saved_seconds)}")
+            if log.saved is not None:
+                parts.append(f"  {saved(log.saved)}")
         self.update(Content.assemble(*parts), layout=False)
 
     def _tints(self, names: list[str]) -> list[str | tuple[str, str]]:

@@ -64,8 +64,8 @@ class Transcript(VerticalScroll, can_focus=False):
 
     # Of the messages: here they are worked out once, and not for every message.
     COMPONENT_CLASSES = {
-        "em", "strong", "s", "code_inline", "code-block", "heading-1", "heading-2", "heading-3", "quote", "quote-text",
-        "bullet", "rule", "table-head", "thinking-mark", "thinking-text", "user-head", "assistant-head",
+        "em", "strong", "s", "code_inline", "code-block", "math", "heading-1", "heading-2", "heading-3", "quote",
+        "quote-text", "bullet", "rule", "table-head", "thinking-mark", "thinking-text", "user-head", "assistant-head",
         "message-place", "message-foot", "message-error",
     }  # fmt: skip
 
@@ -131,6 +131,23 @@ class Transcript(VerticalScroll, can_focus=False):
         if self.last < len(self.branch):
             await self.show(self.branch)
         self.anchor()
+
+    async def go_to(self, message: str) -> None:
+        """Show the messages around one of the branch, and give it the focus."""
+        at = self._index.get(message)
+        if at is None:
+            return
+        if self.view_of(message) is None:
+            with self.app.batch_update():
+                await self.remove_children(Notice)
+                await self.remove_children(self.views)
+                await self._mount_at(max(0, at - WINDOW // 2), min(len(self.branch), at + WINDOW // 2 + 1))
+            self._mark()
+        self.release_anchor()
+        view = self.view_of(message)
+        if view is not None:
+            view.focus(scroll_visible=False)
+            self.call_after_refresh(self.scroll_to_widget, view, animate=False, top=True)
 
     async def say(self, notice: Notice) -> None:
         """Show a notice at the end."""

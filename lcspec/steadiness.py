@@ -1,0 +1,54 @@
+"""Telling a disturbed measurement of T(n) from a steady one.
+
+Something else on the machine only ever makes a decode take longer: what is looked for is figures too long to be true.
+"""
+
+from __future__ import annotations
+
+import statistics
+from typing import Mapping, Sequence
+
+# A width whose usual time is so many times its shortest was not timed in peace.
+SPREAD = 2.0
+# One token never costs so many times a wider step. Kernels take rows in blocks, so between wider ones more is possible.
+ONE_OVER_WIDER = 1.25
+OVER_WIDER = 2.5
+# Times that disturbed widths are measured again.
+RETRIES = 3
+
+
+def disturbed(samples: Mapping[int, Sequence[float]]) -> list[int]:
+    """Widths whose `samples` (width -> seconds of repeated decodes) cannot be right, ascending."""
+    usual = {width: statistics.median(seconds) for width, seconds in samples.items() if seconds}
+    found = []
+    least = float("inf")  # of all wider widths
+    for width in sorted(usual, reverse=True):
+        seconds = samples[width]
+        too_far = usual[width] > SPREAD * min(seconds) or min(seconds) <= 0.0
+        if too_far or usual[width] > least * (ONE_OVER_WIDER if width == 1 else OVER_WIDER):
+            found.append(width)
+        least = min(least, usual[width])
+    return found[::-1]
+
+
+def settled(old: Sequence[float], new: Sequence[float]) -> list[float]:
+    """The samples to go by of two series: the shorter ones, because a disturbance only makes them longer."""
+    if not new or not old:
+        return list(old or new)
+    return list(new) if statistics.median(new) <= statistics.median(old) else list(old)
+
+
+def disturbance(retaken: Sequence[int], unsteady: Sequence[int]) -> str | None:
+    """What the user should know about it; None when nothing was disturbed. Both hold widths."""
+    if unsteady:
+        return (
+            f"The measurement was disturbed: something else uses this machine, and {_widths(unsteady)} cannot be right "
+            "however often it is taken. These figures are not kept; measure again when the machine is quiet."
+        )
+    if retaken:
+        return f"The measurement was disturbed for a moment, so {_widths(retaken)} was measured again."
+    return None
+
+
+def _widths(widths: Sequence[int]) -> str:
+    return f"width {widths[0]}" if len(widths) == 1 else f"the time of {len(widths)} widths"
