@@ -185,6 +185,9 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 @click.option("--batch", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens a prompt chunk.")
 @click.option("--max-body", type=click.FloatRange(min=0.001), default=4.0, show_default=True, help="MiB of a body.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Web origin that may call this server (repeatable).")
+@click.option("--chat-template", metavar="JINJA", help="Chat template instead of the model's own; or `chatml`.")
+@click.option("--chat-template-file", type=MODEL_PATH, help="File with that template.")
+@click.option("--chat-template-kwargs", metavar="JSON", help="What the template is given, as a JSON object.")
 @click.option("--ignore-unknown", is_flag=True, help="Ignore unknown parameters instead of refusing them.")
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers to the log.")
 @click.option(

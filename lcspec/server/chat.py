@@ -21,6 +21,7 @@ from lcspec.server.prompts import (
     Wanted,
     chat_ids,
     chat_prompt,
+    continues,
     engine_requests,
     grammar_of,
     template_messages,
@@ -92,7 +93,14 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
     """
     use = tool_use(body.tools, body.tool_choice)
     grammar = grammar_of(body.grammar, body.response_format, use)
-    text = chat_prompt(service, template_messages(body.messages), use, body.chat_template_kwargs)
+    text = chat_prompt(
+        service,
+        template_messages(body.messages),
+        use,
+        body.chat_template_kwargs,
+        body.add_generation_prompt is not False,
+        continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
+    )
     limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     wanted = Wanted(
         body,

@@ -9,7 +9,7 @@ from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from lcspec.server.metrics import CONTENT_TYPE
 from lcspec.server.parameters import check_model, refuse_unknown
-from lcspec.server.prompts import chat_prompt, template_messages, tool_use
+from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
 from lcspec.server.schemas import DetokenizeBody, TokenizeBody
 from lcspec.server.schemas_chat import TemplateBody
 from lcspec.server.service import Service
@@ -112,5 +112,6 @@ async def apply_template(body: TemplateBody, http: Request) -> Response:
         use,
         body.chat_template_kwargs,
         body.add_generation_prompt is not False,
+        continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
     )
     return JSONResponse({"prompt": prompt})

@@ -114,6 +114,7 @@ class TemplateBody(Strict):
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
     model: str | None = None
 
 
@@ -129,6 +130,10 @@ class ChatBody(Generating):
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = Field(
+        default=None, description="Go on with the last message, the assistant's; done unless it is false."
+    )
     # Known to the OpenAI API and without a meaning here.
     reasoning_effort: str | None = None
     verbosity: str | None = None

@@ -45,8 +45,10 @@ class Service:
         self.settings = settings
         self.session = worker.ready.result()
         self.vocab: Vocab = self.session.model.vocab
-        self.template: ChatTemplate = ChatTemplate(self.session.model)
-        self.template_text: str = self.session.model.header.chat_template or ""
+        self.template: ChatTemplate = ChatTemplate(self.session.model, settings.chat_template)
+        # What it says about tools; the fallbacks have no place for them.
+        own = self.template.source in ("model", "given")
+        self.template_text: str = self.template.text + self.template.tool_text if own else ""
         self.n_ctx: int = self.session.engine.context.n_ctx
         self.slots: int = self.session.engine.options.slots
         self.draft = self.session.engine.env.draft

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Mapping
 
 from lcspec.config import MAX_DRAFT
 from lcspec.errors import UsageError
@@ -24,6 +25,8 @@ class ServerSettings:
         log_prompts: write prompts and answers to the log.
         ignore_unknown: ignore unknown parameters instead of refusing them.
         speculate, max_draft, verifier, exact: what a request gets that says nothing about speculation.
+        chat_template: a chat template (Jinja, or `chatml`) instead of the model's own.
+        template_kwargs: what the chat template is given if a request says nothing else.
         keep_alive_seconds: a stream that has nothing to say sends a comment this often.
     """
 
@@ -39,6 +42,8 @@ class ServerSettings:
     max_draft: int | None = None
     verifier: str = "coupled"
     exact: bool = False
+    chat_template: str | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_seconds: float = 15.0
 
     def __post_init__(self) -> None:
