@@ -12,10 +12,12 @@ from lcspec import __version__
 from lcspec.server import chat, completions, embeddings, info, responses
 from lcspec.server.auth import KeyCheck
 from lcspec.server.errors import install_handlers
+from lcspec.server.hosts import HostCheck
 from lcspec.server.journal import Journal
 from lcspec.server.limits import BodyLimit
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
+from lcspec.server.unknown import HEADER
 from lcspec.worker import EngineThread
 
 ERROR_SCHEMA = {
@@ -80,8 +82,15 @@ def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
         app.add_middleware(KeyCheck, keys=settings.api_keys)
     if settings.cors:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors), allow_methods=["GET", "POST"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(settings.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[HEADER, "retry-after"],
+            allow_private_network=True,  # a page of the internet asks whether it may call this machine
         )
+    if settings.hosts:
+        app.add_middleware(HostCheck, names=settings.hosts)
     app.add_middleware(Journal, metrics=service.metrics, paths=paths)
     return app
 

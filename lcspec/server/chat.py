@@ -23,6 +23,7 @@ from lcspec.server.prompts import (
     chat_prompt,
     continues,
     engine_requests,
+    form_of,
     grammar_of,
     template_messages,
     tool_use,
@@ -92,23 +93,22 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
         ApiError, LcspecError: something in the body cannot be used.
     """
     use = tool_use(body.tools, body.tool_choice)
-    grammar = grammar_of(body.grammar, body.response_format, use)
+    grammar = grammar_of(body.grammar, form_of(body.response_format, body.json_schema), use)
     text = chat_prompt(
         service,
         template_messages(body.messages),
         use,
-        body.chat_template_kwargs,
+        body.template_kwargs,
         body.add_generation_prompt is not False,
         continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
     )
-    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     wanted = Wanted(
         body,
         body.speculation,
         body.prediction,
         body.logit_bias,
         grammar,
-        limit,
+        body.limit(),
         body.stops + service.template.stop,
         (body.top_logprobs or 0) if body.logprobs else None,
         body.n or 1,

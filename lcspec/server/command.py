@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from lcspec.config import ModelOptions
 from lcspec.errors import UsageError
 from lcspec.server.app import create_app
 from lcspec.server.auth import read_keys
+from lcspec.server.hosts import LOCAL
 from lcspec.server.lifecycle import is_loopback, listen, serve
 from lcspec.server.prompts import OWN_NAMES
 from lcspec.server.settings import MIB, ServerSettings
@@ -44,6 +46,7 @@ def run(**o: Any) -> int:
     options = model_options(pair.target, o, exact=settings.exact, slots=o["slots"], batch=o["batch"])
     set_up_log(o["log_level"])
     sock = listen(o["host"], o["port"])
+    settings = replace(settings, hosts=names_of(o, is_loopback(sock)))
     try:
         worker = EngineThread(options, pair.draft, loading_line(), history=not o["no_history"])
         try:
@@ -71,6 +74,7 @@ def read_settings(o: dict[str, Any], target: Path) -> ServerSettings:
         max_body=int(o["max_body"] * MIB),
         cors=tuple(o["cors"]),
         log_prompts=o["log_prompts"],
+        strict=o["strict"],
         ignore_unknown=o["ignore_unknown"],
         speculate=o["speculate"],
         max_draft=o["max_draft"],
@@ -79,6 +83,14 @@ def read_settings(o: dict[str, Any], target: Path) -> ServerSettings:
         chat_template=read_template(o["chat_template"], o["chat_template_file"]),
         template_kwargs=read_kwargs(o["chat_template_kwargs"]),
     )
+
+
+def names_of(o: dict[str, Any], local: bool) -> tuple[str, ...]:
+    """Names the server may be called by; empty = any, where others than this machine reach it and none is given."""
+    given = tuple(o["allowed_host"])
+    if "*" in given or not (given or local):
+        return ()
+    return (*LOCAL, o["host"], *given)
 
 
 def read_template(text: str | None, file: Path | None) -> str | None:

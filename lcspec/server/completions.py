@@ -18,7 +18,7 @@ from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
-from lcspec.server.prompts import Wanted, engine_requests, grammar_of
+from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
 from lcspec.server.schemas import CompletionBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
@@ -89,8 +89,8 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
         body.speculation,
         body.prediction,
         body.logit_bias,
-        grammar_of(body.grammar, None, ToolUse(choice="none")),
-        DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        grammar_of(body.grammar, form_of(None, body.json_schema), ToolUse(choice="none")),
+        body.limit(DEFAULT_TOKENS),
         body.stops,
         body.logprobs,
         body.n or 1,

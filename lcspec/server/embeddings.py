@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from lcspec.server.completions import split_prompts
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
-from lcspec.server.parameters import check_model, refuse_unknown
 from lcspec.server.schemas import EmbeddingBody
 from lcspec.server.service import Service
+from lcspec.server.unknown import model_and_rest
 from lcspec.session import Session
 
 router = APIRouter()
@@ -26,8 +26,7 @@ router = APIRouter()
 async def embeddings(body: EmbeddingBody, http: Request) -> Response:
     """A vector of unit length for every text."""
     service: Service = http.app.state.service
-    model = check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
+    model = model_and_rest(body, http, body.model)
     service.check_open()
     service.capacity.take(1)
     try:

@@ -9,10 +9,10 @@ from fastapi.responses import Response
 
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, begin, unless_gone
-from lcspec.server.parameters import check_model, refuse_unknown
 from lcspec.server.schemas import Asking, Generating
 from lcspec.server.service import Service
 from lcspec.server.streaming import EventStream, error_event
+from lcspec.server.unknown import model_and_rest
 from lcspec.slot import Request
 
 
@@ -52,8 +52,7 @@ async def respond(
         ClientGone: nobody waits for the answer.
     """
     service: Service = http.app.state.service
-    model = check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
+    model = model_and_rest(body, http, body.model)
     check(body)
     service.check_open()
     prepared = await service.in_thread(prepare, service, body, model)

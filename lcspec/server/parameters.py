@@ -9,11 +9,12 @@ from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
 from lcspec.server.errors import ApiError, invalid
-from lcspec.server.schemas import Echoed, Sampling, Speculation, Strict
+from lcspec.server.samplers import switched_off
+from lcspec.server.schemas import Sampling, Speculation
 from lcspec.server.settings import ServerSettings
 from lcspec.session import parse_speculation
 
-SAMPLED = tuple(name for name in Sampling.model_fields if name != "seed")
+SAMPLED = tuple(name for name in Sampling.model_fields if name not in ("seed", "samplers"))
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
 
 
@@ -33,26 +34,6 @@ def check_model(name: str | None, settings: ServerSettings) -> str:
     return name
 
 
-def refuse_unknown(body: Strict, settings: ServerSettings, where: str = "") -> None:
-    """Refuse parameters nobody reads, as the OpenAI API does; looks into nested objects as well.
-
-    Raises:
-        ApiError: 400, naming the first one.
-    """
-    if settings.ignore_unknown or isinstance(body, Echoed):
-        return
-    for name in body.model_extra or {}:
-        shown = f"{where}{name}"[:200]
-        raise ApiError(400, f"unknown parameter: {shown!r}", param=shown, code="unknown_parameter")
-    for field in type(body).model_fields:
-        value = getattr(body, field)
-        items = enumerate(value) if isinstance(value, list) else [(None, value)]
-        for i, item in items:
-            if isinstance(item, Strict):
-                place = f"{where}{field.rstrip('_')}" + ("." if i is None else f"[{i}].")
-                refuse_unknown(item, settings, place)
-
-
 def sampling_params(
     body: Sampling,
     grammar: str | None,
@@ -69,7 +50,11 @@ def sampling_params(
         SamplingError: a value is out of its range.
     """
     given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
-    seed = None if body.seed is None else (body.seed + index) % 2**64
+    if body.samplers:
+        given |= switched_off(body.samplers)
+    if given.get("top_k") == -1:
+        given["top_k"] = 0  # off
+    seed = None if body.seed in (None, -1) else (body.seed + index) % 2**64
     decided = {token for token, _ in fixed}
     free = [entry for entry in _bias(bias or {}, n_vocab) if entry[0] not in decided]
     return SamplingParams(**given, logit_bias=tuple(sorted((*free, *fixed))), grammar=grammar, seed=seed)

@@ -11,7 +11,15 @@ from lcspec.grammars import check_grammar
 from lcspec.server.errors import invalid
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
-from lcspec.server.schemas_chat import ContentPart, Message, ResponseFormat, TextFormat, Tool, ToolChoice
+from lcspec.server.schemas_chat import (
+    ContentPart,
+    JsonSchemaFormat,
+    Message,
+    ResponseFormat,
+    TextFormat,
+    Tool,
+    ToolChoice,
+)
 from lcspec.server.service import Service
 from lcspec.server.tools import ToolUse, render
 from lcspec.slot import Request
@@ -201,6 +209,19 @@ def chat_ids(service: Service, text: str) -> tuple[int, ...]:
     """Token ids of a rendered conversation."""
     service.check_length(text)
     return tuple(service.vocab.tokenize(text, special=not service.template.has_bos(text)))
+
+
+def form_of(form: ResponseFormat | None, schema: dict[str, Any] | None) -> ResponseFormat | None:
+    """The response format, also if it is given as llama.cpp's `json_schema`.
+
+    Raises:
+        ApiError: it is given twice.
+    """
+    if schema is None:
+        return form
+    if form is not None and not isinstance(form, TextFormat):
+        raise invalid("give response_format or json_schema, not both", "json_schema")
+    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": schema}})
 
 
 def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> str | None:
