@@ -9,7 +9,18 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from lcspec import __version__
-from lcspec.server import chat, completions, embeddings, info, responses
+from lcspec.server import (
+    anthropic,
+    chat,
+    completions,
+    embeddings,
+    info,
+    native,
+    ollama,
+    ollama_info,
+    rerank,
+    responses,
+)
 from lcspec.server.auth import KeyCheck
 from lcspec.server.errors import install_handlers
 from lcspec.server.hosts import HostCheck
@@ -72,7 +83,7 @@ def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
         responses={status: dict(text) for status, text in ERRORS.items()},
     )
     app.state.service = service
-    for module in (chat, completions, responses, embeddings, info):
+    for module in (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info):
         app.include_router(module.router)
     install_handlers(app)
     paths = frozenset(describe(app)["paths"])

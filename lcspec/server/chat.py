@@ -68,6 +68,7 @@ class Chat:
 
 
 @router.post("/v1/chat/completions", summary="Answer a conversation")
+@router.post("/chat/completions", include_in_schema=False)
 async def chat_completions(body: ChatBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""
     return await respond(body, http, check=check, prepare=prepare, whole=whole, streamed=streamed)

@@ -37,6 +37,7 @@ async def respond(
     whole: Callable[[P, Job], Awaitable[Response]],
     streamed: Callable[[P, Job], AsyncGenerator[str, None]],
     on_error: Callable[[ApiError], str] = error_event,
+    media_type: str = "text/event-stream",
 ) -> Response:
     """Answer `body`.
 
@@ -46,6 +47,7 @@ async def respond(
         whole: the answer in one piece.
         streamed: the answer as server-sent events.
         on_error: the event for what fails after a stream has begun.
+        media_type: what kind of stream it is.
 
     Raises:
         ApiError, LcspecError: the request cannot be answered.
@@ -60,7 +62,7 @@ async def respond(
     if not body.stream:
         return await unless_gone(http, whole(prepared, job))
     await begin(http, job)
-    return EventStream(streamed(prepared, job), job.cancel, service.settings.keep_alive_seconds, on_error)
+    return EventStream(streamed(prepared, job), job.cancel, service.settings.keep_alive_seconds, on_error, media_type)
 
 
 def check_stream_options(body: Generating) -> None:

@@ -32,7 +32,7 @@ class HostCheck:
             return
         await discard_body(scope, receive)
         message = "this server is not called that: use localhost, or start it with --allowed-host NAME"
-        await ApiError(403, message, code="host_not_allowed").response()(scope, receive, send)
+        await ApiError(403, message, code="host_not_allowed").response(scope["path"])(scope, receive, send)
 
     def takes(self, host: str) -> bool:
         """Whether a request for `host` is meant for this server; HTTP/1.0 clients may name none."""

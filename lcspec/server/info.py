@@ -24,7 +24,9 @@ def _service(http: Request) -> Service:
 
 
 @router.get("/health", summary="Whether it serves")
+@router.get("/v1/health", include_in_schema=False)
 @router.head("/health", include_in_schema=False)
+@router.head("/v1/health", include_in_schema=False)
 async def health(http: Request) -> Response:
     """200 while it serves; 503 while it shuts down, or after the engine has failed."""
     service = _service(http)
@@ -59,6 +61,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
 
 
 @router.get("/v1/models", summary="The models")
+@router.get("/models", include_in_schema=False)
 async def models(http: Request) -> Response:
     """The loaded model; its other names are in `meta.aliases`."""
     service = _service(http)
@@ -66,6 +69,7 @@ async def models(http: Request) -> Response:
 
 
 @router.get("/v1/models/{name:path}", summary="One model")
+@router.get("/models/{name:path}", include_in_schema=False)
 async def model(name: str, http: Request) -> Response:
     """The loaded model."""
     service = _service(http)

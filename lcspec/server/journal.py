@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lcspec.server.service import Service
 
 log = logging.getLogger("lcspec.server")
-QUIET_PATHS = ("/health", "/metrics")
+QUIET_PATHS = ("/health", "/v1/health", "/metrics")
 
 
 class Journal:

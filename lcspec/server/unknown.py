@@ -112,7 +112,7 @@ def unknown(body: Strict, settings: ServerSettings, where: str = "") -> list[str
         if settings.strict or isinstance(body, Speculation):
             raise ApiError(400, f"unknown parameter: {shown!r}", param=shown, code="unknown_parameter")
         neutral = CHANGES_TEXT.get(name)
-        if not where and neutral is not None and value is not None and not settings.ignore_unknown:
+        if where in ("", "options.") and neutral is not None and value is not None and not settings.ignore_unknown:
             if not any(value == n and type(value) is not bool or value is n for n in neutral):
                 message = f"{shown!r} is not supported here and would change the text: leave it out"
                 raise ApiError(400, message, param=shown, code="unsupported_parameter")

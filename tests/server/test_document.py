@@ -75,7 +75,7 @@ VALUES: dict[str, tuple[Any, ...]] = {
     "n": (1, 2),
     "stop": ("", "a", ["a", "b\n", ""], "\u00e9"),
     "stream": (True, False),
-    "echo": (False,),
+    "echo": (False, True),
     "prompt": ("", "abc", " " * 20, "\x00", "<|im_start|>user", [1, 2, 3], ["a", "b"], "\U0001f600\u0301"),
     "prediction": (
         {"type": "content", "content": ""},

@@ -158,13 +158,6 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
     "a token that does not exist": ("/v1/completions", {"prompt": [1, 99999]}, 400, None, None),
     "best_of": ("/v1/completions", {"prompt": "a", "best_of": 4}, 400, "best_of", None),
     "a suffix for a model that cannot": ("/v1/completions", {"prompt": "a", "suffix": "b"}, 400, None, None),
-    "log-probabilities of the prompt": (
-        "/v1/completions",
-        {"prompt": "a", "echo": True, "logprobs": 1},
-        400,
-        "logprobs",
-        None,
-    ),
     "an empty text to embed": ("/v1/embeddings", {"input": ""}, 400, "input", None),
     "too many dimensions": ("/v1/embeddings", {"input": "a", "dimensions": 9999}, 400, "dimensions", None),
     "an earlier response": (
