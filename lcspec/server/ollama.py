@@ -18,6 +18,7 @@ from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, from_validation, invalid
 from lcspec.server.job import Job
 from lcspec.server.schemas import CompletionBody, EmbeddingBody, Sampling
+from lcspec.server.schemas_chat import ToolChoice
 from lcspec.server.schemas_ollama import OllamaAsking, OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody
 from lcspec.server.service import Service
 from lcspec.server.translated import FollowedJob, chat_body, choices, read, whole_choice
@@ -172,7 +173,9 @@ def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
             ]
         messages.append(item)
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
+    choice = body.tool_choice
     fields = {"messages": messages, "tools": tools, "think": body.think, "response_format": _form(body)}
+    fields["tool_choice"] = choice.model_dump() if isinstance(choice, ToolChoice) else choice
     return Reply(body, chat.prepare(service, chat_body(_common(body) | fields), model))
 
 

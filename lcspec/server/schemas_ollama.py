@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from lcspec.server.schemas import INT32, Asking, Echoed, Sampling, Strict, Tokens
-from lcspec.server.schemas_chat import Tool
+from lcspec.server.schemas_chat import Tool, ToolChoice
 
 
 class Options(Sampling):
@@ -58,6 +58,7 @@ class OllamaChatBody(OllamaAsking):
 
     messages: Annotated[list[OllamaMessage], Field(max_length=4096)] = Field(default_factory=list)
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None  # as in the OpenAI API
 
 
 class OllamaGenerateBody(OllamaAsking):

@@ -19,6 +19,7 @@ WEATHER: Any = {
     "description": "Weather of a city",
     "input_schema": {"type": "object", "properties": {"hot": {"type": "boolean"}}, "required": ["hot"]},
 }
+COLD = {"temperature": 0}  # newer versions of the client have no argument for it
 MUST: Any = {"type": "tool", "name": "weather"}
 
 
@@ -29,7 +30,7 @@ def claude(server: Background) -> Iterator[anthropic.Anthropic]:
 
 
 def test_an_answer(claude: anthropic.Anthropic, http: httpx.Client) -> None:
-    got = claude.messages.create(model=MODEL, max_tokens=12, messages=HELLO, temperature=0)  # type: ignore[arg-type]
+    got = claude.messages.create(model=MODEL, max_tokens=12, messages=HELLO, extra_body=COLD)  # type: ignore[arg-type]
     body = {"messages": HELLO, "max_tokens": 12, "temperature": 0}
     plain = http.post("/v1/chat/completions", json=body).json()
     assert got.content[0].type == "text" and got.content[0].text == plain["choices"][0]["message"]["content"]
@@ -40,7 +41,7 @@ def test_an_answer(claude: anthropic.Anthropic, http: httpx.Client) -> None:
 
 
 def test_a_stream(claude: anthropic.Anthropic) -> None:
-    asked: Any = {"model": MODEL, "max_tokens": 12, "messages": HELLO, "temperature": 0, "system": "Be brief."}
+    asked: Any = {"model": MODEL, "max_tokens": 12, "messages": HELLO, "extra_body": COLD, "system": "Be brief."}
     whole = claude.messages.create(**asked)
     with claude.messages.stream(**asked) as stream:
         text = "".join(stream.text_stream)
@@ -50,7 +51,7 @@ def test_a_stream(claude: anthropic.Anthropic) -> None:
 
 
 def test_a_stop_sequence(claude: anthropic.Anthropic) -> None:
-    asked: Any = {"model": MODEL, "max_tokens": 30, "messages": HELLO, "temperature": 0}
+    asked: Any = {"model": MODEL, "max_tokens": 30, "messages": HELLO, "extra_body": COLD}
     text = claude.messages.create(**asked).content[0].text  # type: ignore[union-attr]
     stop = text[5:8]
     got = claude.messages.create(**asked, stop_sequences=[stop])
@@ -60,10 +61,10 @@ def test_a_stop_sequence(claude: anthropic.Anthropic) -> None:
 
 def test_a_tool_must_be_called(claude: anthropic.Anthropic) -> None:
     asked: Any = {"model": MODEL, "max_tokens": 60, "messages": HELLO, "tools": [WEATHER], "tool_choice": MUST}
-    got = claude.messages.create(**asked, temperature=0)
+    got = claude.messages.create(**asked, extra_body=COLD)
     assert got.stop_reason == "tool_use" and got.content[-1].type == "tool_use"
     assert got.content[-1].name == "weather" and isinstance(got.content[-1].input["hot"], bool)
-    with claude.messages.stream(**asked, temperature=0) as stream:
+    with claude.messages.stream(**asked, extra_body=COLD) as stream:
         streamed = stream.get_final_message()
     assert streamed.content[-1].type == "tool_use" and streamed.content[-1].input == got.content[-1].input
     assert streamed.stop_reason == "tool_use"

@@ -73,13 +73,14 @@ def test_formats(llama: ollama.Client, form: Any) -> None:
         assert isinstance(json.loads(got.message.content or "")["hot"], bool)
 
 
-def test_tools_and_what_they_gave_back(llama: ollama.Client, http: httpx.Client) -> None:
+def test_tools_and_what_they_gave_back(http: httpx.Client) -> None:
     talk: Any = [
         *HELLO,
         {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": {"hot": True}}}]},
         {"role": "tool", "tool_name": "weather", "content": "30"},
     ]
-    got = llama.chat(model=MODEL, messages=talk, tools=[TOOL], options=COLD)
+    asked = {"messages": talk, "tools": [TOOL], "options": COLD, "stream": False}
+    got = http.post("/api/chat", json=asked).json()
     call = {"id": "", "type": "function", "function": {"name": "weather", "arguments": '{"hot": true}'}}
     same = [
         *HELLO,
@@ -87,18 +88,19 @@ def test_tools_and_what_they_gave_back(llama: ollama.Client, http: httpx.Client)
         {"role": "tool", "name": "weather", "content": "30"},
     ]
     plain = _plain(http, messages=same, tools=[TOOL])
-    assert got.prompt_eval_count == plain["usage"]["prompt_tokens"]
+    assert got["prompt_eval_count"] == plain["usage"]["prompt_tokens"]
+    assert got["message"]["content"] == plain["choices"][0]["message"]["content"]
 
 
-def test_calls_are_found(server: Background) -> None:
-    """The bundled model calls nothing by itself, so its answer is given by a grammar."""
-    from lcspec.server import chat
-    from lcspec.server.ollama import prepare_chat
-    from lcspec.server.schemas_ollama import OllamaChatBody
-
-    service = server.server.service
-    made = prepare_chat(service, OllamaChatBody.model_validate({"messages": HELLO, "tools": [TOOL]}), MODEL)
-    assert isinstance(made.made, chat.Chat) and made.made.use.names == ("weather",)
+def test_calls_have_arguments_as_objects(llama: ollama.Client, http: httpx.Client) -> None:
+    asked = {"messages": HELLO, "tools": [TOOL], "tool_choice": "required", "options": COLD | {"num_predict": 80}}
+    got = ollama.ChatResponse.model_validate(http.post("/api/chat", json=asked | {"stream": False}).json())
+    (call,) = got.message.tool_calls or ()
+    assert call.function.name == "weather" and isinstance(call.function.arguments["hot"], bool)
+    lines = [json.loads(line) for line in http.post("/api/chat", json=asked).text.splitlines()]
+    (found,) = [line["message"]["tool_calls"] for line in lines if line["message"].get("tool_calls")]
+    assert found[0]["function"] == {"name": "weather", "arguments": dict(call.function.arguments)}
+    assert lines[-1]["done"] is True
 
 
 def test_what_there_is(llama: ollama.Client, http: httpx.Client) -> None:
