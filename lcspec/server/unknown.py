@@ -131,7 +131,7 @@ def unknown(body: Strict, settings: ServerSettings, where: str = "") -> list[str
 
 def note(http: Request, names: Iterable[str]) -> None:
     """Keep names for the answer's header; warn of each once."""
-    shown = [re.sub(r"[^\w.\[\]-]", "_", name, flags=re.ASCII)[:64] for name in names]
+    shown = [re.sub(r"[^\w.\[\]-]", "_", name, flags=re.ASCII)[:64] or "_" for name in names]
     known: list[str] = http.scope.setdefault(STATE, [])
     known += [name for name in dict.fromkeys(shown) if name not in known]
     for name in shown:

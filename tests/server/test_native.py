@@ -116,6 +116,32 @@ def test_what_cannot_be_done_is_said(http: httpx.Client, path: str, body: dict[s
     assert got.status_code == 400 and got.json()["error"]["message"]
 
 
+def test_a_gap_is_filled(tmp_path: Path) -> None:
+    path = tmp_path / "code.gguf"
+    marks = {f"tokenizer.ggml.fim_{name}_token_id": 280 + i for i, name in enumerate(("pre", "suf", "mid"))}
+    tiny.write_llama(path, extra=marks)
+    with background(path, ctx=256, warm=False) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        gap = {"input_prefix": "def f(", "input_suffix": "):\n    pass", "return_tokens": True}
+        got = http.post("/infill", json=gap | COLD).json()
+        service = running.server.service
+        assert service.vocab.fill_in_middle == (280, 281, 282)
+
+        def ids(text: str) -> list[int]:
+            return service.vocab.tokenize(text, special=False)
+
+        plain = [280, *ids("def f("), 281, *ids("):\n    pass"), 282]
+        raw = http.post("/completion", json={"prompt": plain, "return_tokens": True} | COLD).json()
+        assert got["tokens"] == raw["tokens"]
+        assert got["tokens_evaluated"] == len(plain)
+        extra = [{"filename": "a.py", "text": "import os"}]
+        more = http.post("/infill", json=gap | COLD | {"input_extra": extra, "prompt": "x"}).json()
+        assert more["tokens_evaluated"] == len(plain) + 1 + len(ids("--- a.py ---\nimport os\n\n"))
+        long = {"input_prefix": "a" * 900 + "END", "input_suffix": "BEGIN" + "b" * 900, "input_extra": extra}
+        cut = http.post("/infill", json=long | COLD).json()
+        assert cut["tokens_evaluated"] + 12 <= 256 and "END" in cut["prompt"] and "BEGIN" in cut["prompt"]
+        assert "import os" not in cut["prompt"]
+
+
 def test_what_is_served(http: httpx.Client) -> None:
     props = http.get("/props").json()
     assert props["total_slots"] == 4 and props["model_alias"] == MODEL and "<|im_start|>" in props["chat_template"]
