@@ -13,10 +13,11 @@ from typing import Any, Callable, Iterator
 
 import jinja2
 from jinja2 import meta, nodes
+from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.runtime import Context
-from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment, SecurityError
+from jinja2.sandbox import MAX_RANGE, ImmutableSandboxedEnvironment
 
 Clock = Callable[[], datetime.datetime]
 # What a template may do to a list. Lists are copies, and never longer than the sandbox's ranges.

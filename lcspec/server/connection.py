@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -68,5 +67,9 @@ class Connection(H11Protocol):
 
 def limited(header_seconds: float, write_seconds: float) -> type[Connection]:
     """A connection class with these limits, in seconds."""
-    limits: dict[str, Any] = {"header_seconds": header_seconds, "write_seconds": write_seconds}
-    return type("Connection", (Connection,), limits)
+
+    class Limited(Connection):
+        pass
+
+    Limited.header_seconds, Limited.write_seconds = header_seconds, write_seconds
+    return Limited
