@@ -167,7 +167,8 @@ def _assistant(message: AnthropicMessage, i: int) -> list[dict[str, Any]]:
 
 def _others(message: AnthropicMessage, i: int) -> list[dict[str, Any]]:
     """What tools gave back comes first, as messages of its own."""
-    out, texts = [], []
+    out: list[dict[str, Any]] = []
+    texts: list[str] = []
     for j, block in enumerate(_blocks(message)):
         where = f"messages[{i}].content[{j}]"
         if block.type != "tool_result":

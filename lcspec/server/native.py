@@ -79,7 +79,7 @@ class Native:
 def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:
     """How a request samples."""
     sampling = request.sampling
-    names = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n")
+    names: tuple[str, ...] = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n")
     names += ("frequency_penalty", "presence_penalty", "dry_multiplier", "xtc_probability", "xtc_threshold")
     shown = {name: getattr(sampling, name) for name in names}
     limit = -1 if request.max_tokens is None else request.max_tokens

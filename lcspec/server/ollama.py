@@ -174,7 +174,8 @@ def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
         messages.append(item)
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
     choice = body.tool_choice
-    fields = {"messages": messages, "tools": tools, "think": body.think, "response_format": _form(body)}
+    fields: dict[str, Any] = {"messages": messages, "tools": tools, "think": body.think}
+    fields["response_format"] = _form(body)
     fields["tool_choice"] = choice.model_dump() if isinstance(choice, ToolChoice) else choice
     return Reply(body, chat.prepare(service, chat_body(_common(body) | fields), model))
 
