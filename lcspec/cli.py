@@ -234,6 +234,7 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 @click.option("--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests side by side.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
+@click.option("--allowed-host", multiple=True, help="Name clients may call it by (repeatable; *: any).")
 @click.option("--api-key", envvar="LCSPEC_API_KEY", help="Key that requests must carry (or LCSPEC_API_KEY).")
 @click.option("--api-key-file", type=MODEL_PATH, help="File with keys, one a line.")
 @click.option("--alias", multiple=True, help="Name of the model for clients, besides its file's (repeatable).")
@@ -241,7 +242,11 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 @click.option("--batch", type=click.IntRange(min=2), default=512, show_default=True, help="Tokens a prompt chunk.")
 @click.option("--max-body", type=click.FloatRange(min=0.001), default=4.0, show_default=True, help="MiB of a body.")
 @click.option("--cors", multiple=True, metavar="ORIGIN", help="Web origin that may call this server (repeatable).")
-@click.option("--ignore-unknown", is_flag=True, help="Ignore unknown parameters instead of refusing them.")
+@click.option("--chat-template", metavar="JINJA", help="Chat template instead of the model's own; or `chatml`.")
+@click.option("--chat-template-file", type=MODEL_PATH, help="File with that template.")
+@click.option("--chat-template-kwargs", metavar="JSON", help="What the template is given, as a JSON object.")
+@click.option("--strict", is_flag=True, help="Refuse unknown parameters and names of models instead of ignoring them.")
+@click.option("--ignore-unknown", is_flag=True, help="Ignore unknown parameters even if they would change the text.")
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers to the log.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True

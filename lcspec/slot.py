@@ -118,7 +118,7 @@ class Slot:
         return max(0, room - 1)
 
     @property
-    def ends(self) -> frozenset[int]:
+    def end_tokens(self) -> frozenset[int]:
         """Tokens that end this request's text."""
         return frozenset() if self.request.ignore_end else self.vocab.end_tokens
 

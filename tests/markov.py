@@ -66,7 +66,7 @@ class View:
     def __post_init__(self) -> None:
         self.n_prompt = len(self.tokens)
         self.cache = SimpleNamespace(max_leaves=64)
-        self.ends: frozenset[int] = frozenset()
+        self.end_tokens: frozenset[int] = frozenset()
         self.request = SimpleNamespace(
             speculation=SimpleNamespace(max_draft=self.max_draft, drafters=self.options, verifier="coupled")
         )

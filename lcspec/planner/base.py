@@ -137,7 +137,7 @@ def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenT
     `tree` is bare."""
     if budget.nodes <= 0 or budget.depth <= 0:
         return tree
-    drafted = drafter.draft(slot, budget).ended(slot.ends)
+    drafted = drafter.draft(slot, budget).ended(slot.end_tokens)
     if len(tree) == 1:
         return drafted
     tree.merge(drafted)

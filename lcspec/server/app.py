@@ -9,13 +9,26 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from lcspec import __version__
-from lcspec.server import chat, completions, embeddings, info, responses
+from lcspec.server import (
+    anthropic,
+    chat,
+    completions,
+    embeddings,
+    info,
+    native,
+    ollama,
+    ollama_info,
+    rerank,
+    responses,
+)
 from lcspec.server.auth import KeyCheck
 from lcspec.server.errors import install_handlers
+from lcspec.server.hosts import HostCheck
 from lcspec.server.journal import Journal
 from lcspec.server.limits import BodyLimit
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
+from lcspec.server.unknown import HEADER
 from lcspec.worker import EngineThread
 
 ERROR_SCHEMA = {
@@ -70,7 +83,7 @@ def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
         responses={status: dict(text) for status, text in ERRORS.items()},
     )
     app.state.service = service
-    for module in (chat, completions, responses, embeddings, info):
+    for module in (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info):
         app.include_router(module.router)
     install_handlers(app)
     paths = frozenset(describe(app)["paths"])
@@ -80,8 +93,15 @@ def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
         app.add_middleware(KeyCheck, keys=settings.api_keys)
     if settings.cors:
         app.add_middleware(
-            CORSMiddleware, allow_origins=list(settings.cors), allow_methods=["GET", "POST"], allow_headers=["*"]
+            CORSMiddleware,
+            allow_origins=list(settings.cors),
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=[HEADER, "retry-after"],
+            allow_private_network=True,  # a page of the internet asks whether it may call this machine
         )
+    if settings.hosts:
+        app.add_middleware(HostCheck, names=settings.hosts)
     app.add_middleware(Journal, metrics=service.metrics, paths=paths)
     return app
 

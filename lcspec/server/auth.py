@@ -11,7 +11,7 @@ from lcspec.errors import UsageError
 from lcspec.server.errors import ApiError
 from lcspec.server.limits import discard_body
 
-OPEN_PATHS = ("/health",)
+OPEN_PATHS = ("/health", "/v1/health")
 
 
 def read_keys(key: str | None, file: Path | None) -> tuple[str, ...]:
@@ -54,11 +54,11 @@ class KeyCheck:
         await discard_body(scope, receive)
         error = ApiError(
             401,
-            "the API key is missing or wrong: send it as `Authorization: Bearer KEY`",
+            "the API key is missing or wrong: send it as `Authorization: Bearer KEY` or `X-Api-Key: KEY`",
             code="invalid_api_key",
             headers={"WWW-Authenticate": "Bearer"},
         )
-        await error.response()(scope, receive, send)
+        await error.response(scope["path"])(scope, receive, send)
 
     def knows(self, given: bytes) -> bool:
         """Whether `given` is one of the keys; every key is compared, so the time says nothing."""

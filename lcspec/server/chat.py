@@ -21,7 +21,9 @@ from lcspec.server.prompts import (
     Wanted,
     chat_ids,
     chat_prompt,
+    continues,
     engine_requests,
+    form_of,
     grammar_of,
     template_messages,
     tool_use,
@@ -66,6 +68,7 @@ class Chat:
 
 
 @router.post("/v1/chat/completions", summary="Answer a conversation")
+@router.post("/chat/completions", include_in_schema=False)
 async def chat_completions(body: ChatBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""
     return await respond(body, http, check=check, prepare=prepare, whole=whole, streamed=streamed)
@@ -91,16 +94,22 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
         ApiError, LcspecError: something in the body cannot be used.
     """
     use = tool_use(body.tools, body.tool_choice)
-    grammar = grammar_of(service, body.grammar, body.response_format, use)
-    text = chat_prompt(service, template_messages(body.messages), use, body.chat_template_kwargs)
-    limit = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
+    grammar = grammar_of(service, body.grammar, form_of(body.response_format, body.json_schema), use)
+    text = chat_prompt(
+        service,
+        template_messages(body.messages),
+        use,
+        body.template_kwargs,
+        body.add_generation_prompt is not False,
+        continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
+    )
     wanted = Wanted(
         body,
         body.speculation,
         body.prediction,
         body.logit_bias,
         grammar,
-        limit,
+        body.limit(),
         body.stops + service.template.stop,
         (body.top_logprobs or 0) if body.logprobs else None,
         body.n or 1,

@@ -5,24 +5,26 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Any, AsyncGenerator
+from functools import partial
+from typing import Any, AsyncGenerator, Generator
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from lcspec.errors import UnsupportedModel
-from lcspec.events import Finished, Tokens
+from lcspec.events import Finished, TokenInfo, Tokens
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
-from lcspec.server.prompts import Wanted, engine_requests, grammar_of
+from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
 from lcspec.server.schemas import CompletionBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
 from lcspec.server.tools import ToolUse
+from lcspec.session import Session
 from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
@@ -57,6 +59,7 @@ class Completion:
 
 
 @router.post("/v1/completions", summary="Continue a text")
+@router.post("/completions", include_in_schema=False)
 async def completions(body: CompletionBody, http: Request) -> Response:
     """The continuation of one or more prompts, at once or as server-sent events."""
     return await respond(body, http, check=check, prepare=prepare, whole=whole, streamed=streamed)
@@ -71,8 +74,6 @@ def check(body: CompletionBody) -> None:
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of must equal n: texts are not ranked here", "best_of")
     check_stream_options(body)
-    if body.echo and body.logprobs is not None:
-        raise invalid("log-probabilities of the prompt are not to be had: leave out echo or logprobs", "logprobs")
     if body.echo and body.suffix is not None:
         raise invalid("echo cannot go with suffix", "echo")
 
@@ -89,8 +90,8 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
         body.speculation,
         body.prediction,
         body.logit_bias,
-        grammar_of(service, body.grammar, None, ToolUse(choice="none")),
-        DEFAULT_TOKENS if body.max_tokens is None else body.max_tokens,
+        grammar_of(service, body.grammar, form_of(None, body.json_schema), ToolUse(choice="none")),
+        body.limit(DEFAULT_TOKENS),
         body.stops,
         body.logprobs,
         body.n or 1,
@@ -141,9 +142,36 @@ def _ids(service: Service, prompt: str | list[int], suffix: str | None) -> tuple
     return (*begin, marks.prefix, *plain(prompt), marks.suffix, *plain(suffix), marks.middle)
 
 
+async def prompt_logprobs(made: Completion) -> list[tuple[dict[str, Any], int]]:
+    """Log-probabilities of the prompts' own tokens and the offsets after them, if `echo` and `logprobs` ask for them.
+
+    Raises:
+        LcspecError: they cannot be had.
+    """
+    if not made.body.echo or made.body.logprobs is None:
+        return []
+    found: dict[tuple[int, ...], tuple[dict[str, Any], int]] = {}
+    async with made.service.embedding:  # one such context at a time
+        for ids in dict.fromkeys(request.prompt for request in made.requests):
+            infos = await made.service.in_pieces(partial(_scoring, ids, made.service.n_ctx, made.body.logprobs))
+            shown, offset = answer.text_logprobs(made.service.vocab, infos, 0)
+            shown["token_logprobs"][0] = shown["top_logprobs"][0] = None  # nothing is before it
+            found[ids] = shown, offset
+    return [found[request.prompt] for request in made.requests]
+
+
+def _scoring(
+    ids: tuple[int, ...], n_ctx: int, top: int, session: Session
+) -> Generator[list[TokenInfo] | None, None, None]:
+    from lcspec.llama.scorer import score
+
+    return score(session.model, ids, n_ctx, top, session.engine.context.n_threads)
+
+
 async def whole(made: Completion, job: Job) -> Response:
     """The answer in one piece."""
     texts = [Text() for _ in made.requests]
+    scored = await prompt_logprobs(made)
     try:
         await job.start()
         async for index, item in job.events():
@@ -154,7 +182,9 @@ async def whole(made: Completion, job: Job) -> Response:
     for i, text in enumerate(texts):
         logprobs = None
         if made.body.logprobs is not None:
-            logprobs, _ = answer.text_logprobs(made.service.vocab, text.infos, 0)
+            before, offset = scored[i] if scored else (None, 0)
+            logprobs, _ = answer.text_logprobs(made.service.vocab, text.infos, offset)
+            logprobs = {name: before[name] + logprobs[name] for name in before} if before else logprobs
         choice = {
             "index": i,
             "text": made.prefixes[i] + text.text,
@@ -181,8 +211,12 @@ async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
         extra = ', "usage": null' if with_usage else ""
         return f'data: {head}, "choices": [{json.dumps(choice, ensure_ascii=False)}]{extra}{rest}}}\n\n'
 
+    scored = await prompt_logprobs(made)
     for i, prefix in enumerate(made.prefixes):
-        if prefix:
+        if scored:
+            before, offsets[i] = scored[i]
+            yield chunk(i, prefix, before)
+        elif prefix:
             yield chunk(i, prefix)
     async for index, item in job.events():
         text = texts[index]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import base64
-from functools import partial
-from typing import Any, Generator, Sequence
+from typing import Any, Sequence
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -14,20 +13,19 @@ from numpy.typing import NDArray
 from lcspec.server.completions import split_prompts
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
-from lcspec.server.parameters import check_model, refuse_unknown
 from lcspec.server.schemas import EmbeddingBody
 from lcspec.server.service import Service
-from lcspec.session import Session
+from lcspec.server.unknown import model_and_rest
 
 router = APIRouter()
 
 
 @router.post("/v1/embeddings", summary="Embed texts")
+@router.post("/embeddings", include_in_schema=False)
 async def embeddings(body: EmbeddingBody, http: Request) -> Response:
     """A vector of unit length for every text."""
     service: Service = http.app.state.service
-    model = check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
+    model = model_and_rest(body, http, body.model)
     service.check_open()
     service.capacity.take(1)
     try:
@@ -39,7 +37,7 @@ async def embeddings(body: EmbeddingBody, http: Request) -> Response:
 async def _embed(service: Service, body: EmbeddingBody, model: str) -> Response:
     texts = await service.in_thread(_ids, service, body)
     async with service.embedding:  # its context holds one text at a time
-        rows = await _vectors(service, texts)
+        rows = await vectors(service, texts)
     data = [
         {"object": "embedding", "index": i, "embedding": _encoded(_shortened(row, body.dimensions), body)}
         for i, row in enumerate(rows)
@@ -50,20 +48,9 @@ async def _embed(service: Service, body: EmbeddingBody, model: str) -> Response:
     )
 
 
-async def _vectors(service: Service, texts: list[Sequence[int]]) -> NDArray[np.float32]:
+async def vectors(service: Service, texts: list[Sequence[int]]) -> NDArray[np.float32]:
     """Vectors float32 [n, n_embd], a decode at a time: running streams get their steps in between."""
-    pieces = await service.on_engine(lambda session: session.embed_ids(texts))
-    try:
-        while (found := await service.on_engine(partial(_next, pieces))) is None:
-            pass
-        return found
-    finally:
-        # Wherever it stands, its cells go now; the engine thread alone may touch them.
-        service.worker.call(lambda _: pieces.close())
-
-
-def _next(pieces: Generator[NDArray[np.float32] | None, None, None], _: Session) -> NDArray[np.float32] | None:
-    return next(pieces)
+    return await service.in_pieces(lambda session: session.embed_ids(texts))
 
 
 def _ids(service: Service, body: EmbeddingBody) -> list[Sequence[int]]:

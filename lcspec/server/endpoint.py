@@ -9,10 +9,10 @@ from fastapi.responses import Response
 
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, begin, unless_gone
-from lcspec.server.parameters import check_model, refuse_unknown
 from lcspec.server.schemas import Asking, Generating
 from lcspec.server.service import Service
 from lcspec.server.streaming import EventStream, error_event
+from lcspec.server.unknown import model_and_rest
 from lcspec.slot import Request
 
 
@@ -37,6 +37,7 @@ async def respond(
     whole: Callable[[P, Job], Awaitable[Response]],
     streamed: Callable[[P, Job], AsyncGenerator[str, None]],
     on_error: Callable[[ApiError], str] = error_event,
+    media_type: str = "text/event-stream",
 ) -> Response:
     """Answer `body`.
 
@@ -46,14 +47,14 @@ async def respond(
         whole: the answer in one piece.
         streamed: the answer as server-sent events.
         on_error: the event for what fails after a stream has begun.
+        media_type: what kind of stream it is.
 
     Raises:
         ApiError, LcspecError: the request cannot be answered.
         ClientGone: nobody waits for the answer.
     """
     service: Service = http.app.state.service
-    model = check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
+    model = model_and_rest(body, http, body.model)
     check(body)
     service.check_open()
     prepared = await service.in_thread(prepare, service, body, model)
@@ -61,7 +62,7 @@ async def respond(
     if not body.stream:
         return await unless_gone(http, whole(prepared, job))
     await begin(http, job)
-    return EventStream(streamed(prepared, job), job.cancel, service.settings.keep_alive_seconds, on_error)
+    return EventStream(streamed(prepared, job), job.cancel, service.settings.keep_alive_seconds, on_error, media_type)
 
 
 def check_stream_options(body: Generating) -> None:

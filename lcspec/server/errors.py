@@ -45,6 +45,14 @@ CODES: dict[type[LcspecError], tuple[str | None, str | None]] = {  # param, code
     GrammarFailed: (None, "grammar_failed"),
     SamplingError: (None, "invalid_value"),
 }
+ANTHROPIC = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    503: "overloaded_error",
+}
 TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
@@ -76,9 +84,18 @@ class ApiError(Exception):
         """The error body."""
         return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
 
-    def response(self) -> JSONResponse:
-        """The whole answer."""
-        return JSONResponse(self.body(), self.status, self.headers)
+    def response(self, path: str = "") -> JSONResponse:
+        """The whole answer, in the form that clients of `path` read."""
+        return JSONResponse(self.body_for(path), self.status, self.headers)
+
+    def body_for(self, path: str) -> dict[str, Any]:
+        """The error body as Anthropic's clients, Ollama's, or everybody else's read it."""
+        if path.startswith("/v1/messages"):
+            kind = ANTHROPIC.get(self.status, "invalid_request_error" if self.status < 500 else "api_error")
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
+        if path.startswith("/api/"):
+            return {"error": self.message}
+        return self.body()
 
 
 class ClientGone(Exception):
@@ -138,20 +155,20 @@ def install_handlers(app: FastAPI) -> None:
     """Give every failure of `app` an OpenAI error body."""
 
     @app.exception_handler(ApiError)
-    async def _api(_: Request, error: ApiError) -> JSONResponse:
-        return error.response()
+    async def _api(request: Request, error: ApiError) -> JSONResponse:
+        return error.response(request.url.path)
 
     @app.exception_handler(LcspecError)
-    async def _engine(_: Request, error: LcspecError) -> JSONResponse:
-        return from_engine(error).response()
+    async def _engine(request: Request, error: LcspecError) -> JSONResponse:
+        return from_engine(error).response(request.url.path)
 
     @app.exception_handler(ClientGone)
-    async def _gone(_: Request, error: ClientGone) -> Response:
+    async def _gone(request: Request, error: ClientGone) -> Response:
         return Response(status_code=499)  # for the log: nobody reads it
 
     @app.exception_handler(RequestValidationError)
-    async def _validation(_: Request, error: RequestValidationError) -> JSONResponse:
-        return from_validation(error.errors()).response()
+    async def _validation(request: Request, error: RequestValidationError) -> JSONResponse:
+        return from_validation(error.errors()).response(request.url.path)
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:
@@ -159,13 +176,15 @@ def install_handlers(app: FastAPI) -> None:
             404: f"there is no {request.url.path} here",
             405: f"{request.url.path} does not take {request.method}",
         }.get(error.status_code, str(error.detail))
-        return ApiError(error.status_code, message, headers=error.headers).response()
+        return ApiError(error.status_code, message, headers=error.headers).response(request.url.path)
 
     @app.exception_handler(UnicodeEncodeError)
-    async def _surrogates(_: Request, error: UnicodeEncodeError) -> JSONResponse:
-        return invalid("the request contains text that is not valid Unicode (a lone surrogate)").response()
+    async def _surrogates(request: Request, error: UnicodeEncodeError) -> JSONResponse:
+        return invalid("the request contains text that is not valid Unicode (a lone surrogate)").response(
+            request.url.path
+        )
 
     @app.exception_handler(Exception)
-    async def _bug(_: Request, error: Exception) -> JSONResponse:
+    async def _bug(request: Request, error: Exception) -> JSONResponse:
         # The exception itself is logged by the server; its text may hold a prompt and stays there.
-        return ApiError(500, "internal error: the server's log says more. Please report it.").response()
+        return ApiError(500, "internal error: the server's log says more. Please report it.").response(request.url.path)

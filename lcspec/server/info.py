@@ -8,11 +8,12 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from lcspec.server.metrics import CONTENT_TYPE
-from lcspec.server.parameters import check_model, refuse_unknown
-from lcspec.server.prompts import chat_prompt, template_messages, tool_use
+from lcspec.server.parameters import check_model
+from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
 from lcspec.server.schemas import DetokenizeBody, TokenizeBody
 from lcspec.server.schemas_chat import TemplateBody
 from lcspec.server.service import Service
+from lcspec.server.unknown import model_and_rest
 
 router = APIRouter()
 
@@ -23,6 +24,9 @@ def _service(http: Request) -> Service:
 
 
 @router.get("/health", summary="Whether it serves")
+@router.get("/v1/health", include_in_schema=False)
+@router.head("/health", include_in_schema=False)
+@router.head("/v1/health", include_in_schema=False)
 async def health(http: Request) -> Response:
     """200 while it serves; 503 while it shuts down, or after the engine has failed."""
     service = _service(http)
@@ -49,6 +53,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "n_vocab": service.vocab.n_tokens,
         "n_embd": traits.n_embd,
         "size": service.session.model.options.path.stat().st_size,
+        "aliases": list(service.settings.models[1:]),
         "drafters": service.draft.drafters,
         "slots": service.slots,
     }
@@ -56,13 +61,15 @@ def _model(service: Service, name: str) -> dict[str, Any]:
 
 
 @router.get("/v1/models", summary="The models")
+@router.get("/models", include_in_schema=False)
 async def models(http: Request) -> Response:
-    """The loaded model under all its names."""
+    """The loaded model; its other names are in `meta.aliases`."""
     service = _service(http)
-    return JSONResponse({"object": "list", "data": [_model(service, name) for name in service.settings.models]})
+    return JSONResponse({"object": "list", "data": [_model(service, service.settings.models[0])]})
 
 
-@router.get("/v1/models/{name}", summary="One model")
+@router.get("/v1/models/{name:path}", summary="One model")
+@router.get("/models/{name:path}", include_in_schema=False)
 async def model(name: str, http: Request) -> Response:
     """The loaded model."""
     service = _service(http)
@@ -73,8 +80,7 @@ async def model(name: str, http: Request) -> Response:
 async def tokenize(body: TokenizeBody, http: Request) -> Response:
     """Token ids of a text."""
     service = _service(http)
-    check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
+    model_and_rest(body, http, body.model)
     ids = await service.in_thread(
         service.vocab.tokenize,
         body.content,
@@ -91,8 +97,7 @@ async def tokenize(body: TokenizeBody, http: Request) -> Response:
 async def detokenize(body: DetokenizeBody, http: Request) -> Response:
     """The text of token ids."""
     service = _service(http)
-    check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
+    model_and_rest(body, http, body.model)
     ids = service.check_ids(body.tokens)
     text = await service.in_thread(service.vocab.text, list(ids), special=True)
     return JSONResponse({"content": text})
@@ -102,8 +107,7 @@ async def detokenize(body: DetokenizeBody, http: Request) -> Response:
 async def apply_template(body: TemplateBody, http: Request) -> Response:
     """The prompt that the model's template makes of messages."""
     service = _service(http)
-    check_model(body.model, service.settings)
-    refuse_unknown(body, service.settings)
+    model_and_rest(body, http, body.model)
     use = tool_use(body.tools, None)
     prompt = await service.in_thread(
         chat_prompt,
@@ -112,5 +116,6 @@ async def apply_template(body: TemplateBody, http: Request) -> Response:
         use,
         body.chat_template_kwargs,
         body.add_generation_prompt is not False,
+        continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
     )
     return JSONResponse({"prompt": prompt})

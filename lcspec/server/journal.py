@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lcspec.server.unknown import HEADER, MAX_NAMES, STATE
+
 if TYPE_CHECKING:
     from lcspec.server.metrics import Metrics
     from lcspec.server.service import Service
 
 log = logging.getLogger("lcspec.server")
-QUIET_PATHS = ("/health", "/metrics")
+QUIET_PATHS = ("/health", "/v1/health", "/metrics")
 
 
 class Journal:
@@ -36,6 +38,9 @@ class Journal:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if ignored := scope.get(STATE):
+                    text = ", ".join(ignored[:MAX_NAMES])
+                    message["headers"] = [*message["headers"], (HEADER.encode(), text.encode())]
             await send(message)
 
         try:

@@ -13,6 +13,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from lcspec.errors import LcspecError, UsageError
+from lcspec.server.connection import limited
 from lcspec.server.service import Service, log
 
 # How often it is looked whether the engine still lives, seconds.
@@ -51,6 +52,8 @@ class Server(uvicorn.Server):
     """uvicorn, with our way to stop: a drained stop exits 0, whichever signal asked for it."""
 
     def __init__(self, app: FastAPI) -> None:
+        self.service: Service = app.state.service
+        settings = self.service.settings
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -58,10 +61,11 @@ class Server(uvicorn.Server):
             server_header=False,
             backlog=BACKLOG,
             ws="none",
+            http=limited(settings.header_seconds, settings.write_seconds),
             timeout_keep_alive=75,
+            timeout_graceful_shutdown=settings.drain_seconds,
         )
         super().__init__(config)
-        self.service: Service = app.state.service
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         """First: take no new work and finish what was accepted. Second: exit now."""

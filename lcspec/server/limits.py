@@ -31,11 +31,11 @@ class BodyLimit:
             body = await asyncio.wait_for(self._read(scope, receive), self.seconds)
         except asyncio.TimeoutError:
             error = ApiError(408, f"the request body did not arrive within {self.seconds:g} seconds")
-            await error.response()(scope, receive, send)
+            await error.response(scope["path"])(scope, receive, send)
             return
         except ApiError as error:
             await discard_body(scope, receive)
-            await error.response()(scope, receive, send)
+            await error.response(scope["path"])(scope, receive, send)
             return
         if body is None:  # the client went away while sending
             return

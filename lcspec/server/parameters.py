@@ -9,14 +9,15 @@ from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
 from lcspec.server.errors import ApiError, invalid
-from lcspec.server.schemas import Echoed, Sampling, Speculation, Strict
+from lcspec.server.samplers import switched_off
+from lcspec.server.schemas import Sampling, Speculation
 from lcspec.server.settings import ServerSettings
 from lcspec.session import parse_speculation
 
 if TYPE_CHECKING:
     from lcspec.grammar import CompiledGrammar
 
-SAMPLED = tuple(name for name in Sampling.model_fields if name not in ("seed", "dry_sequence_breakers"))
+SAMPLED = tuple(name for name in Sampling.model_fields if name not in ("seed", "samplers", "dry_sequence_breakers"))
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
 
 
@@ -34,26 +35,6 @@ def check_model(name: str | None, settings: ServerSettings) -> str:
             404, f"the model {name[:200]!r} does not exist here: use {known}", param="model", code="model_not_found"
         )
     return name
-
-
-def refuse_unknown(body: Strict, settings: ServerSettings, where: str = "") -> None:
-    """Refuse parameters nobody reads, as the OpenAI API does; looks into nested objects as well.
-
-    Raises:
-        ApiError: 400, naming the first one.
-    """
-    if settings.ignore_unknown or isinstance(body, Echoed):
-        return
-    for name in body.model_extra or {}:
-        shown = f"{where}{name}"[:200]
-        raise ApiError(400, f"unknown parameter: {shown!r}", param=shown, code="unknown_parameter")
-    for field in type(body).model_fields:
-        value = getattr(body, field)
-        items = enumerate(value) if isinstance(value, list) else [(None, value)]
-        for i, item in items:
-            if isinstance(item, Strict):
-                place = f"{where}{field.rstrip('_')}" + ("." if i is None else f"[{i}].")
-                refuse_unknown(item, settings, place)
 
 
 def sampling_params(
@@ -74,6 +55,8 @@ def sampling_params(
     given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
     if body.dry_sequence_breakers is not None:
         given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
+    if body.samplers:
+        given |= switched_off(body.samplers)
     # -1 is a random one, as in llama.cpp.
     seed = None if body.seed in (None, -1) else (body.seed + index) % 2**64
     decided = {token for token, _ in fixed}

@@ -11,7 +11,15 @@ from lcspec.json_schema import schema_to_lark
 from lcspec.server.errors import invalid
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
-from lcspec.server.schemas_chat import ContentPart, Message, ResponseFormat, TextFormat, Tool, ToolChoice
+from lcspec.server.schemas_chat import (
+    ContentPart,
+    JsonSchemaFormat,
+    Message,
+    ResponseFormat,
+    TextFormat,
+    Tool,
+    ToolChoice,
+)
 from lcspec.server.service import Service
 from lcspec.server.tools import ToolUse, render
 from lcspec.slot import Request
@@ -19,7 +27,7 @@ from lcspec.slot import Request
 if TYPE_CHECKING:
     from lcspec.grammar import CompiledGrammar
 
-OWN_NAMES = ("messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "self")
+OWN_NAMES = ("messages", "tools", "add_generation_prompt", "continue_final", "bos_token", "eos_token", "self")
 ANY_OBJECT = {"type": "object"}
 
 
@@ -72,20 +80,38 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
 
 
 def content_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
-    """A message's text.
+    """A message's text; parts are joined by newlines, as llama.cpp joins them.
 
     Raises:
         ApiError: a part is something else than text.
     """
-    if content is None or isinstance(content, str):
-        return content or ""
+    return content or "" if content is None or isinstance(content, str) else "\n".join(part_texts(content, where))
+
+
+def part_texts(content: Sequence[ContentPart], where: str) -> list[str]:
+    """The texts of a message's parts.
+
+    Raises:
+        ApiError: a part is something else than text.
+    """
     texts = []
     for i, part in enumerate(content):
         text = part.text if part.text is not None else part.refusal
         if part.type not in ("text", "refusal", "input_text", "output_text") or text is None:
             raise invalid(f"{where}[{i}]: this model reads text only, not {part.type[:40]!r}", f"{where}[{i}].type")
         texts.append(text)
-    return "".join(texts)
+    return texts
+
+
+def content_of(message: Message, where: str) -> str | list[dict[str, Any]]:
+    """A message's text, or its text parts if there are several: some templates have their own way to join them.
+
+    Raises:
+        ApiError: a part is something else than text.
+    """
+    if isinstance(message.content, list) and len(message.content) > 1:
+        return [{"type": "text", "text": text} for text in part_texts(message.content, where)]
+    return content_text(message.content, where)
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
@@ -98,7 +124,7 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     for i, message in enumerate(messages):
         item: dict[str, Any] = {
             "role": message.role,
-            "content": content_text(message.content, f"messages[{i}].content"),
+            "content": content_of(message, f"messages[{i}].content"),
         }
         for name in ("name", "tool_call_id", "reasoning_content"):
             if getattr(message, name) is not None:
@@ -133,8 +159,9 @@ def chat_prompt(
     use: ToolUse,
     extra: Mapping[str, Any] | None = None,
     add_generation_prompt: bool = True,
+    go_on: bool = False,
 ) -> str:
-    """The prompt text of a conversation.
+    """The prompt text of a conversation; with `go_on` the last message, the assistant's, is to be continued.
 
     Raises:
         ApiError: a template argument has a name of ours.
@@ -143,13 +170,61 @@ def chat_prompt(
     for name in extra or {}:
         if name in OWN_NAMES:
             raise invalid(f"chat_template_kwargs: {name} is not yours to set", "chat_template_kwargs")
-    return render(service.template, service.template_text, messages, use, extra or {}, add_generation_prompt)
+    given = {**service.settings.template_kwargs, **(extra or {})}
+    if go_on:
+        given["continue_final"] = True
+    knows = "tools" in service.template_text
+    taken = service.template.takes_parts if knows else ()
+    # Where tools are described in words, messages are joined with them as texts.
+    plain = [m if m["role"] in taken else dict(m, content=_joined(m["content"])) for m in messages]
+    return render(service.template, service.template_text, plain, use, given, add_generation_prompt)
+
+
+def _joined(content: str | list[dict[str, Any]]) -> str:
+    return content if isinstance(content, str) else "\n".join(part["text"] for part in content)
+
+
+def continues(messages: Sequence[Message], asked: bool | str | None, opening: bool | None, use: ToolUse) -> bool:
+    """Whether the answer is to continue the last message: it is the assistant's, and nothing says otherwise.
+
+    Args:
+        messages: the conversation.
+        asked: the request's `continue_final_message`.
+        opening: the request's `add_generation_prompt`.
+        use: its tools.
+
+    Raises:
+        ApiError: it is asked for and cannot be done.
+    """
+    last = messages[-1]
+    able = last.role == "assistant" and not last.tool_calls
+    if not asked:
+        return able and asked is None and opening is None and not use.forced
+    if opening:
+        raise invalid("continue_final_message and add_generation_prompt cannot both be true", "continue_final_message")
+    if not able or use.forced:
+        why = "there is a call that must be made" if able else "the last message is not the assistant's, or has calls"
+        raise invalid(f"continue_final_message: {why}: leave it out", "continue_final_message")
+    return True
 
 
 def chat_ids(service: Service, text: str) -> tuple[int, ...]:
     """Token ids of a rendered conversation."""
     service.check_length(text)
     return tuple(service.vocab.tokenize(text, special=not service.template.has_bos(text)))
+
+
+def form_of(form: ResponseFormat | None, schema: dict[str, Any] | None) -> ResponseFormat | None:
+    """The response format, also if it is given as llama.cpp's `json_schema`.
+
+    Raises:
+        ApiError: it is given twice.
+    """
+    if schema is None:
+        return form
+    if form is not None and not isinstance(form, TextFormat):
+        raise invalid("give response_format or json_schema, not both", "json_schema")
+    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": schema}})
 
 
 def grammar_of(service: Service, raw: str | None, form: ResponseFormat | None, use: ToolUse) -> CompiledGrammar | None:

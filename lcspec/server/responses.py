@@ -93,6 +93,7 @@ class Reply:
 
 
 @router.post("/v1/responses", summary="Answer a conversation (Responses API)")
+@router.post("/responses", include_in_schema=False)
 async def responses(body: ResponseBody, http: Request) -> Response:
     """The answer to an input, at once or as server-sent events."""
     from lcspec.server.responses_stream import streamed

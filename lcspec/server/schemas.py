@@ -14,7 +14,7 @@ Stop = Union[str, Annotated[list[str], Field(max_length=16)]]
 
 
 class Strict(BaseModel):
-    """A JSON object with checked types. What it does not know is kept aside (see `parameters.refuse_unknown`)."""
+    """A JSON object with checked types. What it does not know is kept aside (see `unknown.unknown`)."""
 
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
 
@@ -96,7 +96,12 @@ class Sampling(Strict):
     mirostat_eta: Annotated[float, Field(ge=0, le=1)] | None = None
     adaptive_target: Annotated[float, Field(ge=-100, le=1)] | None = None
     adaptive_decay: Annotated[float, Field(ge=0, le=0.99)] | None = None
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = None
+    samplers: Annotated[str, Field(max_length=32)] | Annotated[list[str], Field(max_length=32)] | None = Field(
+        default=None, description="The steps of sampling to take, as llama.cpp names them; the others are off."
+    )
+    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = Field(
+        default=None, description="One seed gives one text. Without one, or with -1, one is drawn."
+    )
 
 
 class Asking(Sampling):
@@ -120,7 +125,11 @@ class Generating(Asking):
     """What /v1/chat/completions and /v1/completions share."""
 
     n: Annotated[int, Field(ge=1, le=128)] | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    max_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="-1: no limit.")
+    n_predict: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="llama.cpp's name for max_tokens."
+    )
+    json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
     stop: Stop | None = None
     stream_options: StreamOptions | None = None
     logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
@@ -128,6 +137,11 @@ class Generating(Asking):
     ignore_eos: bool | None = None
     # llama.cpp's name for what always happens here.
     cache_prompt: bool | None = None
+
+    def limit(self, default: int | None = None) -> int | None:
+        """Tokens to generate at most; None = no limit."""
+        given = next((n for n in (self.max_tokens, self.n_predict) if n is not None), default)
+        return None if given == -1 else given
 
     @property
     def stops(self) -> tuple[str, ...]:

@@ -114,6 +114,7 @@ class TemplateBody(Strict):
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = None
     model: str | None = None
 
 
@@ -121,7 +122,7 @@ class ChatBody(Generating):
     """POST /v1/chat/completions."""
 
     messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
-    max_completion_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
@@ -129,6 +130,30 @@ class ChatBody(Generating):
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
+    think: bool | Literal["low", "medium", "high"] | None = Field(
+        default=None, description="Ollama's name for the template's enable_thinking."
+    )
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | str | None = Field(
+        default=None, description="Go on with the last message, the assistant's; done unless it is false."
+    )
+
+    def limit(self, default: int | None = None) -> int | None:
+        """Tokens to generate at most; None = no limit."""
+        if self.max_completion_tokens is None:
+            return super().limit(default)
+        return None if self.max_completion_tokens == -1 else self.max_completion_tokens
+
+    @property
+    def template_kwargs(self) -> dict[str, Any]:
+        """What the template is given; `think` is under the name that templates have for it."""
+        given: dict[str, Any] = {}
+        if self.think is not None:
+            given["enable_thinking"] = bool(self.think)
+        if isinstance(self.think, str):
+            given["reasoning_effort"] = self.think
+        return given | (self.chat_template_kwargs or {})
+
     # Known to the OpenAI API and without a meaning here.
     reasoning_effort: str | None = None
     verbosity: str | None = None

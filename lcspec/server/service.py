@@ -8,7 +8,7 @@ import logging
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Callable, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence, TypeVar
 
 from lcspec import __version__
 from lcspec.errors import ContextOverflow
@@ -45,8 +45,10 @@ class Service:
         self.settings = settings
         self.session = worker.ready.result()
         self.vocab: Vocab = self.session.model.vocab
-        self.template: ChatTemplate = ChatTemplate(self.session.model)
-        self.template_text: str = self.session.model.header.chat_template or ""
+        self.template: ChatTemplate = ChatTemplate(self.session.model, settings.chat_template)
+        # What it says about tools; the fallbacks have no place for them.
+        own = self.template.source in ("model", "given")
+        self.template_text: str = self.template.text + self.template.tool_text if own else ""
         self.n_ctx: int = self.session.engine.context.n_ctx
         self.slots: int = self.session.engine.options.slots
         self.draft = self.session.engine.env.draft
@@ -66,6 +68,18 @@ class Service:
     async def on_engine(self, function: Callable[[Any], T]) -> T:
         """Run `function(session)` on the engine thread between two steps."""
         return await asyncio.wrap_future(self.worker.call(function))
+
+    async def in_pieces(self, start: Callable[[Any], Generator[T | None, None, None]]) -> T:
+        """What the generator `start(session)` yields at last; it runs on the engine thread, and between its pieces
+        running streams get their steps."""
+        pieces = await self.on_engine(start)
+        try:
+            while (found := await self.on_engine(lambda _: next(pieces))) is None:
+                pass
+            return found
+        finally:
+            # Wherever it stands, what it holds goes now; the engine thread alone may touch that.
+            self.worker.call(lambda _: pieces.close())
 
     def outbox(self) -> Outbox:
         """The way from the engine thread to this event loop."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any, Mapping
 
 from lcspec.config import MAX_DRAFT
 from lcspec.errors import UsageError
@@ -20,10 +21,17 @@ class ServerSettings:
         queue: requests that may wait beyond those in the slots.
         max_body: bytes of a request body.
         body_seconds: how long a client may take to send its body.
+        hosts: names this server may be called by, besides addresses; empty = any.
+        header_seconds: how long a client may take to send a request's headers.
+        write_seconds: how long a client may take to read a part of its answer.
+        drain_seconds: how long accepted requests may take after the signal to stop.
         cors: origins whose pages may call this server from a browser; empty = none.
         log_prompts: write prompts and answers to the log.
-        ignore_unknown: ignore unknown parameters instead of refusing them.
+        strict: refuse unknown parameters and names of models, as the OpenAI API does.
+        ignore_unknown: ignore unknown parameters even if they would change the text.
         speculate, max_draft, verifier, exact: what a request gets that says nothing about speculation.
+        chat_template: a chat template (Jinja, or `chatml`) instead of the model's own.
+        template_kwargs: what the chat template is given if a request says nothing else.
         keep_alive_seconds: a stream that has nothing to say sends a comment this often.
     """
 
@@ -32,13 +40,20 @@ class ServerSettings:
     queue: int = 32
     max_body: int = 4 * MIB
     body_seconds: float = 60.0
+    hosts: tuple[str, ...] = ()
+    header_seconds: float = 30.0
+    write_seconds: float = 60.0
+    drain_seconds: int = 300
     cors: tuple[str, ...] = ()
     log_prompts: bool = False
+    strict: bool = False
     ignore_unknown: bool = False
     speculate: str = "auto"
     max_draft: int | None = None
     verifier: str = "coupled"
     exact: bool = False
+    chat_template: str | None = None
+    template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     keep_alive_seconds: float = 15.0
 
     def __post_init__(self) -> None:
@@ -47,6 +62,8 @@ class ServerSettings:
         Raises:
             UsageError: a value is out of its range.
         """
+        if self.strict and self.ignore_unknown:
+            raise UsageError("give --strict or --ignore-unknown, not both")
         if self.queue < 0:
             raise UsageError(f"the queue must be 0 or more requests, not {self.queue}")
         if self.max_body < 1024:

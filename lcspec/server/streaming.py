@@ -45,8 +45,9 @@ class EventStream(Response):
         close: Callable[[], None],
         keep_alive: float,
         on_error: Callable[[ApiError], str] = error_event,
+        media_type: str = "text/event-stream",
     ) -> None:
-        super().__init__(media_type="text/event-stream", headers=HEADERS)
+        super().__init__(media_type=media_type, headers=HEADERS)
         del self.headers["content-length"]
         self.chunks = chunks
         self.close = close
@@ -88,7 +89,7 @@ class EventStream(Response):
         await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
     async def _pulse(self, send: Send) -> None:
-        while True:
+        while self.media_type == "text/event-stream":  # others have no comments
             await asyncio.sleep(self.keep_alive)
             if time.monotonic() - self._latest >= self.keep_alive:
                 await self._write(send, ": waiting\n\n")

@@ -29,7 +29,7 @@ def background(
     options = ModelOptions(path or demo_path(DEMO_TARGET), ctx=ctx, slots=slots, threads=1)
     worker = EngineThread(options, demo_path(DEMO_DRAFT) if draft and path is None else None)
     try:
-        app = create_app(worker, ServerSettings(models=(MODEL,), **settings))
+        app = create_app(worker, ServerSettings(**{"models": (MODEL,), **settings}))
         if warm:
             app.state.service.warm_up()
         running = Background(app)

@@ -1,0 +1,281 @@
+"""POST /completion and /infill, and GET /props and /slots: llama-server's own API, for llama.vim, llama.vscode and
+others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, AsyncGenerator, Sequence
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+
+from lcspec.errors import UnsupportedModel
+from lcspec.events import Finished, Tokens
+from lcspec.server import answer
+from lcspec.server.answer import Text
+from lcspec.server.endpoint import respond
+from lcspec.server.errors import invalid
+from lcspec.server.job import Job
+from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
+from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody
+from lcspec.server.service import Service
+from lcspec.server.streaming import event
+from lcspec.server.tools import ToolUse
+from lcspec.slot import Request as EngineRequest
+
+router = APIRouter()
+# Of an infill's context, what is kept before and after the gap when it does not fit: as in llama-server.
+BEFORE, AFTER = 3, 1
+
+
+@dataclass
+class Native:
+    """An answer on its way; `many`: a list of prompts was given, so a list of answers is given back."""
+
+    service: Service
+    body: NativeBody
+    model: str
+    requests: list[EngineRequest]
+    many: bool = False
+
+    def final(self, index: int, text: Text, streamed: bool) -> dict[str, Any]:
+        """The answer to one prompt, or what ends its stream."""
+        request, end = self.requests[index], text.finished
+        assert end is not None
+        kind = {"stop": "word" if end.stop is not None else "eos", "length": "limit", "context": "limit"}
+        ids = [info.id for info in text.infos]
+        return {
+            "index": index,
+            "content": "" if streamed else text.text,
+            "tokens": ids if self.body.return_tokens and not streamed else [],
+            "id_slot": -1,
+            "stop": True,
+            "model": self.model,
+            "tokens_predicted": end.completion_tokens,
+            "tokens_evaluated": end.prompt_tokens,
+            "generation_settings": settings_of(self.service, request),
+            "prompt": self.service.vocab.text(list(request.prompt), special=True),
+            "has_new_line": "\n" in text.text,
+            "truncated": False,
+            "stop_type": kind.get(end.reason, "none"),
+            "stopping_word": end.stop or "",
+            "tokens_cached": end.prompt_tokens + end.completion_tokens,
+            "timings": answer.timings(text),
+        } | self.probabilities(text.infos if not streamed else [])
+
+    def probabilities(self, infos: Sequence[Any]) -> dict[str, Any]:
+        """Log-probabilities of tokens, if they were asked for."""
+        if not self.body.n_probs or not infos:
+            return {}
+        shown = answer.chat_logprobs(self.service.vocab, infos)["content"]
+        for info, entry in zip(infos, shown):
+            entry["id"] = info.id
+            for (token, _), top in zip(info.top, entry["top_logprobs"]):
+                top["id"] = token
+        return {"completion_probabilities": shown}
+
+
+def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:
+    """How a request samples."""
+    sampling = request.sampling
+    names: tuple[str, ...] = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n")
+    names += ("frequency_penalty", "presence_penalty", "dry_multiplier", "xtc_probability", "xtc_threshold")
+    shown = {name: getattr(sampling, name) for name in names}
+    limit = -1 if request.max_tokens is None else request.max_tokens
+    return shown | {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
+
+
+@router.post("/completion", summary="Continue a text (llama-server's API)")
+async def completion(body: NativeCompletionBody, http: Request) -> Response:
+    """The continuation of one or more prompts, at once or as server-sent events."""
+    return await respond(body, http, check=_check, prepare=prepare, whole=_whole, streamed=_streamed)
+
+
+@router.post("/infill", summary="Fill in a gap (llama-server's API)")
+async def infill(body: InfillBody, http: Request) -> Response:
+    """The text between a prefix and a suffix, at once or as server-sent events."""
+    return await respond(body, http, check=_check, prepare=prepare_infill, whole=_whole, streamed=_streamed)
+
+
+def _check(body: NativeBody) -> None:
+    if body.n not in (None, 1):
+        raise invalid("n: this endpoint gives one text a prompt; use /v1/completions", "n")
+    if body.post_sampling_probs:
+        raise invalid("post_sampling_probs is not supported: log-probabilities are those of the model", "n_probs")
+
+
+def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:
+    """Tokenize and compile; runs beside the event loop.
+
+    Raises:
+        ApiError, LcspecError: something in the body cannot be used.
+    """
+    prompt: Any = body.prompt
+    many = isinstance(prompt, list) and not any(isinstance(part, int) for part in prompt) and len(prompt) != 0
+    if isinstance(prompt, list) and not prompt:
+        raise invalid("the prompt is an empty list", "prompt")
+    return _made(service, body, model, [_ids(service, p) for p in (prompt if many else [prompt])], many)
+
+
+def _ids(service: Service, prompt: str | list[Any]) -> tuple[int, ...]:
+    """A prompt as text, as ids, or as a mixture of both."""
+    if isinstance(prompt, str):
+        return service.tokenize(prompt)
+    if not prompt:
+        raise invalid("a prompt of token ids is empty", "prompt")
+    ids: list[int] = []
+    for i, part in enumerate(prompt):
+        if isinstance(part, str):
+            service.check_length(part)
+            ids += service.vocab.tokenize(part, special=i == 0)
+        else:
+            ids.append(part)
+    return service.check_ids(ids)
+
+
+def prepare_infill(service: Service, body: InfillBody, model: str) -> Native:
+    """Tokenize; runs beside the event loop. What is furthest from the gap is left out if it does not fit.
+
+    Raises:
+        ApiError, LcspecError: something in the body cannot be used.
+    """
+    marks = service.vocab.fill_in_middle
+    if marks is None:
+        raise UnsupportedModel(
+            f"{service.vocab.path.name} has no fill-in-the-middle tokens, so it cannot fill in: use a model for code"
+        )
+
+    def plain(text: str) -> list[int]:
+        return service.vocab.tokenize(text, special=False, parse_special=False)
+
+    room = max(16, service.n_ctx // 2) if body.limit() is None else max(16, service.n_ctx - (body.limit() or 0) - 8)
+    share = room // (BEFORE + AFTER)
+    before = plain(body.input_prefix + (body.prompt or ""))[-BEFORE * share :]
+    after = plain(body.input_suffix)[: AFTER * share]
+    room -= len(before) + len(after) + 8
+    others: list[int] = []
+    for extra in reversed(body.input_extra or []):  # the last ones are the nearest
+        piece = plain(f"--- {extra.filename or 'snippet'} ---\n{extra.text}\n\n")
+        if len(piece) + len(others) > room:
+            break
+        others = piece + others
+    begin = [service.vocab.bos] if service.vocab.add_bos else []
+    ids = (*begin, *others, marks.prefix, *before, marks.suffix, *after, marks.middle)
+    return _made(service, body, model, [ids], False)
+
+
+def _made(service: Service, body: NativeBody, model: str, prompts: list[tuple[int, ...]], many: bool) -> Native:
+    wanted = Wanted(
+        body,
+        body.speculation,
+        body.prediction,
+        bias(service, body.logit_bias),
+        grammar_of(body.grammar, form_of(None, body.json_schema), ToolUse(choice="none")),
+        body.limit(-1),
+        body.stops,
+        body.n_probs or None,
+        1,
+        bool(body.ignore_eos),
+    )
+    requests = engine_requests(service, prompts, wanted)
+    if service.settings.log_prompts:
+        for ids in prompts:
+            note_prompt(service, service.vocab.text(list(ids)))
+    return Native(service, body, model, requests, many)
+
+
+def bias(service: Service, given: Any) -> dict[str, float] | None:
+    """`logit_bias` in any of this API's forms: an object, or pairs of a token or text and a number or false.
+
+    Raises:
+        ApiError: it is something else.
+    """
+    if given is None:
+        return None
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    out: dict[str, float] = {}
+    problem = invalid("logit_bias must be pairs of a token (or text) and a number (or false)", "logit_bias")
+    if not isinstance(pairs, list) or len(pairs) > 4096:
+        raise problem
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise problem
+        token, value = pair
+        if value is False:
+            value = float("-inf")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token, (int, str)):
+            raise problem
+        if isinstance(token, str) and not (isinstance(given, dict) and token.isdigit()):
+            ids = service.vocab.tokenize(token, special=False)
+        else:
+            ids = [int(token)]
+        out |= {str(i): float(value) for i in ids}
+    return out
+
+
+async def _whole(made: Native, job: Job) -> Response:
+    texts = [Text() for _ in made.requests]
+    try:
+        await job.start()
+        async for index, item in job.events():
+            texts[index].add(item)
+    finally:
+        job.cancel()
+    for text in texts:
+        note_answer(made.service, text.text)
+    found = [made.final(i, text, streamed=False) for i, text in enumerate(texts)]
+    return JSONResponse(found if made.many else found[0])
+
+
+async def _streamed(made: Native, job: Job) -> AsyncGenerator[str, None]:
+    texts = [Text() for _ in made.requests]
+    async for index, item in job.events():
+        text = texts[index]
+        text.add(item)
+        if isinstance(item, Tokens):
+            ids = [info.id for info in item.tokens]
+            part = {"index": index, "content": item.text, "tokens": ids, "stop": False, "id_slot": -1}
+            counts = {"tokens_predicted": len(text.infos), "tokens_evaluated": len(made.requests[index].prompt)}
+            yield event(part | counts | made.probabilities(item.tokens))
+        elif isinstance(item, Finished):
+            note_answer(made.service, text.text)
+            yield event(made.final(index, text, streamed=True))
+
+
+@router.get("/props", summary="What is served (llama-server's API)")
+async def props(http: Request) -> Response:
+    """The model, its template, defaults."""
+    service: Service = http.app.state.service
+    tokens = service.template.tokens
+    return JSONResponse(
+        {
+            "default_generation_settings": {
+                "n_ctx": service.n_ctx,
+                "params": settings_of(service, EngineRequest((0,))),
+            },
+            "total_slots": service.slots,
+            "model_alias": service.settings.models[0],
+            "model_path": service.session.model.options.path.name,
+            "chat_template": service.template.text,
+            "modalities": {"vision": False, "audio": False},
+            "bos_token": tokens["bos_token"],
+            "eos_token": tokens["eos_token"],
+            "build_info": service.fingerprint,
+            "is_sleeping": False,
+        }
+    )
+
+
+@router.get("/slots", summary="What the slots do (llama-server's API)")
+async def slots(http: Request) -> Response:
+    """Every slot, without anybody's text."""
+    service: Service = http.app.state.service
+    running = service.capacity.running
+    return JSONResponse(
+        [
+            {"id": i, "n_ctx": service.n_ctx, "speculative": service.settings.speculate != "off"}
+            | {"is_processing": i < running}
+            for i in range(service.slots)
+        ]
+    )

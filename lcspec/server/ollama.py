@@ -1,0 +1,284 @@
+"""POST /api/chat, /api/generate and /api/embed: Ollama's API over the same endpoints. Streams are JSON lines."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import time
+from dataclasses import dataclass, field
+from typing import Any, AsyncGenerator, Mapping, Sequence
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import ValidationError
+
+from lcspec.server import chat, completions, embeddings
+from lcspec.server.anthropic import arguments_of
+from lcspec.server.endpoint import respond
+from lcspec.server.errors import ApiError, from_validation, invalid
+from lcspec.server.job import Job
+from lcspec.server.schemas import CompletionBody, EmbeddingBody, Sampling
+from lcspec.server.schemas_chat import ToolChoice
+from lcspec.server.schemas_ollama import OllamaAsking, OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody
+from lcspec.server.service import Service
+from lcspec.server.translated import FollowedJob, chat_body, choices, read, whole_choice
+from lcspec.slot import Request as EngineRequest
+
+router = APIRouter()
+LINES = "application/x-ndjson"
+
+
+@dataclass
+class Reply:
+    """An answer on its way: over a chat completion, or over a raw one."""
+
+    body: OllamaAsking
+    made: chat.Chat | completions.Completion
+    start: float = field(default_factory=time.perf_counter)
+
+    @property
+    def requests(self) -> Sequence[EngineRequest]:
+        """What the engine is to do: one text."""
+        return self.made.requests
+
+    def line(self, content: str = "", thinking: str = "", calls: Sequence[Any] = (), **rest: Any) -> dict[str, Any]:
+        """A part of the answer, or all of it."""
+        head = {"model": self.made.model, "created_at": now()}
+        if isinstance(self.body, OllamaGenerateBody):
+            return head | {"response": content} | ({"thinking": thinking} if thinking else {}) | {"done": False} | rest
+        message: dict[str, Any] = {"role": "assistant", "content": content}
+        if thinking:
+            message["thinking"] = thinking
+        if calls:
+            message["tool_calls"] = list(calls)
+        return head | {"message": message, "done": False} | rest
+
+    def ended(self, job: FollowedJob, reason: str) -> dict[str, Any]:
+        """What the last line says: why it ended, tokens, nanoseconds."""
+        stats = job.finished.stats if job.finished is not None else None
+        return {
+            "done": True,
+            "done_reason": "length" if reason == "length" else "stop",
+            "total_duration": int((time.perf_counter() - self.start) * 1e9),
+            "load_duration": 0,
+            "prompt_eval_count": len(self.requests[0].prompt),
+            "prompt_eval_duration": int(stats.prefill_seconds * 1e9) if stats else 0,
+            "eval_count": job.finished.completion_tokens if job.finished is not None else 0,
+            "eval_duration": int(stats.decode_seconds * 1e9) if stats else 0,
+        }
+
+
+def now() -> str:
+    """The time as this API writes it."""
+    return datetime.datetime.now(datetime.timezone.utc).isoformat().replace("+00:00", "Z")
+
+
+@router.post("/api/chat", summary="Answer a conversation (Ollama's API)")
+async def ollama_chat(body: OllamaChatBody, http: Request) -> Response:
+    """The next message of a conversation, as JSON lines or at once."""
+    if not body.messages:  # asks to load the model
+        return _loaded(http, {"message": {"role": "assistant", "content": ""}})
+    return await respond(
+        body, http, check=_check_chat, prepare=prepare_chat, whole=_whole, streamed=_streamed, on_error=_error_line,
+        media_type=LINES,
+    )  # fmt: skip
+
+
+@router.post("/api/generate", summary="Answer a prompt (Ollama's API)")
+async def ollama_generate(body: OllamaGenerateBody, http: Request) -> Response:
+    """The answer to a prompt, or what comes after a raw text, as JSON lines or at once."""
+    if not body.prompt and not body.suffix:
+        return _loaded(http, {"response": ""})
+    return await respond(
+        body, http, check=_check_generate, prepare=prepare_generate, whole=_whole, streamed=_streamed,
+        on_error=_error_line, media_type=LINES,
+    )  # fmt: skip
+
+
+def _loaded(http: Request, empty: Mapping[str, Any]) -> Response:
+    service: Service = http.app.state.service
+    service.check_open()
+    head = {"model": service.settings.models[0], "created_at": now()}
+    return JSONResponse({**head, **empty, "done": True, "done_reason": "load"})
+
+
+def _error_line(error: ApiError) -> str:
+    return json.dumps(error.body_for("/api/"), ensure_ascii=False) + "\n"
+
+
+def _check_chat(body: OllamaChatBody) -> None:
+    for i, message in enumerate(body.messages):
+        if message.images:
+            raise invalid(f"messages[{i}]: this model reads text only, not images", f"messages[{i}].images")
+
+
+def _check_generate(body: OllamaGenerateBody) -> None:
+    if body.images:
+        raise invalid("this model reads text only, not images", "images")
+    if body.template:
+        raise invalid("template: a request cannot bring its own; start the server with --chat-template", "template")
+    if body.context:
+        raise invalid("context: send the text itself; what is in the cache is found by itself", "context")
+    if (body.raw or body.suffix) and (body.system or body.format):
+        raise invalid("raw and suffix go with neither system nor format", "raw")
+
+
+def _common(body: OllamaAsking) -> dict[str, Any]:
+    """Fields that all of our endpoints share; `options` win over the same names beside them."""
+    options = body.options
+    given = {name: getattr(body, name) for name in Sampling.model_fields}
+    for name in Sampling.model_fields:
+        value = getattr(options, name, None)
+        given[name] = given[name] if value is None else value
+    limit = options.num_predict if options is not None else None
+    given["max_tokens"] = -1 if limit is None or limit < 0 else limit
+    given["stop"] = options.stop if options is not None else None
+    for name in ("prediction", "speculation"):
+        value = getattr(body, name)
+        given[name] = value and value.model_dump(exclude_none=True)
+    return given
+
+
+def _form(body: OllamaAsking) -> dict[str, Any] | None:
+    if not body.format:
+        return None
+    if body.format == "json":
+        return {"type": "json_object"}
+    return {"type": "json_schema", "json_schema": {"schema": body.format}}
+
+
+def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
+    """Render and tokenize; runs beside the event loop.
+
+    Raises:
+        ApiError, LcspecError: something in the body cannot be used.
+    """
+    messages = []
+    for message in body.messages:
+        item: dict[str, Any] = {"role": message.role, "content": message.content}
+        if message.thinking:
+            item["reasoning_content"] = message.thinking
+        if message.tool_name:
+            item["name"] = message.tool_name
+        if message.tool_call_id:
+            item["tool_call_id"] = message.tool_call_id
+        if message.tool_calls:
+            item["tool_calls"] = [
+                {
+                    "id": call.id or "",
+                    "type": "function",
+                    "function": {"name": call.function.name, "arguments": _json(call.function.arguments)},
+                }
+                for call in message.tool_calls
+            ]
+        messages.append(item)
+    tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
+    choice = body.tool_choice
+    fields: dict[str, Any] = {"messages": messages, "tools": tools, "think": body.think}
+    fields["response_format"] = _form(body)
+    fields["tool_choice"] = choice.model_dump() if isinstance(choice, ToolChoice) else choice
+    return Reply(body, chat.prepare(service, chat_body(_common(body) | fields), model))
+
+
+def prepare_generate(service: Service, body: OllamaGenerateBody, model: str) -> Reply:
+    """Render and tokenize; runs beside the event loop.
+
+    Raises:
+        ApiError, LcspecError: something in the body cannot be used.
+    """
+    if body.raw or body.suffix:
+        given = _common(body) | {"prompt": body.prompt, "suffix": body.suffix or None}
+        return Reply(body, completions.prepare(service, completion_body(given), model))
+    messages = [{"role": "system", "content": body.system}] if body.system else []
+    messages.append({"role": "user", "content": body.prompt})
+    fields = {"messages": messages, "think": body.think, "response_format": _form(body)}
+    return Reply(body, chat.prepare(service, chat_body(_common(body) | fields), model))
+
+
+def completion_body(fields: Mapping[str, Any]) -> CompletionBody:
+    """A completion's body.
+
+    Raises:
+        ApiError: 400, a field is wrong.
+    """
+    try:
+        return CompletionBody.model_validate({k: v for k, v in fields.items() if v is not None})
+    except ValidationError as error:
+        raise from_validation(error.errors()) from error
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _call(function: Mapping[str, Any], identity: str) -> dict[str, Any]:
+    return {"id": identity, "function": {"name": function["name"], "arguments": arguments_of(function)}}
+
+
+async def _whole(reply: Reply, job: Job) -> Response:
+    followed = FollowedJob.over(job)
+    if isinstance(reply.made, completions.Completion):
+        choice = read(await completions.whole(reply.made, followed))["choices"][0]
+        return JSONResponse(reply.line(choice["text"], **reply.ended(followed, choice["finish_reason"])))
+    choice = await whole_choice(reply.made, followed)
+    message = choice["message"]
+    calls = [_call(call["function"], call["id"]) for call in message.get("tool_calls") or ()]
+    ended = reply.ended(followed, choice["finish_reason"])
+    thinking = message.get("reasoning_content") or ""
+    return JSONResponse(reply.line(message.get("content") or "", thinking, calls, **ended))
+
+
+async def _streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
+    followed, reason = FollowedJob.over(job), "stop"
+    calls: list[dict[str, Any]] = []  # written whole: their arguments are objects here
+    if isinstance(reply.made, completions.Completion):
+        async for line in completions.streamed(reply.made, followed):
+            if line.startswith("data: {"):
+                for choice in json.loads(line[len("data: ") :])["choices"]:
+                    reason = choice["finish_reason"] or reason
+                    if choice["text"]:
+                        yield _json(reply.line(choice["text"])) + "\n"
+    else:
+        async for choice in choices(reply.made, followed):
+            delta, reason = choice["delta"], choice["finish_reason"] or reason
+            for call in delta.get("tool_calls") or ():
+                function = call.get("function") or {}
+                if call.get("id"):
+                    calls.append({"id": call["id"], "name": function.get("name", ""), "arguments": ""})
+                calls[-1]["arguments"] += function.get("arguments") or ""
+            if delta.get("content") or delta.get("reasoning_content"):
+                yield _json(reply.line(delta.get("content") or "", delta.get("reasoning_content") or "")) + "\n"
+    if calls:
+        yield _json(reply.line(calls=[_call(call, call["id"]) for call in calls])) + "\n"
+    yield _json(reply.line(**reply.ended(followed, reason))) + "\n"
+
+
+@router.post("/api/embed", summary="Embed texts (Ollama's API)")
+async def ollama_embed(body: OllamaEmbedBody, http: Request) -> Response:
+    """A vector of unit length for every text."""
+    start = time.perf_counter()
+    if body.input is None:
+        raise invalid("input: a text, or a list of texts, is needed", "input", "missing_required_parameter")
+    found = await _embedded(body, body.input, http)
+    return JSONResponse(
+        {
+            "model": found["model"],
+            "embeddings": [row["embedding"] for row in found["data"]],
+            "total_duration": int((time.perf_counter() - start) * 1e9),
+            "load_duration": 0,
+            "prompt_eval_count": found["usage"]["prompt_tokens"],
+        }
+    )
+
+
+@router.post("/api/embeddings", include_in_schema=False)
+async def ollama_embeddings(body: OllamaEmbedBody, http: Request) -> Response:
+    """The older form: one text."""
+    if body.prompt is None:
+        raise invalid("prompt: a text is needed", "prompt", "missing_required_parameter")
+    return JSONResponse({"embedding": (await _embedded(body, body.prompt, http))["data"][0]["embedding"]})
+
+
+async def _embedded(body: OllamaEmbedBody, texts: str | list[str], http: Request) -> dict[str, Any]:
+    given = EmbeddingBody(model=body.model, input=texts, dimensions=body.dimensions)
+    return read(await embeddings.embeddings(given, http))

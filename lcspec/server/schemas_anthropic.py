@@ -1,0 +1,87 @@
+"""The body of POST /v1/messages."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from lcspec.server.schemas import INT32, Asking, Echoed, Strict
+
+
+class Block(Echoed):
+    """A part of a message."""
+
+    type: str
+    text: str | None = None
+    thinking: str | None = None
+    id: str | None = None
+    name: str | None = None
+    input: dict[str, Any] | None = None
+    tool_use_id: str | None = None
+    content: str | list[Block] | None = None
+    is_error: bool | None = None
+    source: dict[str, Any] | None = None
+
+
+Blocks = Annotated[list[Block], Field(max_length=4096)]
+
+
+class AnthropicMessage(Echoed):
+    """A message of the conversation."""
+
+    role: Literal["user", "assistant", "system"]
+    content: str | Blocks
+
+
+class AnthropicTool(Echoed):
+    """A tool; only those that the client runs itself can be used."""
+
+    name: str
+    type: str | None = None
+    description: str | None = None
+    input_schema: dict[str, Any] | None = None
+
+
+class AnthropicChoice(Echoed):
+    """Which tools may or must be called."""
+
+    type: Literal["auto", "any", "tool", "none"]
+    name: str | None = None
+
+
+class Thinking(Echoed):
+    """Whether the model reasons before it answers."""
+
+    type: Literal["enabled", "disabled", "adaptive"]
+    budget_tokens: int | None = None
+
+
+class CountBody(Asking):
+    """POST /v1/messages/count_tokens."""
+
+    messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=4096)]
+    system: str | Blocks | None = None
+    tools: Annotated[list[AnthropicTool], Field(max_length=256)] | None = None
+    tool_choice: AnthropicChoice | None = None
+    thinking: Thinking | None = None
+    # Known to the API and without a meaning here.
+    betas: list[str] | None = None
+    context_management: dict[str, Any] | None = None
+    output_config: dict[str, Any] | None = None
+
+
+class AnthropicBody(CountBody):
+    """POST /v1/messages."""
+
+    max_tokens: Annotated[int, Field(ge=1, le=INT32)]
+    stop_sequences: Annotated[list[str], Field(max_length=16)] | None = None
+
+
+class Usage(Strict):
+    """Tokens of an answer."""
+
+    input_tokens: int
+    output_tokens: int
+    cache_read_input_tokens: int = 0
+    cache_creation_input_tokens: int = 0

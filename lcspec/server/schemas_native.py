@@ -1,0 +1,53 @@
+"""Bodies of llama-server's own endpoints: /completion and /infill."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Union
+
+from pydantic import Field
+
+from lcspec.server.schemas import INT32, Echoed, Generating, Tokens
+
+Mixed = Annotated[list[Union[str, Annotated[int, Field(ge=0, le=INT32)]]], Field(max_length=1_000_000)]
+Prompt = Union[str, Mixed, Annotated[list[Union[Tokens, Mixed]], Field(max_length=128)]]
+Bias = Union[dict[str, float], Annotated[list[tuple[Union[int, str], Union[float, bool]]], Field(max_length=4096)]]
+
+
+class NativeBody(Generating):
+    """What /completion and /infill share."""
+
+    logit_bias: Any = None  # in this API a list of pairs as well, see `native.bias`
+    n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
+    return_tokens: bool | None = None
+    # Known to the API and without a meaning here.
+    id_slot: int | None = None
+    min_keep: int | None = None
+    n_keep: int | None = None
+    n_discard: int | None = None
+    n_indent: Annotated[int, Field(ge=0, le=0)] | None = None
+    t_max_prompt_ms: int | None = None
+    timings_per_token: bool | None = None
+    post_sampling_probs: Annotated[bool, Field()] | None = None
+    response_fields: list[str] | None = None
+
+
+class NativeCompletionBody(NativeBody):
+    """POST /completion."""
+
+    prompt: Prompt
+
+
+class Extra(Echoed):
+    """A piece of another file."""
+
+    text: str
+    filename: str | None = None
+
+
+class InfillBody(NativeBody):
+    """POST /infill: the text between a prefix and a suffix."""
+
+    input_prefix: str
+    input_suffix: str
+    input_extra: Annotated[list[Extra], Field(max_length=256)] | None = None
+    prompt: str | None = None

@@ -1,0 +1,79 @@
+"""Endpoints of other APIs over the OpenAI ones: a body becomes theirs, and their answer is written anew.
+
+So everything that is found in an answer (reasoning, tool calls) is found in one place.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, AsyncGenerator, AsyncIterator, Mapping
+
+from fastapi.responses import Response
+from pydantic import ValidationError
+
+from lcspec.events import Event, Finished, Started
+from lcspec.server import chat
+from lcspec.server.errors import from_validation
+from lcspec.server.job import Job
+from lcspec.server.schemas_chat import ChatBody
+
+
+class FollowedJob(Job):
+    """A job whose last events are kept."""
+
+    started: Started | None = None
+    finished: Finished | None = None
+
+    @classmethod
+    def over(cls, job: Job) -> FollowedJob:
+        """The same job."""
+        job.__class__ = cls
+        assert isinstance(job, FollowedJob)
+        return job
+
+    async def events(self) -> AsyncIterator[tuple[int, Event]]:
+        """As Job's."""
+        async for index, event in super().events():
+            if isinstance(event, Started):
+                self.started = event
+            elif isinstance(event, Finished):
+                self.finished = event
+            yield index, event
+
+    @property
+    def cached(self) -> int:
+        """Prompt tokens that were not evaluated for this request."""
+        return self.started.reused if self.started is not None else 0
+
+
+def chat_body(fields: Mapping[str, Any]) -> ChatBody:
+    """A chat completion's body.
+
+    Raises:
+        ApiError: 400, a field is wrong.
+    """
+    try:
+        return ChatBody.model_validate({k: v for k, v in fields.items() if v is not None})
+    except ValidationError as error:
+        raise from_validation(error.errors()) from error
+
+
+async def whole_choice(made: chat.Chat, job: Job) -> dict[str, Any]:
+    """The only choice of a chat completion."""
+    data = read(await chat.whole(made, job))
+    choice: dict[str, Any] = data["choices"][0]
+    return choice
+
+
+async def choices(made: chat.Chat, job: Job) -> AsyncGenerator[dict[str, Any], None]:
+    """The choices of a streamed chat completion's chunks."""
+    async for line in chat.streamed(made, job):
+        if line.startswith("data: {"):
+            for choice in json.loads(line[len("data: ") :])["choices"]:
+                yield choice
+
+
+def read(response: Response) -> dict[str, Any]:
+    """A response's JSON."""
+    data: dict[str, Any] = json.loads(bytes(response.body))
+    return data

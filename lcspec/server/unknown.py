@@ -1,0 +1,141 @@
+"""What a request asks for and nobody here reads: ignored with a warning and a header, or refused.
+
+Clients send parameters of other servers. Most of them mean nothing here (`keep_alive`, `num_ctx`, ...), and a client
+that cannot be changed is served all the same. Those that would change the text are refused, because an answer that
+silently is not what was asked for is worse than none.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any, Iterable
+
+from starlette.requests import Request
+
+from lcspec.server.errors import ApiError
+from lcspec.server.parameters import check_model
+from lcspec.server.schemas import Echoed, Speculation, Strict
+from lcspec.server.service import Service
+from lcspec.server.settings import ServerSettings
+
+log = logging.getLogger("lcspec.server")
+HEADER = "x-lcspec-ignored"
+STATE = "lcspec.ignored"
+MAX_NAMES = 16  # in the header
+# Parameters of other servers that change the text, with the values that do not.
+CHANGES_TEXT: dict[str, tuple[Any, ...]] = {
+    "adaptive_target": (-1,),
+    "audio": (),
+    "bad_words": ([],),
+    "banned_strings": ([],),
+    "banned_tokens": ([],),
+    "bos_token_id": (),
+    "continuous_batching": (),
+    "control_vectors": ([],),
+    "dynatemp_range": (0,),
+    "format": ("",),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "grammar_lazy": (False,),
+    "guided_choice": ([],),
+    "guided_grammar": ("",),
+    "guided_json": (),
+    "guided_regex": ("",),
+    "images": ([],),
+    "json_schema": ({},),
+    "lora": ([],),
+    "min_new_tokens": (0,),
+    "min_tokens": (0,),
+    "mirostat": (0,),
+    "mirostat_mode": (0,),
+    "no_repeat_ngram_size": (0,),
+    "regex": ("",),
+    "repetition_penalty": (1,),
+    "response_format": ({"type": "text"},),
+    "smoothing_factor": (0,),
+    "stop_token_ids": ([],),
+    "structured_outputs": (),
+    "suffix": ("",),
+    "system": ("",),
+    "tfs_z": (1,),
+    "top_a": (0,),
+    "top_n_sigma": (-1, 0),
+    "truncate_prompt_tokens": (-1,),
+    "typ_p": (1,),
+    "web_search_options": (),
+}
+_warned: set[str] = set()
+
+
+def model_and_rest(body: Strict, http: Request, name: str | None) -> str:
+    """The model's name for the answer, after a look at what else the request says.
+
+    A model of another name, and parameters that mean nothing here, are noted for the answer's header.
+
+    Raises:
+        ApiError: 404 or 400 under --strict; 400 for what would change the text.
+    """
+    service: Service = http.app.state.service
+    settings = service.settings
+    ignored = unknown(body, settings)
+    if settings.strict or not name or knows_model(name, settings):
+        model = check_model(name and bare(name, settings), settings)
+    else:
+        model = settings.models[0]
+        ignored.insert(0, "model")
+    note(http, ignored)
+    return model
+
+
+def bare(name: str, settings: ServerSettings) -> str:
+    """A model's name without the tag `:latest`, which Ollama's clients add."""
+    return name[: -len(":latest")] if name.endswith(":latest") and name not in settings.models else name
+
+
+def knows_model(name: str, settings: ServerSettings) -> bool:
+    """Whether it is a name of the loaded model."""
+    return bare(name, settings) in settings.models
+
+
+def unknown(body: Strict, settings: ServerSettings, where: str = "") -> list[str]:
+    """Names of parameters nobody reads; looks into nested objects as well.
+
+    Raises:
+        ApiError: 400, naming the first one that is refused.
+    """
+    if isinstance(body, Echoed):
+        return []
+    names = []
+    for name, value in (body.model_extra or {}).items():
+        shown = f"{where}{name}"[:200]
+        if settings.strict or isinstance(body, Speculation):
+            raise ApiError(400, f"unknown parameter: {shown!r}", param=shown, code="unknown_parameter")
+        neutral = CHANGES_TEXT.get(name)
+        if where in ("", "options.") and neutral is not None and value is not None and not settings.ignore_unknown:
+            if not any(value == n and type(value) is not bool or value is n for n in neutral):
+                message = f"{shown!r} is not supported here and would change the text: leave it out"
+                raise ApiError(400, message, param=shown, code="unsupported_parameter")
+            continue
+        if value is not None:
+            names.append(shown)
+    for field in type(body).model_fields:
+        value = getattr(body, field)
+        items: Iterable[tuple[int | None, Any]] = enumerate(value) if isinstance(value, list) else [(None, value)]
+        for i, item in items:
+            if isinstance(item, Strict):
+                place = f"{where}{field.rstrip('_')}" + ("." if i is None else f"[{i}].")
+                names += unknown(item, settings, place)
+    return names
+
+
+def note(http: Request, names: Iterable[str]) -> None:
+    """Keep names for the answer's header; warn of each once."""
+    shown = [re.sub(r"[^\w.\[\]-]", "_", name, flags=re.ASCII)[:64] or "_" for name in names]
+    known: list[str] = http.scope.setdefault(STATE, [])
+    known += [name for name in dict.fromkeys(shown) if name not in known]
+    for name in shown:
+        plain = re.sub(r"\[\d+\]", "[]", name)
+        if plain not in _warned and len(_warned) < 1000:
+            _warned.add(plain)
+            log.warning("ignored: %s (a client asks for it and it means nothing here; --strict refuses)", plain)

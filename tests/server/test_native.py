@@ -1,0 +1,191 @@
+"""llama-server's own paths, the same paths without /v1, and rerank."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import openai
+import pytest
+
+from lcspec.server.lifecycle import Background
+from tests import tiny_gguf as tiny
+from tests.server.running import CODE, HELLO, MODEL, background
+
+COLD: dict[str, Any] = {"temperature": 0, "n_predict": 12}
+
+
+def _raw(http: httpx.Client, **more: Any) -> dict[str, Any]:
+    data: dict[str, Any] = http.post(
+        "/v1/completions", json={"prompt": CODE, "max_tokens": 12, "temperature": 0} | more
+    ).json()
+    return data
+
+
+def test_a_completion(http: httpx.Client) -> None:
+    got = http.post("/completion", json={"prompt": CODE, "return_tokens": True} | COLD).json()
+    plain = _raw(http)
+    assert got["content"] == plain["choices"][0]["text"]
+    assert http.post("/detokenize", json={"tokens": got["tokens"]}).json()["content"].startswith(got["content"])
+    assert got["tokens_predicted"] == plain["usage"]["completion_tokens"] == len(got["tokens"])
+    assert got["tokens_evaluated"] == plain["usage"]["prompt_tokens"]
+    assert got["stop"] is True and got["stop_type"] == "limit" and got["timings"]["predicted_n"] == 12
+    assert got["generation_settings"]["temperature"] == 0 and got["generation_settings"]["n_predict"] == 12
+
+
+def test_it_ends_with_the_context_unless_told_otherwise(http: httpx.Client) -> None:
+    got = http.post("/completion", json={"prompt": "a", "ignore_eos": True, "temperature": 0}).json()
+    assert got["tokens_predicted"] + got["tokens_evaluated"] == 512
+
+
+def test_a_stream(http: httpx.Client) -> None:
+    whole = http.post("/completion", json={"prompt": CODE} | COLD).json()
+    with http.stream("POST", "/completion", json={"prompt": CODE, "stream": True} | COLD) as got:
+        parts = [json.loads(line[6:]) for line in got.iter_lines() if line.startswith("data: ")]
+    assert "".join(p["content"] for p in parts) == whole["content"]
+    assert [p["stop"] for p in parts] == [False] * (len(parts) - 1) + [True]
+    assert sum(len(p["tokens"]) for p in parts) == 12
+
+
+def test_stop_words(http: httpx.Client) -> None:
+    text = http.post("/completion", json={"prompt": CODE} | COLD).json()["content"]
+    stop = text[4:7]
+    got = http.post("/completion", json={"prompt": CODE, "stop": [stop]} | COLD).json()
+    assert (got["stop_type"], got["stopping_word"], got["content"]) == ("word", stop, text[: text.index(stop)])
+
+
+def test_prompts_of_every_kind(http: httpx.Client) -> None:
+    ids = http.post("/tokenize", json={"content": CODE, "add_special": True}).json()["tokens"]
+    plain = http.post("/completion", json={"prompt": CODE} | COLD).json()["content"]
+    assert http.post("/completion", json={"prompt": ids} | COLD).json()["content"] == plain
+    half = http.post("/detokenize", json={"tokens": ids[:9]}).json()["content"]
+    assert http.post("/completion", json={"prompt": [half, *ids[9:]]} | COLD).json()["content"] == plain
+    many = http.post("/completion", json={"prompt": [ids, [half, *ids[9:]]]} | COLD).json()
+    assert [m["content"] for m in many] == [plain, plain] and [m["index"] for m in many] == [0, 1]
+    both = http.post("/completion", json={"prompt": [CODE, "x"]} | COLD).json()
+    assert both[0]["content"] == plain and len(both) == 2
+
+
+def test_probabilities(http: httpx.Client) -> None:
+    got = http.post("/completion", json={"prompt": CODE, "n_probs": 3} | COLD).json()["completion_probabilities"]
+    plain = http.post(
+        "/v1/completions", json={"prompt": CODE, "max_tokens": 12, "temperature": 0, "logprobs": 3}
+    ).json()
+    assert [p["logprob"] for p in got] == pytest.approx(plain["choices"][0]["logprobs"]["token_logprobs"], abs=1e-3)
+    assert all(len(p["top_logprobs"]) == 3 and p["top_logprobs"][0]["id"] == p["id"] for p in got)
+
+
+def test_biases_as_pairs(http: httpx.Client) -> None:
+    first = http.post("/completion", json={"prompt": CODE, "return_tokens": True} | COLD | {"n_predict": 1}).json()
+    token = first["tokens"][0]
+    for form in ([[token, False]], [[token, -100]], {str(token): -100}):
+        got = http.post("/completion", json={"prompt": CODE, "logit_bias": form, "return_tokens": True} | COLD).json()
+        assert got["tokens"][0] != token
+    letter = http.post(
+        "/completion", json={"prompt": CODE, "logit_bias": [["Q", 100]], "n_predict": 3, "temperature": 0}
+    )
+    assert letter.json()["content"] == "QQQ"
+
+
+@pytest.mark.parametrize("bias", [5, [[1]], [[1, True]], [[1, "x"]], [[10**9, 1.0]], [[None, 1]]])
+def test_a_bad_bias_is_refused(http: httpx.Client, bias: Any) -> None:
+    got = http.post("/completion", json={"prompt": "x", "logit_bias": bias})
+    assert got.status_code == 400 and got.json()["error"]["param"] == "logit_bias"
+
+
+@pytest.mark.parametrize(
+    "path, body",
+    [
+        ("/completion", {}),
+        ("/completion", {"prompt": []}),
+        ("/completion", {"prompt": [10**8]}),
+        ("/completion", {"prompt": "word " * 3000}),
+        ("/completion", {"prompt": "x", "n": 2}),
+        ("/infill", {"input_prefix": "x"}),
+        ("/infill", {"input_prefix": "x", "input_suffix": "y"}),  # the bundled model cannot
+        ("/rerank", {"query": "x"}),
+        ("/rerank", {"query": "x", "documents": []}),
+        ("/rerank", {"query": "", "documents": ["a"]}),
+    ],
+)
+def test_what_cannot_be_done_is_said(http: httpx.Client, path: str, body: dict[str, Any]) -> None:
+    got = http.post(path, json=body)
+    assert got.status_code == 400 and got.json()["error"]["message"]
+
+
+def test_a_gap_is_filled(tmp_path: Path) -> None:
+    path = tmp_path / "code.gguf"
+    marks = {f"tokenizer.ggml.fim_{name}_token_id": 280 + i for i, name in enumerate(("pre", "suf", "mid"))}
+    tiny.write_llama(path, extra=marks)
+    with background(path, ctx=256, warm=False) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+        gap = {"input_prefix": "def f(", "input_suffix": "):\n    pass", "return_tokens": True}
+        got = http.post("/infill", json=gap | COLD).json()
+        service = running.server.service
+        assert service.vocab.fill_in_middle == (280, 281, 282)
+
+        def ids(text: str) -> list[int]:
+            return service.vocab.tokenize(text, special=False)
+
+        plain = [280, *ids("def f("), 281, *ids("):\n    pass"), 282]
+        raw = http.post("/completion", json={"prompt": plain, "return_tokens": True} | COLD).json()
+        assert got["tokens"] == raw["tokens"]
+        assert got["tokens_evaluated"] == len(plain)
+        extra = [{"filename": "a.py", "text": "import os"}]
+        more = http.post("/infill", json=gap | COLD | {"input_extra": extra, "prompt": "x"}).json()
+        assert more["tokens_evaluated"] == len(plain) + 1 + len(ids("--- a.py ---\nimport os\n\n"))
+        long = {"input_prefix": "a" * 900 + "END", "input_suffix": "BEGIN" + "b" * 900, "input_extra": extra}
+        cut = http.post("/infill", json=long | COLD).json()
+        assert cut["tokens_evaluated"] + 12 <= 256 and "END" in cut["prompt"] and "BEGIN" in cut["prompt"]
+        assert "import os" not in cut["prompt"]
+
+
+def test_what_is_served(http: httpx.Client) -> None:
+    props = http.get("/props").json()
+    assert props["total_slots"] == 4 and props["model_alias"] == MODEL and "<|im_start|>" in props["chat_template"]
+    assert props["default_generation_settings"]["n_ctx"] == 512
+    slots = http.get("/slots").json()
+    assert [s["id"] for s in slots] == [0, 1, 2, 3] and not any(s["is_processing"] for s in slots)
+    assert http.get("/v1/health").json()["status"] == "ok"
+
+
+def test_without_a_prefix(server: Background, http: httpx.Client) -> None:
+    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=120) as client:
+        assert [m.id for m in client.models.list()] == [MODEL] and client.models.retrieve(MODEL).id == MODEL
+        got = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)  # type: ignore[arg-type]
+        assert got.object == "chat.completion"
+        assert client.completions.create(model=MODEL, prompt="x", max_tokens=2).object == "text_completion"
+        assert client.embeddings.create(model=MODEL, input="x").data[0].embedding
+        assert client.responses.create(model=MODEL, input="x", max_output_tokens=2).object == "response"
+
+
+def test_rerank(http: httpx.Client) -> None:
+    texts = ["def f(x): return x", "Good morning", "Good evening"]
+    got = http.post("/v1/rerank", json={"query": "Good morning", "documents": [*texts[:2], {"text": texts[2]}]}).json()
+    rows = http.post("/v1/embeddings", json={"input": ["Good morning", *texts]}).json()["data"]
+    vectors = np.array([r["embedding"] for r in rows])
+    scores = vectors[1:] @ vectors[0]
+    assert [r["index"] for r in got["results"]] == np.argsort(-scores).tolist()
+    assert got["results"][0]["index"] == 1 and got["results"][0]["relevance_score"] == pytest.approx(1, abs=1e-5)
+    first = http.post("/rerank", json={"query": "Hi", "documents": texts, "top_n": 1, "return_documents": True}).json()
+    assert len(first["results"]) == 1 and first["results"][0]["document"]["text"] in texts
+
+
+def test_rerank_with_an_embedding_model(tmp_path: Path) -> None:
+    path = tmp_path / "bert.gguf"
+    tiny.write_bert(path)
+    with background(path, ctx=64, slots=1, warm=False) as running:
+        got = httpx.post(f"{running.url}/v1/rerank", json={"query": "a b", "documents": ["x y", "a b"]}).json()
+        assert got["results"][0]["index"] == 1
+
+
+def test_a_wrong_key(tiny_model: Path) -> None:
+    with background(tiny_model, warm=False, api_keys=("right",)) as running, httpx.Client(base_url=running.url) as http:
+        for path in ("/props", "/slots", "/models", "/v1/models"):
+            assert http.get(path).status_code == 401
+        for path in ("/completion", "/infill", "/rerank", "/chat/completions", "/completions", "/embeddings"):
+            got = http.post(path, json={}, headers={"authorization": "Bearer wrong"})
+            assert got.status_code == 401 and got.json()["error"]["code"] == "invalid_api_key"
+        assert http.get("/v1/health").status_code == 200

@@ -1,0 +1,172 @@
+"""Ollama's API through its own client, and what that would not send."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import ollama
+import pytest
+
+from lcspec.server import unknown
+from lcspec.server.lifecycle import Background
+from tests import tiny_gguf as tiny
+from tests.server.running import CODE, HELLO, MODEL, background
+
+COLD: dict[str, Any] = {"temperature": 0, "num_predict": 12}
+TOOL: Any = {
+    "type": "function",
+    "function": {
+        "name": "weather",
+        "description": "Weather",
+        "parameters": {"type": "object", "properties": {"hot": {"type": "boolean"}}, "required": ["hot"]},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def llama(server: Background) -> Iterator[ollama.Client]:
+    yield ollama.Client(host=server.url, timeout=120)
+
+
+def _plain(http: httpx.Client, **more: Any) -> dict[str, Any]:
+    body = {"messages": HELLO, "temperature": 0, "max_tokens": 12} | more
+    data: dict[str, Any] = http.post("/v1/chat/completions", json=body).json()
+    return data
+
+
+def test_chat(llama: ollama.Client, http: httpx.Client) -> None:
+    got = llama.chat(model=MODEL, messages=HELLO, options=COLD)
+    plain = _plain(http)
+    assert got.message.content == plain["choices"][0]["message"]["content"]
+    assert got.done and got.done_reason == plain["choices"][0]["finish_reason"]
+    assert got.eval_count == plain["usage"]["completion_tokens"]
+    assert got.prompt_eval_count == plain["usage"]["prompt_tokens"]
+    parts = list(llama.chat(model=f"{MODEL}:latest", messages=HELLO, options=COLD, stream=True))
+    assert "".join(p.message.content or "" for p in parts) == got.message.content
+    assert [p.done for p in parts] == [False] * (len(parts) - 1) + [True]
+
+
+def test_generate(llama: ollama.Client, http: httpx.Client) -> None:
+    prompt = HELLO[0]["content"]
+    got = llama.generate(model=MODEL, prompt=prompt, options=COLD)
+    assert got.response == _plain(http)["choices"][0]["message"]["content"]
+    raw = llama.generate(model=MODEL, prompt=CODE, raw=True, options=COLD)
+    body = {"prompt": CODE, "temperature": 0, "max_tokens": 12}
+    assert raw.response == http.post("/v1/completions", json=body).json()["choices"][0]["text"]
+    for given in ({"prompt": prompt, "system": "Be brief."}, {"prompt": CODE, "raw": True}):
+        whole = llama.generate(model=MODEL, options=COLD, **given)  # type: ignore[call-overload]
+        parts = llama.generate(model=MODEL, options=COLD, stream=True, **given)  # type: ignore[call-overload]
+        assert "".join(p.response for p in parts) == whole.response
+
+
+@pytest.mark.parametrize("form", ["json", TOOL["function"]["parameters"]])
+def test_formats(llama: ollama.Client, form: Any) -> None:
+    options = COLD | {"num_predict": 80}
+    got = llama.chat(model=MODEL, messages=HELLO, format=form, options=options)
+    if form == "json":
+        assert (got.message.content or "").lstrip().startswith("{")
+    else:
+        assert isinstance(json.loads(got.message.content or "")["hot"], bool)
+
+
+def test_tools_and_what_they_gave_back(http: httpx.Client) -> None:
+    talk: Any = [
+        *HELLO,
+        {"role": "assistant", "tool_calls": [{"function": {"name": "weather", "arguments": {"hot": True}}}]},
+        {"role": "tool", "tool_name": "weather", "content": "30"},
+    ]
+    asked = {"messages": talk, "tools": [TOOL], "options": COLD, "stream": False}
+    got = http.post("/api/chat", json=asked).json()
+    call = {"id": "", "type": "function", "function": {"name": "weather", "arguments": '{"hot": true}'}}
+    same = [
+        *HELLO,
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "name": "weather", "content": "30"},
+    ]
+    plain = _plain(http, messages=same, tools=[TOOL])
+    assert got["prompt_eval_count"] == plain["usage"]["prompt_tokens"]
+    assert got["message"]["content"] == plain["choices"][0]["message"]["content"]
+
+
+def test_calls_have_arguments_as_objects(llama: ollama.Client, http: httpx.Client) -> None:
+    asked = {"messages": HELLO, "tools": [TOOL], "tool_choice": "required", "options": COLD | {"num_predict": 80}}
+    got = ollama.ChatResponse.model_validate(http.post("/api/chat", json=asked | {"stream": False}).json())
+    (call,) = got.message.tool_calls or ()
+    assert call.function.name == "weather" and isinstance(call.function.arguments["hot"], bool)
+    lines = [json.loads(line) for line in http.post("/api/chat", json=asked).text.splitlines()]
+    (found,) = [line["message"]["tool_calls"] for line in lines if line["message"].get("tool_calls")]
+    assert found[0]["function"] == {"name": "weather", "arguments": dict(call.function.arguments)}
+    assert lines[-1]["done"] is True
+
+
+def test_what_there_is(llama: ollama.Client, http: httpx.Client) -> None:
+    (model,) = llama.list().models
+    assert model.model == MODEL and model.details is not None and model.details.format == "gguf"
+    (running,) = llama.ps().models
+    assert running.model == MODEL
+    shown = llama.show(MODEL)
+    assert shown.capabilities is not None and "completion" in shown.capabilities and "tools" in shown.capabilities
+    assert shown.modelinfo is not None
+    architecture = shown.modelinfo["general.architecture"]
+    assert shown.modelinfo[f"{architecture}.context_length"] == 512
+    assert int(http.get("/api/version").json()["version"].split(".")[1]) >= 6
+
+
+def test_embeddings(llama: ollama.Client, http: httpx.Client) -> None:
+    got = llama.embed(model=MODEL, input=["one", "two"])
+    plain = http.post("/v1/embeddings", json={"input": ["one", "two"]}).json()
+    assert [list(e) for e in got.embeddings] == [d["embedding"] for d in plain["data"]]
+    assert list(llama.embeddings(model=MODEL, prompt="one").embedding) == plain["data"][0]["embedding"]
+
+
+def test_asking_to_load(llama: ollama.Client) -> None:
+    assert llama.generate(model=MODEL, keep_alive="5m").done_reason == "load"
+    assert llama.chat(model=MODEL, messages=[]).done_reason == "load"
+
+
+def test_options_that_mean_nothing(http: httpx.Client) -> None:
+    body = {"messages": HELLO, "stream": False, "options": {"num_ctx": 4096, "num_gpu": 1, "num_predict": 1}}
+    got = http.post("/api/chat", json=body)
+    assert got.status_code == 200 and got.headers[unknown.HEADER] == "options.num_ctx, options.num_gpu"
+
+
+@pytest.mark.parametrize(
+    "path, body, said",
+    [
+        ("chat", {"messages": [{"role": "user", "content": "x", "images": ["aGk="]}]}, "text only"),
+        ("chat", {"messages": [{"role": "king", "content": "x"}]}, "role"),
+        ("chat", {"messages": HELLO, "options": {"tfs_z": 0.5}}, "leave it out"),
+        ("chat", {"messages": HELLO, "format": "xml"}, "format"),
+        ("chat", {"messages": [{"role": "user", "content": "word " * 3000}]}, "--ctx"),
+        ("generate", {"prompt": "x", "context": [1]}, "context"),
+        ("generate", {"prompt": "x", "template": "{{ .Prompt }}"}, "--chat-template"),
+        ("generate", {"prompt": "x", "raw": True, "system": "y"}, "raw"),
+        ("generate", {"prompt": "x", "suffix": "y"}, "fill-in-the-middle"),
+        ("embed", {}, "input"),
+        ("embeddings", {}, "prompt"),
+    ],
+)
+def test_errors_are_in_its_form(http: httpx.Client, path: str, body: dict[str, Any], said: str) -> None:
+    got = http.post(f"/api/{path}", json=body)
+    assert got.status_code == 400 and said in got.json()["error"], got.text
+
+
+def test_a_wrong_key(tiny_model: Path) -> None:
+    with background(tiny_model, warm=False, api_keys=("right",)) as running, httpx.Client(base_url=running.url) as http:
+        for path in ("tags", "ps", "version"):
+            assert http.get(f"/api/{path}").status_code == 401
+        for path in ("chat", "generate", "embed", "embeddings", "show"):
+            got = http.post(f"/api/{path}", json={})
+            assert got.status_code == 401 and isinstance(got.json()["error"], str)
+
+
+def test_an_embedding_model_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "bert.gguf"
+    tiny.write_bert(path)
+    with background(path, ctx=64, slots=1, warm=False) as running:
+        shown = httpx.post(f"{running.url}/api/show", json={}).json()
+        assert shown["capabilities"] == ["embedding"]

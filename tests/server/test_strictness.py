@@ -1,0 +1,158 @@
+"""Parameters of other servers: done where they mean something, else ignored and said, or refused."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from lcspec.server import unknown
+from tests.server.running import HELLO, MODEL, background
+
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
+SHORT: dict[str, Any] = {"messages": HELLO, "max_tokens": 4, "temperature": 0}
+
+
+def _text(http: httpx.Client, **body: Any) -> str:
+    got = http.post(CHAT, json=SHORT | {"seed": 7} | body)
+    assert got.status_code == 200, got.text
+    assert unknown.HEADER not in got.headers
+    return str(got.json()["choices"][0]["message"]["content"])
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("num_ctx", 4096),
+        ("keep_alive", "5m"),
+        ("timings_per_token", True),
+        ("cache_control", {"type": "ephemeral"}),
+        ("mirostat_tau", 5.0),
+        ("temprature", 1),
+        ("model", "gpt-9"),
+    ],
+)
+def test_what_means_nothing_is_ignored_and_said(http: httpx.Client, name: str, value: object) -> None:
+    for stream in (False, True):
+        got = http.post(CHAT, json=SHORT | {name: value, "stream": stream})
+        assert got.status_code == 200 and got.headers[unknown.HEADER] == name
+    assert http.post(CHAT, json=SHORT).headers.get(unknown.HEADER) is None
+
+
+def test_it_is_logged_once(http: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
+    logging.getLogger("lcspec.server").propagate = True
+    with caplog.at_level(logging.WARNING, "lcspec.server"):
+        for _ in range(2):
+            http.post(CHAT, json=SHORT | {"never_heard_of": 1})
+    assert [r.getMessage() for r in caplog.records if "never_heard_of" in r.getMessage()].__len__() == 1
+
+
+def test_inside_of_objects_too(http: httpx.Client) -> None:
+    tool = {"type": "function", "function": {"name": "f"}, "cache_control": {"type": "ephemeral"}}
+    got = http.post(CHAT, json=SHORT | {"tools": [tool], "tool_choice": "none"})
+    assert got.status_code == 200 and got.headers[unknown.HEADER] == "tools[0].cache_control"
+
+
+def test_a_hostile_name_is_no_header_of_its_own(http: httpx.Client) -> None:
+    got = http.post(CHAT, json=SHORT | {"a\r\nset-cookie: x": 1, "é" * 500: 1, "": 1})
+    assert got.status_code == 200 and "set-cookie" not in got.headers
+    assert got.headers[unknown.HEADER] == "a__set-cookie__x, " + "_" * 64 + ", _"
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [
+        ("guided_json", {"type": "object"}),
+        ("functions", [{"name": "f"}]),
+        ("lora", [{"id": 0, "scale": 1.0}]),
+        ("min_tokens", 5),
+        ("tfs_z", 0.5),
+        ("format", "json"),
+    ],
+)
+def test_what_would_change_the_text_is_refused(http: httpx.Client, name: str, value: object) -> None:
+    got = http.post(CHAT, json=SHORT | {name: value})
+    assert got.status_code == 400 and got.json()["error"]["param"] == name
+    assert "leave it out" in got.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("name, value", [("min_tokens", 0), ("lora", []), ("tfs_z", 1), ("functions", None)])
+def test_unless_it_asks_for_nothing(http: httpx.Client, name: str, value: object) -> None:
+    got = http.post(CHAT, json=SHORT | {name: value})
+    assert got.status_code == 200 and unknown.HEADER not in got.headers
+
+
+def test_limits_of_other_servers(client: openai.OpenAI, http: httpx.Client) -> None:
+    got = http.post(COMPLETIONS, json={"prompt": "a", "n_predict": 3, "ignore_eos": True}).json()
+    assert got["usage"]["completion_tokens"] == 3
+    body = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
+    got = http.post(COMPLETIONS, json=body).json()
+    assert got["usage"]["total_tokens"] == 512 and got["choices"][0]["finish_reason"] == "length"
+    whole = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=-1)
+    assert whole.choices[0].finish_reason in ("stop", "length")
+    assert http.post(CHAT, json={"messages": HELLO, "max_tokens": -2}).status_code == 400
+
+
+def test_minus_one_means_off_or_any(http: httpx.Client) -> None:
+    assert _text(http, temperature=1.5, top_k=-1) == _text(http, temperature=1.5, top_k=0)
+    seeds = {http.post(CHAT, json=SHORT | {"temperature": 1, "seed": -1}).json()["timings"]["seed"] for _ in range(3)}
+    assert len(seeds) == 3 and 2**64 - 1 not in seeds
+
+
+def test_only_the_samplers_that_are_asked_for(http: httpx.Client) -> None:
+    hot: dict[str, Any] = {"temperature": 1.5, "max_tokens": 24}
+    plain = _text(http, **hot, top_k=0, top_p=1, min_p=0)
+    assert _text(http, **hot, top_k=5, samplers=["temperature", "infill"]) == plain
+    assert _text(http, **hot, top_k=5, samplers="t") == plain
+    assert _text(http, **hot, top_k=1, samplers=["top-k", "temp"]) == _text(http, max_tokens=24)
+
+
+def test_a_schema_in_llama_cpp_s_form(http: httpx.Client) -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "boolean"}}, "required": ["a"]}
+    schema |= {"additionalProperties": False}
+    assert set(json.loads(_text(http, json_schema=schema, max_tokens=60))) == {"a"}
+    got = http.post(COMPLETIONS, json={"prompt": "x", "json_schema": schema, "max_tokens": 60, "temperature": 0}).json()
+    assert set(json.loads(got["choices"][0]["text"])) == {"a"}
+    both = SHORT | {"json_schema": schema, "response_format": {"type": "json_object"}}
+    assert http.post(CHAT, json=both).json()["error"]["param"] == "json_schema"
+
+
+def test_think_is_for_the_template(tiny_model: Path) -> None:
+    text = "{{ enable_thinking }}|{{ reasoning_effort }}"
+    with (
+        background(tiny_model, warm=False, chat_template=text) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
+        sizes = [
+            http.post(CHAT, json={"messages": HELLO, "max_tokens": 1} | extra).json()["usage"]["prompt_tokens"]
+            for extra in ({}, {"think": True}, {"think": False}, {"think": "low"})
+        ]
+        tokens = [
+            len(http.post("/tokenize", json={"content": t, "add_special": True}).json()["tokens"])
+            for t in ("|", "True|", "False|", "True|low")
+        ]
+        assert sizes == tokens
+
+
+def test_strict_refuses(tiny_model: Path) -> None:
+    with (
+        background(tiny_model, warm=False, strict=True) as running,
+        httpx.Client(base_url=running.url, timeout=60) as http,
+    ):
+        got = http.post(CHAT, json=SHORT | {"num_ctx": 1})
+        assert (got.status_code, got.json()["error"]["code"]) == (400, "unknown_parameter")
+        got = http.post(CHAT, json=SHORT | {"model": "gpt-9"})
+        assert (got.status_code, got.json()["error"]["code"]) == (404, "model_not_found")
+        assert http.post(CHAT, json=SHORT | {"model": MODEL}).status_code == 200
+
+
+def test_everything_is_ignored_if_so_configured(tiny_model: Path) -> None:
+    with background(tiny_model, ignore_unknown=True, warm=False) as server:
+        got = httpx.post(server.url + CHAT, json=SHORT | {"min_tokens": 2})
+        assert got.status_code == 200 and got.headers[unknown.HEADER] == "min_tokens"
