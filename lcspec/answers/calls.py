@@ -8,12 +8,11 @@ from typing import Any, Mapping, Protocol, Sequence
 from lcspec.answers.arguments import Parameters
 from lcspec.answers.deltas import CallArguments, CallStart, Delta, new_call_id
 from lcspec.answers.json_text import JsonEnd, dumps, loads
-from lcspec.answers.source import Pattern, Source, Steps, compiled, escaped
+from lcspec.answers.source import Source, Steps, compiled, escaped
 
 # Keys of a call object. Bare JSON that begins with another key is content.
 NAME, ARGUMENTS, ID = ("name", "tool_name"), ("arguments", "parameters"), ("id", "tool_call_id", "call_id")
 CALL_KEYS = (*NAME, *ARGUMENTS, *ID, "type", "function")
-STRING = r'"[^"\\]*"'
 HEAD = compiled(
     r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?'
     r'(?:"(?:id|call_id|tool_call_id)"\s*:\s*"(?P<id>[^"\\]*)"\s*,\s*)?'
@@ -22,7 +21,6 @@ HEAD = compiled(
 VALUE = compiled(r'"(?:arguments|parameters)"\s*:\s*(?=[{"])')
 NAME_AS_KEY = compiled(r'\{\s*"(?P<name>[^"\\]+)"\s*:\s*(?=\{)')
 FIRST_KEY = compiled(r'\{\s*"(?P<key>[^"]*)"')
-OBJECT = compiled(r"\{")
 FENCE = "```"
 
 
@@ -67,8 +65,9 @@ class Writer:
 class Syntax(Protocol):
     """One way to write calls."""
 
-    opener: str
-    """A pattern: how it begins."""
+    @property
+    def opener(self) -> str:
+        """A pattern: how it begins."""
 
     def read(self, to: Writer) -> Steps[bool]:
         """Read calls that begin here. False if there is none after all; then nothing has been read."""
@@ -252,8 +251,3 @@ class CodeCalls:
         to.start(name)
         to.arguments(dumps({to.parameters(name).only_string or "code": code}))
         return True
-
-
-def any_of(syntaxes: Sequence[Syntax]) -> Pattern:
-    """What finds where a call may begin."""
-    return compiled("|".join(f"(?:{s.opener})" for s in syntaxes)) if syntaxes else None

@@ -46,6 +46,7 @@ class Format:
         dropped: a pattern for what is neither text nor anything else.
         channels: reads the whole answer, where tags are not enough.
         short_ids: calls have ids of nine characters.
+        answer: what an answer without reasoning begins with, where that is not nothing.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Format:
     dropped: str = ""
     channels: Channels | None = None
     short_ids: bool = False
+    answer: str = ""
 
     def knows(self, token: str) -> bool:
         """Whether a control token means something in this format."""
@@ -122,6 +124,7 @@ FORMATS = (
         (("<|channel|>", "<|start|>", "analysis"),),
         reasoning=(tags("<|channel|>analysis<|message|>", "<|end|>"),),
         channels=Messages(("<|end|>", "<|call|>", "<|return|>"), "analysis", ("final", "commentary")),
+        answer="<|channel|>final<|message|>",
     ),
     Format(
         "muse",
@@ -139,13 +142,20 @@ FORMATS = (
                 ("</atem:invoke>",),
             ),
         ),
+        answer=" to=user<|message|>",
     ),
-    Format("functionary-3.2", ((">>>all",),), channels=Recipients()),
+    Format("functionary-3.2", ((">>>all",),), channels=Recipients(), answer="all\n"),
     Format(
         "gemma4",
         (("<|tool_call>", "<|channel>"),),
         reasoning=(
-            Tags("<|channel>thought", "<channel|>", escaped("<|channel>") + r"thought(?:\n|(?=[^\n]))", escaped("<channel|>"), True),
+            Tags(
+                "<|channel>thought",
+                "<channel|>",
+                escaped("<|channel>") + r"thought(?:\n|(?=[^\n]))",
+                escaped("<channel|>"),
+                True,
+            ),
         ),
         calls=(GemmaCalls(),),
         dropped=r"<\|channel>(?=[^t])|<channel\|>",

@@ -188,9 +188,7 @@ class AnswerReader:
                 elif isinstance(delta, CallArguments):
                     self.writer.arguments(delta.text)
         else:
-            source.at -= len(rest)
             self._think(rest)
-            source.at += len(rest)
 
     def _text(self) -> Steps[None]:
         """Content, and the calls in it."""
@@ -280,7 +278,7 @@ class AnswerReader:
     def _put_visible(self, text: str, at: int, kind: type[Content] | type[Reasoning]) -> None:
         if not text:
             return
-        holds = kind is Reasoning or bool(self.syntaxes)
+        holds = kind is Reasoning or bool(self.writer.names)
         blank, blank_at = self._blank
         if blank and blank_at + len(blank) != at:
             if self._said or kind is Content:

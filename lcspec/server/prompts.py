@@ -11,7 +11,15 @@ from lcspec.grammars import check_grammar
 from lcspec.server.errors import invalid
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
-from lcspec.server.schemas_chat import ContentPart, Message, ResponseFormat, TextFormat, Tool, ToolChoice
+from lcspec.server.schemas_chat import (
+    AllowedToolChoice,
+    ContentPart,
+    Message,
+    ResponseFormat,
+    TextFormat,
+    Tool,
+    ToolChoice,
+)
 from lcspec.server.service import Service
 from lcspec.server.tools import ToolUse, render
 from lcspec.slot import Request
@@ -108,7 +116,9 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return out
 
 
-def tool_use(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> ToolUse:
+def tool_use(
+    tools: Sequence[Tool] | None, choice: str | ToolChoice | AllowedToolChoice | None, parallel: bool | None = None
+) -> ToolUse:
     """The request's tools; without a choice the model decides, if there is anything to decide.
 
     Raises:
@@ -117,11 +127,20 @@ def tool_use(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> T
     offered = tuple(
         {"type": "function", "function": tool.function.model_dump(exclude_none=True)} for tool in tools or ()
     )
+    if isinstance(choice, AllowedToolChoice):
+        allowed = [tool.function.name for tool in choice.allowed_tools.tools]
+        known = {tool.function.name for tool in tools or ()}
+        for name in allowed:
+            if name not in known:
+                raise invalid(f"tool_choice: there is no function {name[:80]!r} among the tools", "tool_choice")
+        # The model sees no others: nothing else would keep it from calling them.
+        offered = tuple(each for each, tool in zip(offered, tools or ()) if tool.function.name in allowed)
+        return ToolUse(offered, choice.allowed_tools.mode, parallel)
     if isinstance(choice, ToolChoice):
         if choice.function.name in ("none", "auto", "required"):
             raise invalid(f"tool_choice: {choice.function.name!r} cannot be the name of a function", "tool_choice")
-        return ToolUse(offered, choice.function.name)
-    return ToolUse(offered, choice or ("auto" if offered else "none"))
+        return ToolUse(offered, choice.function.name, parallel)
+    return ToolUse(offered, choice or ("auto" if offered else "none"), parallel)
 
 
 def chat_prompt(
@@ -159,8 +178,6 @@ def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> st
 
     if isinstance(form, TextFormat):
         form = None
-    if form is not None and use.active:
-        raise invalid("response_format cannot go with tools unless tool_choice is `none`", "response_format")
     if raw is not None and (form is not None or use.forced):
         raise invalid("a grammar cannot go with response_format or a forced tool", "grammar")
     if use.forced:
@@ -169,7 +186,8 @@ def grammar_of(raw: str | None, form: ResponseFormat | None, use: ToolUse) -> st
         schema = form.json_schema.schema_ if form.type == "json_schema" else form.schema_ or ANY_OBJECT
         if schema is None:
             raise invalid("response_format: json_schema needs a schema", "response_format.json_schema.schema")
-        return _guarded("response_format", lambda: schema_to_gbnf(schema))
+        whole = use.schema(schema) if use.active else schema  # a call, or an answer in the wanted form
+        return _guarded("response_format", lambda: schema_to_gbnf(whole))
     return _guarded("grammar", lambda: check_grammar(raw)) if raw is not None else None
 
 
