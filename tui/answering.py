@@ -7,8 +7,10 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from lcspec.answers.formats import format_of, opened_by
+from lcspec.answers.stored import ThinkTags
 from lcspec.errors import LcspecError
-from lcspec.tui.conversation import ContextFull, build_prompt, opened_by_prompt
+from lcspec.tui.conversation import ContextFull, build_prompt
 from lcspec.tui.pace import SHARE, SHARE_SPARE, Pacer
 from lcspec.tui.store import Message
 from lcspec.tui.turn import Turn
@@ -91,10 +93,11 @@ class Answering:
             speculation=now.speculation.drafters,
         )
         turn = Turn(bridge.ask(request), stored, prompt, asked)
-        tail = bridge.session.model.vocab.text(list(prompt.ids[-TAIL:]), special=True)
-        opening = opened_by_prompt(tail)
-        if opening is not None:
-            stored.append([opening])
+        model = bridge.session.model
+        form = format_of(model.header.chat_template or "")
+        tail = model.vocab.text(list(prompt.ids[-TAIL:]), special=True)
+        turn.tags = ThinkTags(form, opened_by(form, tail))
+        stored.append(turn.tags.opening)
         return turn
 
     async def _refused(self, text: str, ways: tuple[tuple[str, str], ...]) -> None:

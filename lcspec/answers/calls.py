@@ -16,9 +16,9 @@ CALL_KEYS = (*NAME, *ARGUMENTS, *ID, "type", "function")
 HEAD = compiled(
     r'\{\s*(?:"type"\s*:\s*"function"\s*,\s*)?'
     r'(?:"(?:id|call_id|tool_call_id)"\s*:\s*"(?P<id>[^"\\]*)"\s*,\s*)?'
-    r'"(?:name|tool_name)"\s*:\s*"(?P<name>[^"\\]+)"\s*,\s*'
+    r'"(?:name|tool_name)"\s*:\s*"(?P<name>[^"\\]+)"\s*,'
 )
-VALUE = compiled(r'"(?:arguments|parameters)"\s*:\s*(?=[{"])')
+VALUE = compiled(r'\s*"(?:arguments|parameters)"\s*:\s*(?=[{"])')
 NAME_AS_KEY = compiled(r'\{\s*"(?P<name>[^"\\]+)"\s*:\s*(?=\{)')
 FIRST_KEY = compiled(r'\{\s*"(?P<key>[^"]*)"')
 FENCE = "```"

@@ -1,5 +1,6 @@
 """Answers of every family: text, reasoning and calls told apart, whole, letter by letter and cut anywhere."""
 
+# ruff: noqa: E501 - the answers are as long as models write them
 from __future__ import annotations
 
 import json
