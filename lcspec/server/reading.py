@@ -1,9 +1,9 @@
-"""How a request wants its answer read: reasoning on or off, with a budget or in the text, and calls of which tools."""
+"""How a request wants its answer read: reasoning on or off, or in the text, and calls of which tools."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Mapping
+from typing import Any, Mapping
 
 from lcspec.answers.formats import GENERIC, Format, Tags, format_of, opened_by
 from lcspec.answers.reader import AnswerReader
@@ -13,7 +13,6 @@ from lcspec.server.tools import ToolUse
 
 # What templates call the switch.
 SWITCHES = ("enable_thinking", "thinking")
-ReasoningFormat = Literal["auto", "deepseek", "none"]
 
 
 @dataclass(frozen=True)
@@ -23,7 +22,7 @@ class Reading:
     Attributes:
         form: the model's format; opened: tags of reasoning that the prompt has opened.
         use: the tools; forced: a grammar makes the answer JSON.
-        inline: reasoning stays in the text; budget: tokens of reasoning, None for no limit.
+        inline: reasoning stays in the text.
     """
 
     form: Format = GENERIC
@@ -31,7 +30,6 @@ class Reading:
     use: ToolUse = ToolUse()
     forced: bool = False
     inline: bool = False
-    budget: int | None = None
 
     def reader(self) -> AnswerReader:
         """For one text."""
@@ -61,7 +59,7 @@ def reading_of(
         prompt += form.answer
     inline = body is not None and body.reasoning_format == "none"
     forced = constrained and (body is None or body.grammar is None)  # a grammar of the user's may ask for anything
-    return Reading(form, opened, use, forced, inline, budget or None), prompt
+    return Reading(form, opened, use, forced, inline), prompt
 
 
 def _blank(tags: Tags) -> str:
@@ -69,15 +67,20 @@ def _blank(tags: Tags) -> str:
 
 
 def budget_of(body: ChatBody) -> int | None:
-    """Tokens that the model may think; None for no limit.
+    """Tokens that the model may think: 0, or None for no limit.
 
     Raises:
-        ApiError: two different ones are given.
+        ApiError: two different ones are given, or one in between.
     """
     given = {b for b in (body.reasoning_budget_tokens, body.thinking_budget_tokens) if b is not None}
     if len(given) > 1:
         raise invalid("give reasoning_budget_tokens or thinking_budget_tokens, not both", "thinking_budget_tokens")
     budget = next(iter(given), -1)
+    if budget > 0:
+        raise invalid(
+            "a budget for reasoning can be 0 (no reasoning) or -1 (no limit) here: max_tokens bounds the whole answer",
+            "reasoning_budget_tokens",
+        )
     return None if budget < 0 else budget
 
 

@@ -151,7 +151,7 @@ class ChatBody(Generating):
     )
     enable_thinking: bool | None = Field(default=None, description="Told to the template.")
     reasoning_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
-        default=None, description="Tokens of reasoning, after which it is closed; -1 is no limit."
+        default=None, description="0 is no reasoning, -1 no limit."
     )
     thinking_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
     # Known to the OpenAI API and without a meaning here.
