@@ -136,6 +136,8 @@ class JsonCalls:
                 break
             blank = len(source.text) - len(source.text.lstrip())
             if not (yield from self._object(to, blank)):
+                if source.ended and JsonEnd().scan(source.text[blank:]) is None:
+                    source.take(len(source.text))  # the answer was cut off within another call
                 break
         if begin["list"]:
             yield from source.skip("]")

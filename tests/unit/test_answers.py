@@ -322,3 +322,10 @@ def test_forced_calls_are_bare_json_one_or_a_list() -> None:
         for text, wanted in ((one, 1), (f"[{one}, {one}]", 2), ('{"a": "<think>"}', 0)):
             content, reasoning, calls = read_whole(AnswerReader(NAMED[name], TOOLS, forced=True), text)
             assert len(calls) == wanted and reasoning == "" and (content == "") == bool(wanted)
+
+
+def test_a_further_call_that_was_cut_off_is_not_shown() -> None:
+    text = f'[{{"name": "weather", "arguments": {JSON}}}, {{"name": "wea'
+    reader = AnswerReader(NAMED["hermes"], TOOLS, forced=True)
+    content, _, calls = gathered([*reader.feed(text), *reader.finish(False)])
+    assert content == "" and len(calls) == 1
