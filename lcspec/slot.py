@@ -190,7 +190,8 @@ class Slot:
             info = self._info(tree, verdict, i)
             self.tokens.append(token)
             infos.append(info)
-            pieces += self._stops.feed(Piece(self._decoder.feed(self.vocab.piece(token)), info.drafter))
+            text = self._decoder.feed(self.vocab.piece(token))
+            pieces += self._stops.feed(Piece(text, info.drafter, self.vocab.control(token)))
             if self._stops.found is not None:
                 self.reason = "stop"
             elif self.request.max_tokens is not None and self.generated >= self.request.max_tokens:

@@ -7,10 +7,12 @@ from typing import NamedTuple, Sequence
 
 
 class Piece(NamedTuple):
-    """Text to show, and the drafter that proposed its token (None: the target's own)."""
+    """Text to show, and the drafter that proposed its token (None: the target's own). A control token has no text to
+    show: how it is spelled stands in `control`, for those who read answers (lcspec.answers)."""
 
     text: str
     drafter: str | None
+    control: str = ""
 
 
 class StreamDecoder:
@@ -45,8 +47,11 @@ class StopStrings:
         """Pieces that may be shown now. After a stop string was `found`, the text before it has come out."""
         if self.found is not None:
             return []
+        if piece.control in self.stops and piece.control:
+            self.found = piece.control
+            return self._release(sum(len(p.text) for p in self._held))
         if not self.stops:
-            return [piece] if piece.text else []
+            return [piece] if piece.text or piece.control else []
         self._held.append(piece)
         text = "".join(p.text for p in self._held)
         hits = [(at, s) for s in self.stops if (at := text.find(s)) >= 0]
@@ -59,7 +64,7 @@ class StopStrings:
     def finish(self) -> list[Piece]:
         """Everything held back: the text ended and no stop string was completed."""
         held, self._held = self._held, []
-        return [p for p in held if p.text] if self.found is None else []
+        return [p for p in held if p.text or p.control] if self.found is None else []
 
     def _suspicious(self, text: str) -> int:
         """Length of the longest end of `text` that begins a stop string."""
@@ -76,10 +81,10 @@ class StopStrings:
         while self._held and n >= len(self._held[0].text):
             piece = self._held.pop(0)
             n -= len(piece.text)
-            if piece.text:
+            if piece.text or piece.control:
                 out.append(piece)
         if n > 0 and self._held:
             piece = self._held[0]
             out.append(Piece(piece.text[:n], piece.drafter))
-            self._held[0] = Piece(piece.text[n:], piece.drafter)
+            self._held[0] = piece._replace(text=piece.text[n:])
         return out

@@ -7,8 +7,10 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
+from lcspec.answers.formats import format_of, opened_by
+from lcspec.answers.stored import ThinkTags
 from lcspec.errors import LcspecError
-from lcspec.tui.conversation import ContextFill, ContextFull, build_prompt, opened_by_prompt
+from lcspec.tui.conversation import ContextFill, ContextFull, build_prompt
 from lcspec.tui.pace import SHARE, SHARE_SPARE, Pacer
 from lcspec.tui.store import Message
 from lcspec.tui.turn import Turn
@@ -93,11 +95,13 @@ class Answering:
             keep_from=self.keep_from,
         )
         self.keep_from = prompt.first
-        tail = bridge.session.model.vocab.text(list(prompt.ids[-TAIL:]), special=True)
-        opening = opened_by_prompt(tail)
+        model = bridge.session.model
+        form = format_of(model.header.chat_template or "")
+        tags = ThinkTags(form, opened_by(form, model.vocab.text(list(prompt.ids[-TAIL:]), special=True)))
         if before is not None:
-            if opening is not None and before.text.startswith(opening.text):
-                written = self._ids_of(before, len(opening.text))  # the prompt has it already
+            opening = "".join(piece.text for piece in tags.opening)
+            if opening and before.text.startswith(opening):
+                written = self._ids_of(before, len(opening))  # the prompt has it already
             fill = ContextFill(len(prompt.ids) + len(written), loaded.n_ctx)
             prompt = replace(prompt, ids=(*prompt.ids, *written), fill=fill)
         sampling = now.sampling if seed is None else replace(now.sampling, seed=seed)
@@ -112,8 +116,8 @@ class Answering:
             speculation=now.speculation.drafters,
         )
         turn = Turn(bridge.ask(request), stored, prompt, asked)
-        if opening is not None:
-            stored.append([opening])
+        turn.tags = tags
+        stored.append(tags.opening)
         return turn
 
     def _ids_of(self, answer: Message, start: int = 0) -> tuple[int, ...]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Sequence
 
+from lcspec.answers.stored import ThinkTags
 from lcspec.events import Failed, Finished, Prefill, Started, Tokens
 from lcspec.text import Piece
 from lcspec.tui.bridge import Answer
@@ -27,6 +28,7 @@ class Turn:
         before: the answer as it was, if this one goes on with it.
         log: what speculation did.
         fresh: text that the screen has not been told of.
+        tags: reads the answer as its model writes it; None takes it as it is.
     """
 
     running: Answer
@@ -36,6 +38,7 @@ class Turn:
     before: Message | None = None
     log: SpeculationLog = field(default_factory=SpeculationLog)
     fresh: list[Piece] = field(default_factory=list)
+    tags: ThinkTags | None = None
     tokens: int = 0
     stopping: bool = False
     prefill: tuple[int, int] = (0, 0)
@@ -65,10 +68,15 @@ class Turn:
         self.tokens += len(item.tokens)
         self.last_at = time.monotonic()
         self.first_at = self.first_at or self.last_at
-        self.stored.append(item.pieces, len(item.tokens))
-        self.fresh += item.pieces
+        self._show(self.tags.feed(item.pieces) if self.tags is not None else item.pieces, len(item.tokens))
+
+    def _show(self, pieces: Sequence[Piece], tokens: int = 0) -> None:
+        self.stored.append(pieces, tokens)
+        self.fresh += pieces
 
     def _finish(self, item: Finished) -> None:
+        if self.tags is not None:
+            self._show(self.tags.finish(item.reason == "stop"))
         stats: dict[str, Any] = item.stats.as_dict()
         self.log.settle(item.stats)
         if self.log.saved is not None:

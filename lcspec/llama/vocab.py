@@ -77,6 +77,10 @@ class Vocab:
             found = self._pieces[key] = buffer.raw[:n]
         return found
 
+    def control(self, token: int) -> str:
+        """How a control token is spelled; "" for tokens with text of their own."""
+        return "" if self.piece(token) else self.piece(token, special=True).decode("utf-8", "replace")
+
     def text(self, tokens: list[int], *, special: bool = False) -> str:
         """Text of `tokens`; bytes that are not UTF-8 become U+FFFD."""
         return b"".join(self.piece(t, special=special) for t in tokens).decode("utf-8", "replace")

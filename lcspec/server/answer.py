@@ -6,6 +6,8 @@ import time
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Sequence
 
+from lcspec.answers.deltas import Delta, Reasoning
+from lcspec.answers.reader import AnswerReader
 from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.llama.vocab import Vocab
 
@@ -16,8 +18,14 @@ REASONS = {"stop": "stop", "length": "length", "context": "length", "cancelled":
 
 @dataclass
 class Text:
-    """One text, gathered from its events."""
+    """One text, gathered from its events.
 
+    Attributes:
+        reader: tells text, reasoning and calls apart; reasoning_tokens: how many tokens were read as reasoning.
+    """
+
+    reader: AnswerReader | None = None
+    reasoning_tokens: int = 0
     parts: list[str] = field(default_factory=list)
     infos: list[TokenInfo] = field(default_factory=list)
     started: Started | None = None
@@ -32,6 +40,26 @@ class Text:
             self.started = event
         elif isinstance(event, Finished):
             self.finished = event
+
+    def read(self, event: Event) -> list[Delta]:
+        """What an event brings: text, reasoning, calls."""
+        reader = self.reader
+        if reader is None:
+            return []
+        if isinstance(event, Finished):
+            return reader.finish(event.reason == "stop")
+        found: list[Delta] = []
+        for piece in event.pieces if isinstance(event, Tokens) else ():
+            thought = reader.thinking
+            new = reader.feed_pieces([piece])
+            self.reasoning_tokens += thought or reader.thinking or any(isinstance(d, Reasoning) for d in new)
+            found += new
+        return found
+
+    @property
+    def called(self) -> bool:
+        """Whether a call was made."""
+        return self.reader is not None and self.reader.calls > 0
 
     @property
     def text(self) -> str:
@@ -63,7 +91,7 @@ def usage(texts: Sequence[Text], per_prompt: int = 1) -> dict[str, Any]:
         "total_tokens": prompt + completion,
         "prompt_tokens_details": {"cached_tokens": cached, "audio_tokens": 0},
         "completion_tokens_details": {
-            "reasoning_tokens": 0,
+            "reasoning_tokens": sum(t.reasoning_tokens for t in texts),
             "audio_tokens": 0,
             "accepted_prediction_tokens": accepted,
             "rejected_prediction_tokens": sum(t["drafted"] for t in tallies) - accepted,

@@ -10,6 +10,8 @@ from typing import Any, AsyncGenerator
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from lcspec.answers.deltas import CallStart, Content, Delta, Reasoning
+from lcspec.answers.reader import gathered
 from lcspec.events import Finished, Tokens
 from lcspec.server import answer
 from lcspec.server.answer import Text
@@ -28,11 +30,11 @@ from lcspec.server.prompts import (
     template_messages,
     tool_use,
 )
+from lcspec.server.reading import Reading, reading_of, template_arguments
 from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
-from lcspec.server.toolparser import CallArguments, CallStart, Content, Delta, ToolParser
-from lcspec.server.tools import ToolUse
+from lcspec.server.tools import ToolUse, call_opening
 from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
@@ -46,6 +48,7 @@ class Chat:
     body: ChatBody
     model: str
     use: ToolUse
+    reading: Reading
     requests: list[EngineRequest]
 
     def __post_init__(self) -> None:
@@ -62,9 +65,9 @@ class Chat:
             "system_fingerprint": self.service.fingerprint,
         }
 
-    def parser(self) -> ToolParser | None:
-        """For one text, if calls may be in it."""
-        return ToolParser(self.use.names) if self.use.active else None
+    def text(self) -> Text:
+        """For one of the answers."""
+        return Text(self.reading.reader())
 
 
 @router.post("/v1/chat/completions", summary="Answer a conversation")
@@ -93,16 +96,18 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
     Raises:
         ApiError, LcspecError: something in the body cannot be used.
     """
-    use = tool_use(body.tools, body.tool_choice)
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     grammar = grammar_of(service, body.grammar, form_of(body.response_format, body.json_schema), use)
     text = chat_prompt(
         service,
         template_messages(body.messages),
         use,
-        body.template_kwargs,
+        template_arguments(body),
         body.add_generation_prompt is not False,
         continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
     )
+    reading, text = reading_of(service.template_text, text, use, grammar is not None, body)
+    text += call_opening(service.template_text, use)
     wanted = Wanted(
         body,
         body.speculation,
@@ -117,19 +122,21 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
     )
     requests = engine_requests(service, [chat_ids(service, text)], wanted)
     note_prompt(service, text)
-    return Chat(service, body, model, use, requests)
+    return Chat(service, body, model, use, reading, requests)
 
 
 async def whole(chat: Chat, job: Job) -> Response:
     """The answer in one piece."""
-    texts = [Text() for _ in chat.requests]
+    texts = [chat.text() for _ in chat.requests]
+    found: list[list[Delta]] = [[] for _ in texts]
     try:
         await job.start()
         async for index, item in job.events():
             texts[index].add(item)
+            found[index] += texts[index].read(item)
     finally:
         job.cancel()
-    choices = [_choice(chat, i, text) for i, text in enumerate(texts)]
+    choices = [_choice(chat, i, text, found[i]) for i, text in enumerate(texts)]
     for text in texts:
         note_answer(chat.service, text.text)
     return JSONResponse(
@@ -143,9 +150,11 @@ async def whole(chat: Chat, job: Job) -> Response:
     )
 
 
-def _choice(chat: Chat, index: int, text: Text) -> dict[str, Any]:
-    content, calls = split_calls(chat.parser(), text.text)
+def _choice(chat: Chat, index: int, text: Text, found: list[Delta]) -> dict[str, Any]:
+    content, reasoning, calls = gathered(found)
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
     reason = text.reason
     if calls:
         message["tool_calls"] = calls
@@ -158,27 +167,12 @@ def _choice(chat: Chat, index: int, text: Text) -> dict[str, Any]:
     return choice
 
 
-def split_calls(parser: ToolParser | None, text: str) -> tuple[str, list[dict[str, Any]]]:
-    """Content and calls of a whole answer."""
-    if parser is None:
-        return text, []
-    content, calls = "", list[dict[str, Any]]()
-    for delta in [*parser.feed(text), *parser.finish()]:
-        if isinstance(delta, Content):
-            content += delta.text
-        elif isinstance(delta, CallStart):
-            calls.append({"id": delta.id, "type": "function", "function": {"name": delta.name, "arguments": ""}})
-        else:
-            calls[delta.index]["function"]["arguments"] += delta.text
-    return content, calls
-
-
 async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
     """The answer as chunks."""
     body, vocab = chat.body, chat.service.vocab
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = json.dumps(chat.head("chat.completion.chunk"), ensure_ascii=False)[:-1]
-    texts, parsers = [Text() for _ in chat.requests], [chat.parser() for _ in chat.requests]
+    texts = [chat.text() for _ in chat.requests]
 
     def chunk(
         index: int, delta: dict[str, Any], logprobs: Any = None, reason: str | None = None, rest: str = ""
@@ -190,13 +184,12 @@ async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
     for i in range(len(texts)):
         yield chunk(i, {"role": "assistant", "content": "", "refusal": None})
     async for index, item in job.events():
-        text, parser = texts[index], parsers[index]
+        text = texts[index]
+        deltas = _deltas(text.read(item))
         if isinstance(item, Tokens):
             if chat.service.settings.log_prompts:
                 text.add(item)
             logprobs = answer.chat_logprobs(vocab, item.tokens) if body.logprobs else None
-            new = item.text
-            deltas = _deltas(parser.feed(new)) if parser else [{"content": new}] if new else []
             if not deltas and logprobs:
                 deltas = [{"content": ""}]
             for i, delta in enumerate(deltas):
@@ -204,9 +197,9 @@ async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
             continue
         text.add(item)
         if isinstance(item, Finished):
-            for delta in _deltas(parser.finish()) if parser else []:
+            for delta in deltas:
                 yield chunk(index, delta)
-            called = parser is not None and parser.calls and text.reason == "stop"
+            called = text.called and text.reason == "stop"
             spent = f', "timings": {json.dumps(answer.timings(text))}'
             yield chunk(index, {}, None, "tool_calls" if called else text.reason, spent)
             note_answer(chat.service, text.text)
@@ -221,11 +214,13 @@ def _deltas(found: list[Delta]) -> list[dict[str, Any]]:
     for delta in found:
         if isinstance(delta, Content):
             out.append({"content": delta.text})
+        elif isinstance(delta, Reasoning):
+            out.append({"reasoning_content": delta.text})
         elif isinstance(delta, CallStart):
             function = {"name": delta.name, "arguments": ""}
             out.append(
                 {"tool_calls": [{"index": delta.index, "id": delta.id, "type": "function", "function": function}]}
             )
-        elif isinstance(delta, CallArguments):
+        else:
             out.append({"tool_calls": [{"index": delta.index, "function": {"arguments": delta.text}}]})
     return out

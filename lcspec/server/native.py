@@ -171,7 +171,7 @@ def _made(service: Service, body: NativeBody, model: str, prompts: list[tuple[in
         body.speculation,
         body.prediction,
         bias(service, body.logit_bias),
-        grammar_of(body.grammar, form_of(None, body.json_schema), ToolUse(choice="none")),
+        grammar_of(service, body.grammar, form_of(None, body.json_schema), ToolUse(choice="none")),
         body.limit(-1),
         body.stops,
         body.n_probs or None,

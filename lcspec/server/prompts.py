@@ -12,6 +12,7 @@ from lcspec.server.errors import invalid
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
 from lcspec.server.schemas_chat import (
+    AllowedToolChoice,
     ContentPart,
     JsonSchemaFormat,
     Message,
@@ -137,7 +138,9 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     return out
 
 
-def tool_use(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> ToolUse:
+def tool_use(
+    tools: Sequence[Tool] | None, choice: str | ToolChoice | AllowedToolChoice | None, parallel: bool | None = None
+) -> ToolUse:
     """The request's tools; without a choice the model decides, if there is anything to decide.
 
     Raises:
@@ -146,11 +149,20 @@ def tool_use(tools: Sequence[Tool] | None, choice: str | ToolChoice | None) -> T
     offered = tuple(
         {"type": "function", "function": tool.function.model_dump(exclude_none=True)} for tool in tools or ()
     )
+    if isinstance(choice, AllowedToolChoice):
+        allowed = [tool.function.name for tool in choice.allowed_tools.tools]
+        known = {tool.function.name for tool in tools or ()}
+        for name in allowed:
+            if name not in known:
+                raise invalid(f"tool_choice: there is no function {name[:80]!r} among the tools", "tool_choice")
+        # The model sees no others: nothing else would keep it from calling them.
+        offered = tuple(each for each, tool in zip(offered, tools or ()) if tool.function.name in allowed)
+        return ToolUse(offered, choice.allowed_tools.mode, parallel)
     if isinstance(choice, ToolChoice):
         if choice.function.name in ("none", "auto", "required"):
             raise invalid(f"tool_choice: {choice.function.name!r} cannot be the name of a function", "tool_choice")
-        return ToolUse(offered, choice.function.name)
-    return ToolUse(offered, choice or ("auto" if offered else "none"))
+        return ToolUse(offered, choice.function.name, parallel)
+    return ToolUse(offered, choice or ("auto" if offered else "none"), parallel)
 
 
 def chat_prompt(
@@ -240,8 +252,6 @@ def grammar_of(service: Service, raw: str | None, form: ResponseFormat | None, u
 
     if isinstance(form, TextFormat):
         form = None
-    if form is not None and use.active:
-        raise invalid("response_format cannot go with tools unless tool_choice is `none`", "response_format")
     if raw is not None and (form is not None or use.forced):
         raise invalid("a grammar cannot go with response_format or a forced tool", "grammar")
     if use.forced:
@@ -250,7 +260,8 @@ def grammar_of(service: Service, raw: str | None, form: ResponseFormat | None, u
         schema = form.json_schema.schema_ if form.type == "json_schema" else form.schema_ or ANY_OBJECT
         if schema is None:
             raise invalid("response_format: json_schema needs a schema", "response_format.json_schema.schema")
-        return _guarded("response_format", lambda: compiled(schema_to_lark(schema)))
+        whole = use.schema(schema) if use.active else schema  # a call, or an answer in the wanted form
+        return _guarded("response_format", lambda: compiled(schema_to_lark(whole)))
     return _guarded("grammar", lambda: compiled(raw)) if raw is not None else None
 
 

@@ -3,26 +3,41 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from lcspec.answers.deltas import Delta
+from lcspec.answers.reader import gathered
 from lcspec.server import answer
 from lcspec.server.answer import Text
-from lcspec.server.chat import split_calls
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.prompts import Wanted, chat_ids, chat_prompt, content_text, engine_requests, grammar_of, tool_use
-from lcspec.server.schemas_chat import JsonObjectFormat, JsonSchemaFormat, ResponseFormat, Tool, ToolChoice
-from lcspec.server.schemas_responses import FlatJsonObject, FlatJsonSchema, FlatToolChoice, Item, ResponseBody
+from lcspec.server.reading import Reading, reading_of, thinking_arguments
+from lcspec.server.schemas_chat import (
+    AllowedToolChoice,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    ResponseFormat,
+    Tool,
+    ToolChoice,
+)
+from lcspec.server.schemas_responses import (
+    FlatAllowedTools,
+    FlatJsonObject,
+    FlatJsonSchema,
+    FlatToolChoice,
+    Item,
+    ResponseBody,
+)
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
-from lcspec.server.toolparser import ToolParser
-from lcspec.server.tools import ToolUse
+from lcspec.server.tools import ToolUse, call_opening
 from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
@@ -37,6 +52,7 @@ class Reply:
     body: ResponseBody
     model: str
     use: ToolUse
+    reading: Reading
     request: EngineRequest
 
     def __post_init__(self) -> None:
@@ -48,9 +64,9 @@ class Reply:
         """What the engine is to do: one text."""
         return [self.request]
 
-    def parser(self) -> ToolParser | None:
-        """Finds calls, if any may come."""
-        return ToolParser(self.use.names) if self.use.active else None
+    def text(self) -> Text:
+        """For the answer."""
+        return Text(self.reading.reader())
 
     def logprobs(self, text: Text) -> list[Any]:
         """Log-probabilities, if they were asked for."""
@@ -63,7 +79,8 @@ class Reply:
         """The response object."""
         body, cut = self.body, text is not None and text.reason == "length"
         form = body.text.format.model_dump(by_alias=True) if body.text and body.text.format else {"type": "text"}
-        choice = body.tool_choice.model_dump() if isinstance(body.tool_choice, FlatToolChoice) else body.tool_choice
+        given = body.tool_choice
+        choice = given.model_dump() if isinstance(given, (FlatToolChoice, FlatAllowedTools)) else given
         return {
             "id": self.id,
             "object": "response",
@@ -78,7 +95,7 @@ class Reply:
             "output": output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": None, "summary": None},
+            "reasoning": {"effort": _effort(body), "summary": None},
             "store": False,
             "temperature": self.request.sampling.temperature,
             "text": {"format": form},
@@ -133,28 +150,54 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
         Tool.model_validate({"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)})
         for tool in body.tools or ()
     ]
-    choice = body.tool_choice
-    if isinstance(choice, FlatToolChoice):
-        use = tool_use(tools, ToolChoice.model_validate({"type": "function", "function": {"name": choice.name}}))
-    else:
-        use = tool_use(tools, choice)
+    use = tool_use(tools, _choice(body), body.parallel_tool_calls)
+    grammar = grammar_of(service, None, _format(body), use)
     messages = input_messages(body)
     if not messages:
         raise invalid("the input is empty", "input")
-    text = chat_prompt(service, messages, use)
+    effort = _effort(body)
+    text = chat_prompt(service, messages, use, thinking_arguments(None, effort, None))
+    constrained = grammar is not None or effort == "none"
+    reading, text = reading_of(service.template_text, text, use, constrained)
+    if grammar is None:
+        reading = replace(reading, forced=False)
+    text += call_opening(service.template_text, use)
     wanted = Wanted(
         body,
         body.speculation,
         body.prediction,
         None,
-        grammar_of(service, None, _format(body), use),
+        grammar,
         body.max_output_tokens,
         service.template.stop,
         (body.top_logprobs or 0) if body.top_logprobs or LOGPROBS in (body.include or ()) else None,
     )
     request = engine_requests(service, [chat_ids(service, text)], wanted)[0]
     note_prompt(service, text)
-    return Reply(service, body, model, use, request)
+    return Reply(service, body, model, use, reading, request)
+
+
+def _effort(body: ResponseBody) -> str | None:
+    effort = (body.reasoning or {}).get("effort")
+    if effort is not None and not isinstance(effort, str):
+        raise invalid("reasoning: the effort must be a word, `low` say", "reasoning.effort")
+    return effort
+
+
+def _choice(body: ResponseBody) -> str | ToolChoice | AllowedToolChoice | None:
+    choice = body.tool_choice
+    if isinstance(choice, FlatToolChoice):
+        return _named(choice)
+    if isinstance(choice, FlatAllowedTools):
+        tools = [_named(tool).model_dump() for tool in choice.tools]
+        return AllowedToolChoice.model_validate(
+            {"type": "allowed_tools", "allowed_tools": {"mode": choice.mode, "tools": tools}}
+        )
+    return choice
+
+
+def _named(choice: FlatToolChoice) -> ToolChoice:
+    return ToolChoice.model_validate({"type": "function", "function": {"name": choice.name}})
 
 
 def _format(body: ResponseBody) -> ResponseFormat | None:
@@ -218,6 +261,17 @@ def message_item(identity: str, text: str, logprobs: list[Any], status: str = "c
     }
 
 
+def reasoning_item(identity: str, text: str, status: str = "completed") -> dict[str, Any]:
+    """What the model thought."""
+    return {
+        "type": "reasoning",
+        "id": identity,
+        "status": status,
+        "summary": [],
+        "content": [{"type": "reasoning_text", "text": text}],
+    }
+
+
 def call_item(identity: str, call: dict[str, Any], status: str = "completed") -> dict[str, Any]:
     """An output call."""
     function = call["function"]
@@ -238,15 +292,17 @@ def new_id(kind: str) -> str:
 
 async def whole(reply: Reply, job: Job) -> Response:
     """The answer in one piece."""
-    text = Text()
+    text, found = reply.text(), list[Delta]()
     try:
         await job.start()
         async for _, item in job.events():
             text.add(item)
+            found += text.read(item)
     finally:
         job.cancel()
-    content, calls = split_calls(reply.parser(), text.text)
-    output = [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
+    content, reasoning, calls = gathered(found)
+    output = [reasoning_item(new_id("rs"), reasoning)] if reasoning else []
+    output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
     output += [call_item(new_id("fc"), call) for call in calls]
     note_answer(reply.service, text.text)
     return JSONResponse(reply.envelope("completed", output, text))

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import Any, AsyncGenerator
 
+from lcspec.answers.deltas import CallStart, Content, Delta, Reasoning
 from lcspec.events import Tokens
 from lcspec.server import answer
-from lcspec.server.answer import Text
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer
-from lcspec.server.responses import Reply, call_item, message_item, new_id
+from lcspec.server.responses import Reply, call_item, message_item, new_id, reasoning_item
 from lcspec.server.streaming import event
-from lcspec.server.toolparser import CallStart, Content, Delta
 
 
 class Writer:
@@ -23,6 +22,7 @@ class Writer:
         self._number = 0
         self._message: dict[str, Any] | None = None  # the item being written, of either kind
         self._call: dict[str, Any] | None = None
+        self._thought: str | None = None
         self._identity = ""
         self._logprobs: list[Any] = []
 
@@ -35,6 +35,8 @@ class Writer:
         """Events for a piece of the answer."""
         if isinstance(delta, Content):
             return self._text(delta.text, logprobs)
+        if isinstance(delta, Reasoning):
+            return self._reasoning(delta.text)
         if isinstance(delta, CallStart):
             out = self.close()
             function = {"name": delta.name, "arguments": ""}
@@ -59,8 +61,24 @@ class Writer:
         out.append(self._item_event("response.output_text.delta", content_index=0, delta=text, logprobs=logprobs))
         return out
 
+    def _reasoning(self, text: str) -> list[str]:
+        out = []
+        if self._thought is None:
+            out = self.close()
+            self._thought, self._identity = "", new_id("rs")
+            item = reasoning_item(self._identity, "", "in_progress") | {"content": []}
+            out.append(self.event("response.output_item.added", output_index=len(self.output), item=item))
+        self._thought += text
+        out.append(self._item_event("response.reasoning_text.delta", content_index=0, delta=text))
+        return out
+
     def _item_event(self, kind: str, **fields: Any) -> str:
         return self.event(kind, item_id=self._identity, output_index=len(self.output), **fields)
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to see: no message, no call."""
+        return self._message is None and self._call is None and all(i["type"] == "reasoning" for i in self.output)
 
     def close(self) -> list[str]:
         """Events that end the item being written."""
@@ -76,34 +94,33 @@ class Writer:
             item = call_item(self._identity, self._call)
             arguments, name = item["arguments"], item["name"]
             out.append(self._item_event("response.function_call_arguments.done", name=name, arguments=arguments))
+        elif self._thought is not None:
+            item = reasoning_item(self._identity, self._thought)
+            out.append(self._item_event("response.reasoning_text.done", content_index=0, text=self._thought))
         else:
             return out
         out.append(self.event("response.output_item.done", output_index=len(self.output), item=item))
         self.output.append(item)
-        self._message = self._call = None
+        self._message = self._call = self._thought = None
         return out
 
 
 async def streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
     """The answer as typed events."""
-    writer, text, parser = Writer(reply), Text(), reply.parser()
+    writer, text = Writer(reply), reply.text()
     yield writer.event("response.created", response=reply.envelope("in_progress", []))
     yield writer.event("response.in_progress", response=reply.envelope("in_progress", []))
     async for _, item in job.events():
         text.add(item)
-        if not isinstance(item, Tokens):
-            continue
+        found = text.read(item)
         logprobs = []
-        if reply.request.logprobs is not None:
+        if isinstance(item, Tokens) and reply.request.logprobs is not None:
             logprobs = answer.chat_logprobs(reply.service.vocab, item.tokens)["content"]
-        new: list[Delta] = [Content(item.text)] if item.text or logprobs else []
-        for i, delta in enumerate(parser.feed(item.text) if parser else new):
+            found = found or [Content("")]
+        for i, delta in enumerate(found):
             for line in writer.add(delta, logprobs if i == 0 else []):
                 yield line
-    for delta in parser.finish() if parser else []:
-        for line in writer.add(delta, []):
-            yield line
-    if not writer.output and not text.text:
+    if writer.empty:
         for line in writer.add(Content(""), []):  # an empty answer is a message as well
             yield line
     for line in writer.close():

@@ -75,6 +75,20 @@ class ToolChoice(Strict):
     function: ChosenFunction
 
 
+class AllowedTools(Strict):
+    """Those of the tools that may be called."""
+
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[ToolChoice], Field(min_length=1, max_length=128)]
+
+
+class AllowedToolChoice(Strict):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    allowed_tools: AllowedTools
+
+
 class JsonSchema(Strict):
     """A named JSON schema."""
 
@@ -127,7 +141,7 @@ class ChatBody(Generating):
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | ToolChoice | AllowedToolChoice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
     think: bool | Literal["low", "medium", "high"] | None = Field(
@@ -137,6 +151,20 @@ class ChatBody(Generating):
     continue_final_message: bool | str | None = Field(
         default=None, description="Go on with the last message, the assistant's; done unless it is false."
     )
+    reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(
+        default=None, description="Told to the template; `none` switches reasoning off."
+    )
+    reasoning_format: Literal["auto", "deepseek", "none"] | None = Field(
+        default=None, description="`none` leaves reasoning in the text."
+    )
+    enable_thinking: bool | None = Field(default=None, description="Told to the template.")
+    reasoning_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="0 is no reasoning, -1 no limit."
+    )
+    thinking_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
+    # Known to the OpenAI API and without a meaning here.
+    verbosity: str | None = None
+    modalities: list[Literal["text"]] | None = None
 
     def limit(self, default: int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""
@@ -153,8 +181,3 @@ class ChatBody(Generating):
         if isinstance(self.think, str):
             given["reasoning_effort"] = self.think
         return given | (self.chat_template_kwargs or {})
-
-    # Known to the OpenAI API and without a meaning here.
-    reasoning_effort: str | None = None
-    verbosity: str | None = None
-    modalities: list[Literal["text"]] | None = None

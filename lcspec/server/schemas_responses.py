@@ -41,6 +41,14 @@ class FlatToolChoice(Strict):
     name: str
 
 
+class FlatAllowedTools(Strict):
+    """Some of the tools."""
+
+    type: Literal["allowed_tools"]
+    mode: Literal["auto", "required"]
+    tools: Annotated[list[FlatToolChoice], Field(min_length=1, max_length=128)]
+
+
 class FlatText(Strict):
     """Plain text."""
 
@@ -77,7 +85,7 @@ class ResponseBody(Asking):
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
     tools: Annotated[list[FlatTool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | FlatToolChoice | None = None
+    tool_choice: Literal["none", "auto", "required"] | FlatToolChoice | FlatAllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     include: Annotated[list[str], Field(max_length=16)] | None = None

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
+from lcspec.answers.deltas import LETTERS, MISTRAL_ID
+from lcspec.answers.formats import format_of
 from lcspec.errors import TemplateError
 from lcspec.llama.template import ChatTemplate
 from lcspec.server.errors import invalid
 
 ROLES = {"developer": "system", "function": "tool"}
+# Forced calls at once, at most.
+MAX_PARALLEL = 8
 INSTRUCTIONS = (
     "You may call these functions. Each line is one, as JSON with the schema of its parameters:\n{tools}\n"
     "To call a function, answer with a JSON object of its name and arguments inside tags, and nothing else:\n"
@@ -25,10 +31,12 @@ class ToolUse:
     Attributes:
         tools: the functions as the OpenAI API describes them ({"type": "function", "function": {...}}).
         choice: `none`, `auto`, `required`, or the name of the function that must be called.
+        parallel: whether several calls may come at once; None leaves it to the model, and a forced call comes alone.
     """
 
     tools: tuple[dict[str, Any], ...] = ()
     choice: str = "auto"
+    parallel: bool | None = None
 
     def __post_init__(self) -> None:
         """Check that what must be called exists.
@@ -56,13 +64,14 @@ class ToolUse:
         """Whether it must."""
         return self.active and self.choice != "auto"
 
-    def schema(self) -> dict[str, Any]:
-        """JSON schema of a forced call."""
+    def schema(self, answer: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        """JSON schema of a forced call, of several with `parallel`; or, with the schema of an `answer`, of a call or of
+        that answer."""
         defs: dict[str, Any] = {}
         calls = []
         for i, tool in enumerate(self.tools):
             function = tool["function"]
-            if self.choice not in ("required", function["name"]):
+            if self.choice not in ("required", "auto", function["name"]):
                 continue
             defs[f"tool{i}"] = _moved(function.get("parameters") or {"type": "object"}, f"#/$defs/tool{i}")
             calls.append(
@@ -76,6 +85,17 @@ class ToolUse:
                     "additionalProperties": False,
                 }
             )
+        if answer is not None:
+            defs["answer"] = _moved(answer, "#/$defs/answer")
+            return {"$defs": defs, "anyOf": [*calls, {"$ref": "#/$defs/answer"}]}
+        if self.parallel and self.choice == "required":
+            return {
+                "$defs": defs,
+                "type": "array",
+                "items": {"anyOf": calls},
+                "minItems": 1,
+                "maxItems": MAX_PARALLEL,
+            }
         return {"$defs": defs, "anyOf": calls}
 
 
@@ -109,6 +129,8 @@ def render(
     knows = "tools" in template_text
     offered = list(use.tools) if use.active else None
     plain = [dict(m, role=ROLES.get(m["role"], m["role"])) for m in messages]
+    if format_of(template_text).short_ids:
+        plain = [_with_short_ids(message) for message in plain]
     if not knows:
         plain = _without_tools(plain, offered)
         offered = None
@@ -121,9 +143,28 @@ def render(
         if not any(m.get("tool_calls") for m in plain):
             raise
         text = template.render(_with_arguments(plain, parsed=False), **given)
-    if use.forced and (not knows or "<tool_call>" in template_text):
-        text += "<tool_call>\n"  # what the model would write itself; the grammar takes over from here
     return text
+
+
+def call_opening(template_text: str, use: ToolUse) -> str:
+    """What the model would write before a forced call; the grammar takes over behind it."""
+    return "<tool_call>\n" if use.forced and ("tools" not in template_text or "<tool_call>" in template_text) else ""
+
+
+def short_id(identity: str) -> str:
+    """A call's id as nine letters and digits, which is what Mistral's templates take; the same one every time."""
+    if re.fullmatch(rf"[a-zA-Z0-9]{{{MISTRAL_ID}}}", identity):
+        return identity
+    number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big")
+    return "".join(LETTERS[number // len(LETTERS) ** i % len(LETTERS)] for i in range(MISTRAL_ID))
+
+
+def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
+    if message.get("tool_calls"):
+        message = dict(message, tool_calls=[dict(c, id=short_id(c.get("id") or "")) for c in message["tool_calls"]])
+    if message.get("tool_call_id") is not None:
+        message = dict(message, tool_call_id=short_id(message["tool_call_id"]))
+    return message
 
 
 def _with_arguments(messages: Sequence[dict[str, Any]], parsed: bool) -> list[dict[str, Any]]:

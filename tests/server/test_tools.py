@@ -102,10 +102,83 @@ def test_tools_are_in_the_prompt_unless_they_are_switched_off(http: httpx.Client
     [
         ({"tool_choice": "required"}, "tool_choice"),
         ({"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "other"}}}, "tool_choice"),
-        ({"tools": [WEATHER], "response_format": {"type": "json_object"}}, "response_format"),
+        (
+            {
+                "tools": [WEATHER],
+                "tool_choice": {
+                    "type": "allowed_tools",
+                    "allowed_tools": {"mode": "auto", "tools": [{"type": "function", "function": {"name": "other"}}]},
+                },
+            },
+            "tool_choice",
+        ),
         ({"tools": [{"type": "function", "function": {"name": "no spaces"}}]}, "tools[0].function.name"),
     ],
 )
 def test_what_makes_no_sense_is_refused(http: httpx.Client, body: dict[str, Any], param: str) -> None:
     got = http.post("/v1/chat/completions", json={"messages": HELLO} | body)
     assert got.status_code == 400 and got.json()["error"]["param"] == param
+
+
+def test_allowed_tools_are_all_the_model_sees(http: httpx.Client) -> None:
+    allowed = {"mode": "required", "tools": [NAMED]}
+    body = {
+        "messages": HELLO,
+        "tools": [WEATHER, NOTHING],
+        "tool_choice": {"type": "allowed_tools", "allowed_tools": allowed},
+    }
+    got = http.post("/v1/chat/completions", json=body | {"seed": 1, "max_tokens": 120}).json()
+    (call,) = got["choices"][0]["message"]["tool_calls"]
+    check("get_weather", call["function"]["arguments"])
+    alone = {"messages": HELLO, "tools": [WEATHER], "tool_choice": "required", "seed": 1, "max_tokens": 120}
+    assert (
+        got["usage"]["prompt_tokens"] == http.post("/v1/chat/completions", json=alone).json()["usage"]["prompt_tokens"]
+    )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_calls_can_be_forced_at_once(client: openai.OpenAI, stream: bool) -> None:
+    asked: Any = dict(
+        model=MODEL, messages=HELLO, tools=[WEATHER, NOTHING], tool_choice="required", parallel_tool_calls=True
+    )
+    counts = []
+    for seed in range(4):
+        calls: dict[int, list[str]] = {}
+        if stream:
+            for chunk in client.chat.completions.create(**asked, seed=seed, max_tokens=400, stream=True):
+                for part in chunk.choices[0].delta.tool_calls or []:
+                    entry = calls.setdefault(part.index, ["", ""])
+                    assert part.function is not None
+                    entry[0] += part.function.name or ""
+                    entry[1] += part.function.arguments or ""
+        else:
+            message = client.chat.completions.create(**asked, seed=seed, max_tokens=400).choices[0].message
+            assert message.content is None and message.tool_calls
+            for i, call in enumerate(message.tool_calls):
+                assert call.type == "function"
+                calls[i] = [call.function.name, call.function.arguments]
+        for name, arguments in list(calls.values())[:-1]:  # the last one may have been cut off
+            check(name, arguments)
+        counts.append(len(calls))
+    assert min(counts) >= 1 and max(counts) > 1
+
+
+def test_tools_go_with_a_response_format(http: httpx.Client) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"ok": {"type": "boolean"}},
+        "required": ["ok"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "json_schema": {"schema": schema}}
+    kinds = set()
+    for seed in range(6):
+        body = {"messages": HELLO, "tools": [WEATHER], "response_format": form, "seed": seed, "temperature": 1.5}
+        choice = http.post("/v1/chat/completions", json=body | {"max_tokens": 150}).json()["choices"][0]
+        if choice["finish_reason"] == "tool_calls":
+            (call,) = choice["message"]["tool_calls"]
+            check("get_weather", call["function"]["arguments"])
+        elif choice["finish_reason"] == "stop":
+            assert isinstance(json.loads(choice["message"]["content"])["ok"], bool)
+        kinds.add(choice["finish_reason"])
+    assert kinds & {"stop", "tool_calls"}

@@ -158,7 +158,7 @@ def clean(text: str) -> str:
 
 def extend_spans(spans: list[Span], offset: int, pieces: Sequence[Piece]) -> int:
     """Append the pieces' spans, the first piece beginning at character `offset`; returns where the last one ends."""
-    for text, drafter in pieces:
+    for text, drafter, _ in pieces:
         end = offset + len(text)
         if drafter is not None and text:
             if spans and spans[-1].drafter == drafter and spans[-1].end == offset:
