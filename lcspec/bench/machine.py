@@ -49,6 +49,8 @@ def describe_machine(session: Session) -> dict[str, Any]:
         "gpu_layers": session.model.gpu_layers,
         "ctx": session.engine.context.n_ctx,
         "kv_type": options.kv_type,
+        "kv_type_v": options.kv_type_v or options.kv_type,
+        "exact": session.engine.all_exact,
         "attention": options.attention,
         "repack": options.repack,
         "load_average": load_average(),
