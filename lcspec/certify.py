@@ -270,6 +270,8 @@ INDEPENDENT_ROWS = 8
 INDEPENDENT_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
 # Pieces a text is read in, which must not show in its rows.
 PIECES = (32, 128)
+# What all that takes: prompt rows read, here and apart, and narrow steps.
+CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
 
 
 def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
@@ -278,11 +280,9 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     Measured in a small context of its own with `options`' types, attention and threads, and kept for later sessions.
     None where it cannot be measured.
     """
-    key = cache.key_of(curve_key(options, options.threads, model.gpu_layers), "independence")
-    try:
-        return Certificate.from_dict(cache.load("exact", key))
-    except ValueError:
-        pass
+    found = certified(model, options)
+    if found is not None:
+        return found
     room = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
     try:
         with Context(model, replace(options, ctx=room, slots=2, batch=max(PIECES))) as context:
@@ -291,8 +291,20 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
             certificate = replace(certificate, independent=False)
     except LcspecError:
         return None
-    cache.save("exact", key, certificate.as_dict())
+    cache.save("exact", _independence_key(model, options), certificate.as_dict())
     return certificate
+
+
+def certified(model: Model, options: ModelOptions) -> Certificate | None:
+    """What `independence_of` found in an earlier session, if it was asked."""
+    try:
+        return Certificate.from_dict(cache.load("exact", _independence_key(model, options)))
+    except ValueError:
+        return None
+
+
+def _independence_key(model: Model, options: ModelOptions) -> str:
+    return cache.key_of(curve_key(options, options.threads, model.gpu_layers), "independence")
 
 
 def _independence(context: Context) -> Certificate:

@@ -10,6 +10,7 @@ for each slot: verify -> commit the accepted path -> drafters observe -> emit ev
 from __future__ import annotations
 
 import collections
+import math
 import time
 from typing import Iterator, Sequence
 
@@ -25,7 +26,7 @@ from lcspec.kernels import choose_kernels
 from lcspec.lanes import Lanes
 from lcspec.llama import Branching, CacheShelf, Checkpoints, Context, Model, SequencePool
 from lcspec.llama.parking import Parking
-from lcspec.llama.reader import LONG_PROMPT, PromptReader
+from lcspec.llama.reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.llama.shelf import Reuse
 from lcspec.measure import keep
 from lcspec.modelfiles.memory import checkpoint_budget
@@ -42,6 +43,10 @@ def checkpoints_for(context: Context) -> Checkpoints | None:
     # A window loses cells to other requests; alone, there are free ones.
     loses = not context.model.traits.attention_only or (context.window and context.options.slots > 1)
     return Checkpoints(checkpoint_budget()) if loses and context.memory is not None else None
+
+
+# Seconds that a new request may have to wait for a piece that is read ahead.
+UNNOTICED_AHEAD = 0.5
 
 
 class Engine:
@@ -71,6 +76,7 @@ class Engine:
         self.certificate: Certificate | None = certificate
         self.independent = certificate is not None  # every request is exact, whoever runs beside it
         self.reader: PromptReader | None = None  # made for the first long prompt
+        self._ahead_is_slow = False
         if self.independent:
             self.pool.parking = Parking(self.context, self.pool.take())
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
@@ -132,9 +138,7 @@ class Engine:
             return []
         slot, n = item
         try:
-            if self.reader is None:
-                self.reader = PromptReader(self.model, self.options, self.context.n_ctx)
-            reader, end = self.reader, slot.n_prompt - 1
+            reader, end = self._the_reader(), slot.n_prompt - 1
             if slot.place is None:
                 slot.place = reader.begin(slot.tokens[:end])
                 slot.reused = max(slot.reused, reader.length(slot.place))
@@ -150,6 +154,43 @@ class Engine:
         except LcspecError as error:
             return [self.roster.fail(slot, error)]
         return [Prefill(slot.id, at, slot.n_prompt)]
+
+    def read_ahead(self) -> bool:
+        """While nothing runs: read a piece of the latest conversation apart, as it will be when it goes on.
+
+        False if there was nothing to read, or if a piece takes so long that a new request would notice.
+        """
+        latest = self.shelf.latest
+        if latest is None or self.busy or not self.reads_apart(latest[1]) or self._ahead_is_slow:
+            return False
+        cache, text = latest
+        if cache.handed >= len(text):
+            return False
+        try:
+            reader = self._the_reader()
+            place = reader.begin(text)
+            try:
+                at = reader.length(place)
+                seconds = reader.read(place, text[at : at + LEAST_ROWS]) if at < len(text) else 0.0
+                if reader.length(place) == len(text):
+                    cache.truncate(cache.handed)
+                    reader.hand_over(place, cache, self.pool)
+            finally:
+                reader.end(place)
+        except LcspecError:
+            seconds = math.inf
+        self._ahead_is_slow = seconds > UNNOTICED_AHEAD
+        return not self._ahead_is_slow
+
+    def _the_reader(self) -> PromptReader:
+        """The context for long prompts.
+
+        Raises:
+            ModelLoadError: there is no memory for it.
+        """
+        if self.reader is None:
+            self.reader = PromptReader(self.model, self.options, self.context.n_ctx)
+        return self.reader
 
     def _stage(self, item: Staged) -> None:
         """Put a slot's tokens into the batch."""

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lcspec import cache
 from lcspec.attention import PIECE, WIDTHS, Layer, times_for, with_attention
-from lcspec.certify import independence_of
+from lcspec.certify import CHECKED_ROWS, CHECKED_STEPS, certified, independence_of
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.exact import Certificate
@@ -25,21 +25,30 @@ from lcspec.measure import sample_tokens
 
 # What exactness may cost by itself: shares of a decode step's time, and of the time to a long prompt's first token.
 MOST_DECODE, MOST_FIRST = 0.03, 0.10
+# Seconds that certifying may take unasked; `lcspec verify` and `--exact` take longer.
+LONGEST_CHECK = 20.0
 # Widths whose price counts: most steps of `auto` are this wide.
 USUAL = (1, 4)
 REPEAT = 3
 
 
 class Price(NamedTuple):
-    """Times of an exact context over those of the fastest one: of a decode step, and to a long prompt's first token."""
+    """What exactness costs.
+
+    Attributes:
+        decode: a decode step's time over that of the fastest context.
+        first: the same of the time to a long prompt's first token.
+        check: seconds that certifying it takes, once.
+    """
 
     decode: float
     first: float
+    check: float
 
     @property
     def is_small(self) -> bool:
         """Whether exactness is worth it without being asked for."""
-        return self.decode <= 1 + MOST_DECODE and self.first <= 1 + MOST_FIRST
+        return self.decode <= 1 + MOST_DECODE and self.first <= 1 + MOST_FIRST and self.check <= LONGEST_CHECK
 
 
 class Kernels(NamedTuple):
@@ -86,7 +95,9 @@ def price(model: Model, options: ModelOptions) -> Price | None:
     decode = statistics.fmean(step(times.exact, width) / step(fastest, width) for width in USUAL)
     reading = work[LEAST_ROWS] / LEAST_ROWS * PIECE
     first = (reading + layers * times.fused.read) / (reading + layers * fastest.read)
-    return Price(decode, first)
+    known = certified(model, _exact(options)) is not None
+    rows = CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[USUAL[1]]
+    return Price(decode, first, 0.0 if known else rows)
 
 
 def _price_is_small(model: Model, options: ModelOptions) -> bool:

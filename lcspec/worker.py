@@ -163,10 +163,14 @@ class EngineThread:
         """Carry out what was ordered; wait for an order when there is nothing to do, else for `linger` seconds."""
         while True:
             idle = self._state == "open" and not engine.busy
+            waits = idle and linger == 0 and not engine.read_ahead()
             try:
-                order = self._orders.get(block=idle or linger > 0, timeout=None if idle else linger)
+                order = self._orders.get(block=waits or linger > 0, timeout=None if waits else linger)
             except queue.Empty:
-                return
+                if not idle:
+                    return
+                linger = 0.0
+                continue
             linger = 0.0
             with contextlib.suppress(Exception):  # whoever wants to know asks through a future
                 order(engine)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -153,10 +154,30 @@ def describe(
         "break_even_acceptance": {"free_drafts": free, "draft_models": drafted},
         "disturbed": {"measured_again": list(curve.retaken), "unsteady": list(curve.unsteady)},
         "seconds_by_threads": {str(n): s for n, s in by_threads.items()},
+        "exactness": exactness(session),
         "attention": None if attention is None else {k: layer.answer for k, layer in attention._asdict().items()},
     }
     info["conclusions"] = conclusions(info, ratios, session.model.gpu_layers != 0)
     return info
+
+
+def exactness(session: Session) -> dict[str, Any] | None:
+    """What the same bits for every request cost here; None where that is not known."""
+    from lcspec.kernels import price
+
+    engine = session.engine
+    found = price(session.model, replace(session.model.options, attention="measured"))
+    if found is None:
+        return None
+    return {"by_default": engine.independent, "decode": found.decode, "first_token": found.first, "check": found.check}
+
+
+def exactness_text(found: dict[str, Any]) -> str:
+    """The same in a sentence."""
+    costs = f"{found['decode'] - 1:+.1%} a step, {found['first_token'] - 1:+.1%} to a long prompt's first token"
+    if found["by_default"]:
+        return f"Texts are exact by default: the same bits with drafts and without, whoever else is served ({costs})."
+    return f"Texts are not exact by default ({costs}): --exact insists."
 
 
 def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) -> list[str]:
@@ -181,6 +202,8 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
             f"{info['quantization']} widens slowly on CPUs (a token in a step of 4 costs {two:.0%} of one alone); "
             "a Q4_0 file of the same model, whose weights are repacked, usually speculates better."
         )
+    if info.get("exactness"):
+        out.append(exactness_text(info["exactness"]))
     attention = info.get("attention")
     if attention and attention["products"] < attention["fused"]:
         times = attention["fused"] / attention["products"]

@@ -58,6 +58,7 @@ def run(
             if not session.model.traits.attention_only:
                 raise ExactnessError(refusal(session))
             result |= figures(classes(session, positions, quiet=as_json))
+            result["independent"] = session.engine.independent
             if not as_json:
                 click.echo(classes_text(result))
             result["texts"] = texts(session, n, prompts, quiet=as_json)
@@ -128,6 +129,12 @@ def classes_text(result: dict[str, Any]) -> str:
         mark = "*" if set(result["widths"]) <= set(group) else " "
         against = f"differs from width {result['reference_width']} by up to {largest:.4g}, {flips} argmax flips"
         lines.append(f" {mark} {ranges(group):<24} {'the reference' if largest == 0 else against}")
+    if result["independent"]:
+        lines.append(
+            "A row has the same bits beside other requests and after any pieces of the prompt: with K in F16 and V in "
+            "BF16 every request is exact."
+        )
+        return "\n".join(lines)
     lines.append(f"--exact decodes at widths {ranges(result['widths'])} (marked *).")
     trees = "give the same bits as chains" if result["trees"] else "do not: --exact uses chains only"
     lines.append(f"Trees {trees}.")

@@ -25,7 +25,7 @@ from lcspec.llama.shelf import common_prefix
 # The tiled kernel's least rows (ggml-cpu, GGML_FA_TILE_Q), and the blocks that kernels for weights take rows in.
 LEAST_ROWS = 64
 # Tokens from which a prompt is read this way: shorter ones are read as fast where they are decoded.
-LONG_PROMPT = 256
+LONG_PROMPT = 512
 
 
 class PromptReader:

@@ -90,6 +90,11 @@ class CacheShelf:
         """All caches, idle or not."""
         return [cache for cache, _ in self._idle] + [lent.cache for lent in self._lent]
 
+    @property
+    def latest(self) -> tuple[SlotCache, list[int]] | None:
+        """The cache that became idle last, and its text."""
+        return self._idle[-1] if self._idle else None
+
     def take(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> SlotCache:
         """A cache with the longest beginning of `text` that there is.
 

@@ -41,7 +41,7 @@ def alone(demo: tuple[Path, Path]) -> Iterator[Session]:
 @pytest.fixture(scope="module")
 def texts(alone: Session) -> list[tuple[int, ...]]:
     """Short and long prompts, some with the same beginning."""
-    long = alone.prompt_ids("\n\n".join(CODE * 3))
+    long = alone.prompt_ids("\n\n".join(CODE * 5))
     assert len(long) > LONG_PROMPT + 100
     short = [alone.prompt_ids(text) for text in CODE[:3]]
     return [*short, short[0] + short[1], long, long[: LONG_PROMPT + 20], long[: LONG_PROMPT + 40] + short[2]]
@@ -121,7 +121,22 @@ def test_a_long_prompt_is_read_apart_and_its_cells_are_reused(
     # The next turn of a conversation: the answer was not read, so it is read now, as if it had come with the prompt.
     turn = (*texts[4], *(token for token, _ in first.bits), *texts[1])
     found = answer(engine, request(turn, "ngram", N, logprobs=0))
-    assert found.started.reused >= len(texts[4]) - 1
+    assert len(texts[4]) - 1 <= found.started.reused < len(texts[4]) + N
+    with open_session(exact(alone.model.options.path)) as session:
+        assert answer(session.engine, request(turn, "off", N, logprobs=0)).bits == found.bits
+
+
+def test_an_ended_conversation_is_read_ahead(alone: Session, texts: list[tuple[int, ...]]) -> None:
+    engine = alone.engine
+    first = answer(engine, wanted(texts, 4, "seeded", "off"))
+    said = (*texts[4], *first.ids)
+    pieces = 0
+    while engine.read_ahead():
+        pieces += 1
+    assert pieces > 0 and engine.shelf.latest is not None and engine.shelf.latest[0].handed == len(said)
+    turn = (*said, *texts[2])
+    found = answer(engine, request(turn, "ngram", N, logprobs=0))
+    assert found.started.reused == len(said)
     with open_session(exact(alone.model.options.path)) as session:
         assert answer(session.engine, request(turn, "off", N, logprobs=0)).bits == found.bits
 
