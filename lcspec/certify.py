@@ -270,7 +270,8 @@ INDEPENDENT_ROWS = 8
 INDEPENDENT_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
 # Pieces a text is read in, which must not show in its rows.
 PIECES = (32, 128)
-# What all that takes: prompt rows read, here and apart, and narrow steps.
+# Positions that are looked at, and what all that takes: prompt rows read, here and apart, and narrow steps.
+CHECKED_CONTEXT = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
 CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
 
 
@@ -283,9 +284,10 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     found = certified(model, options)
     if found is not None:
         return found
-    room = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
     try:
-        with Context(model, replace(options, ctx=room, slots=2, batch=max(PIECES))) as context:
+        with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=2, batch=max(PIECES))) as context:
+            if context.memory is None:  # an encoder
+                return None
             certificate = _independence(context)
         if certificate.independent and not _reads_alike(model, options):
             certificate = replace(certificate, independent=False)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from lcspec import cache
 from lcspec.attention import PIECE, WIDTHS, Layer, times_for, with_attention
-from lcspec.certify import CHECKED_ROWS, CHECKED_STEPS, certified, independence_of
+from lcspec.certify import CHECKED_CONTEXT, CHECKED_ROWS, CHECKED_STEPS, certified, independence_of
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.exact import Certificate
@@ -116,8 +116,13 @@ def _exact(options: ModelOptions) -> ModelOptions:
 
 
 def _can_be_exact(model: Model, options: ModelOptions) -> bool:
-    """Whether its memory is cells in order: no recurrent state, no window that cells fall out of; and on the CPU."""
-    return model.traits.attention_only and not model.traits.n_swa and model.gpu_layers == 0
+    """Whether its memory is cells in order: no recurrent state, no window that cells fall out of; and on the CPU.
+
+    It must know as many positions as the check looks at: with learned ones the library ends the process beyond them.
+    """
+    traits = model.traits
+    in_order = traits.attention_only and not traits.n_swa and model.gpu_layers == 0
+    return in_order and traits.n_ctx_train >= CHECKED_CONTEXT
 
 
 def _work(model: Model, options: ModelOptions) -> dict[int, float] | None:
@@ -130,6 +135,8 @@ def _work(model: Model, options: ModelOptions) -> dict[int, float] | None:
     with contextlib.suppress(LcspecError):
         small = replace(options, ctx=2 * LEAST_ROWS, slots=1, batch=LEAST_ROWS, attention="fused")
         with Context(model, small) as context:
+            if context.memory is None:  # an encoder
+                return None
             tokens = sample_tokens(context, LEAST_ROWS)
             seconds = [statistics.median(_decode(context, tokens[:n]) for _ in range(REPEAT)) for n in widths]
         cache.save("work", key, seconds)

@@ -26,7 +26,7 @@ def background(
     path: Path | None = None, *, slots: int = 2, ctx: int = 512, draft: bool = True, warm: bool = True, **settings: Any
 ) -> Iterator[Background]:
     """A server over `path`, or the bundled pair."""
-    options = ModelOptions(path or demo_path(DEMO_TARGET), ctx=ctx, slots=slots, threads=1)
+    options = ModelOptions(path or demo_path(DEMO_TARGET), ctx=ctx, slots=slots, threads=1, exact=True)
     worker = EngineThread(options, demo_path(DEMO_DRAFT) if draft and path is None else None)
     try:
         app = create_app(worker, ServerSettings(**{"models": (MODEL,), **settings}))

@@ -33,7 +33,6 @@ def _text(http: httpx.Client, **body: Any) -> str:
         ("keep_alive", "5m"),
         ("timings_per_token", True),
         ("cache_control", {"type": "ephemeral"}),
-        ("mirostat_tau", 5.0),
         ("temprature", 1),
         ("model", "gpt-9"),
     ],
