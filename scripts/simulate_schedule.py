@@ -44,6 +44,7 @@ class Stream:
         self.tokens = list(self.prompt)
         self.cache = SimpleNamespace(length=0, max_leaves=0, next_pause=lambda stop: stop)
         self.follows: Any = None
+        self.apart = False
         self.turn = -1
         self.drafters: list[Any] = []
 
@@ -103,6 +104,7 @@ def scheduled() -> Rule:
         fixed=None,
         certificate=None,
         shelf=SimpleNamespace(sharing=False),
+        strict=lambda request: False,
     )
     scheduler = Scheduler(cast(Any, engine))
 

@@ -40,7 +40,7 @@ def test_breakers_replace_the_usual_ones_and_none_is_none() -> None:
 
 
 def test_requests_know_all() -> None:
-    assert set(Sampling.model_fields) == NAMES
+    assert set(Sampling.model_fields) == NAMES | {"samplers"}
     body = Sampling(mirostat=2, mirostat_tau=3.0, dry_sequence_breakers=["\n"], top_k=-1, adaptive_target=-1.0, seed=-1)
     params = sampling_params(body, None, None, 100)
     assert (params.mirostat, params.mirostat_tau, params.dry_sequence_breakers) == (2, 3.0, ("\n",))
