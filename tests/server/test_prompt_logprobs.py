@@ -22,7 +22,8 @@ def test_they_are_those_the_model_would_have_given(http: httpx.Client) -> None:
     written = http.post("/completion", json=body | {"n_predict": 90, "n_probs": 2, "return_tokens": True}).json()
     whole = ids + written["tokens"]
     assert len(whole) > 64  # more than one piece
-    got = http.post(COMPLETIONS, json={"prompt": whole, "max_tokens": 1, "ignore_eos": True} | ECHO).json()["choices"][0]["logprobs"]
+    asked = {"prompt": whole, "max_tokens": 1, "ignore_eos": True} | ECHO
+    got = http.post(COMPLETIONS, json=asked).json()["choices"][0]["logprobs"]
     assert len(got["tokens"]) == len(whole) + 1
     read = got["token_logprobs"][len(ids) : len(whole)]
     assert read == pytest.approx([p["logprob"] for p in written["completion_probabilities"]], abs=0.05)
