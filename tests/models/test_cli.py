@@ -384,7 +384,6 @@ def test_invalid_schemas(llama: Path, schema: str) -> None:
         ("--temperature", "nan"),
         ("--temperature", "inf"),
         ("--temperature", "-1"),
-        ("--top-k", "-2"),
         ("--top-p", "1.5"),
         ("--min-p", "-0.1"),
         ("--repeat-penalty", "0"),

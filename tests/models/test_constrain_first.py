@@ -50,11 +50,8 @@ class OneRow:
     def choose(self, node: int, position: int) -> int:
         return self.sampler.choose(self.row, position)
 
-    def distribution(self, node: int) -> Distribution:
-        return self.sampler.distribution(self.row)
-
-    def raw(self, node: int) -> Distribution:
-        raise AssertionError("lossy verifiers take no grammar")
+    def distribution(self, node: int, position: int) -> Distribution:
+        return self.sampler.distribution(self.row, position)
 
     def accept(self, token: int) -> bool:
         self.sampler.accept(token)
@@ -99,7 +96,7 @@ def test_every_verifier_draws_from_the_same_distribution(
 ) -> None:
     params = SamplingParams(**{**OFF, **changes}, grammar=compile_grammar(vocab, GRAMMAR))  # type: ignore[arg-type]
     row, counts = logits(vocab), Counter[int]()
-    told = Sampler(vocab, params, 1).distribution(row)
+    told = Sampler(vocab, params, 1).distribution(row, 9)
     by_char = {vocab.text([token]): p for token, p in zip(told.ids.tolist(), told.probs.tolist()) if p > 1e-6}
     assert by_char == pytest.approx(expected, rel=1e-4)
     for seed in range(SEEDS):
