@@ -18,6 +18,7 @@ from lcspec.bench.output import write_results, write_text
 from lcspec.bench.runner import PLAIN
 from lcspec.bench.stats import Estimate, median, speedups
 from lcspec.bench.svg import LEFT, WIDTH, Bar, Plot
+from lcspec.errors import UsageError
 
 ALL = "all"
 HEIGHT = 300
