@@ -173,16 +173,18 @@ def chart(groups: Mapping[str, Mapping[str, Mapping[str, Any]]], title: str) -> 
 
 
 def charts(results: Mapping[str, Any]) -> dict[str, str]:
-    """The SVG files by name: the first case by category, and all cases side by side."""
+    """The SVG files by name: the first case by category, and the cases of its exactness side by side."""
     cases = results["summary"]
     if not cases:
         return {}
     name, first = next(iter(cases.items()))
+    exactness = name.split(", ")[1]
     by_kind = {**first["categories"], ALL: first[ALL]}
-    by_case = {_short(label): case[ALL] for label, case in cases.items()}
+    alike = {label: case[ALL] for label, case in cases.items() if label.split(", ")[1] == exactness}
+    by_case = {label.replace(f", {exactness}, temperature ", " t"): rows for label, rows in alike.items()}
     return {
         "categories.svg": chart(by_kind, f"Speed-up over plain decoding by kind of text: {name}"),
-        "cases.svg": chart(by_case, "Speed-up over plain decoding by file, exactness and temperature"),
+        "cases.svg": chart(by_case, f"Speed-up over plain decoding by file and temperature, {exactness}"),
     }
 
 
