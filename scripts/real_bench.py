@@ -98,7 +98,7 @@ class RealBench:
         return (
             found is not None
             and all(prompt.id in found["prompts"] for prompt in self.prompts)
-            and (bool(found["first_token"]) or not case.first)
+            and (found["first_token"] is not None or not case.first)
             and (bool(found["peers"] and found["peers"]["complete"]) or not self.peers_in(case))
         )
 
@@ -113,16 +113,19 @@ class RealBench:
             named[AGAIN] = named[AUTO]
         sampling = SamplingParams(temperature=case.temperature, seed=SEED)
         with open_session(options, files, history=False) as session:
-            empty = {"prompts": {}, "first_token": {}, "peers": None, "parts": 0}
+            empty = {"prompts": {}, "first_token": None, "peers": None, "parts": 0}
             found = self.results["cases"].setdefault(case.name, empty)
+            if found.get("all_exact", session.engine.all_exact) != session.engine.all_exact:
+                raise UsageError("the default was another attention in the part before: name exact or no-exact")
             self.results["machine"] = describe_machine(session)
             found |= {
                 "all_exact": session.engine.all_exact,
                 "model": describe_file(target),
                 "parts": found["parts"] + 1,
+                "load_average": load_average(),
             }
             found["draft"] = describe_file(draft) if draft else None
-            if case.first and not found["first_token"]:
+            if case.first and found["first_token"] is None:
                 texts = [prompt.text for prompt in self.prompts]
                 found["first_token"] = first_tokens(session, texts, LENGTHS, self.o["repeat"], bool(exact))
             bench = EndingBench(session, BenchOptions(named, sampling, self.o["n"], self.o["repeat"], self.o["chat"]))

@@ -54,7 +54,7 @@ def _case(case: Mapping[str, Any], categories: Mapping[str, str]) -> dict[str, A
         "skipped": len(case["prompts"]) - len(prompts),
         "exact": case["all_exact"],
         "plain_ms": median([entry["plain_ms"] for entry in prompts.values()]),
-        "first_token_ms": {length: 1e3 * median(found) for length, found in case["first_token"].items()},
+        "first_token_ms": {length: 1e3 * median(found) for length, found in (case["first_token"] or {}).items()},
         ALL: _rows(everything),
         "categories": {kind: _rows(runs) for kind, runs in kinds.items()},
         "peers": _peers(case["peers"]) if case.get("peers") else None,
