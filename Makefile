@@ -9,7 +9,7 @@ ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
 export CXXFLAGS := $(CXXFLAGS) -include $(CURDIR)/native/tile_config.h
 endif
 
-.PHONY: demo test lint dist setup setup-test clean
+.PHONY: demo test lint bench-real dist setup setup-test clean
 
 demo: setup
 	$(BIN)/python scripts/demo.py
@@ -27,6 +27,11 @@ lint: setup-test
 	@rm -rf build/types && mkdir -p build/types/lcspec
 	@ln -s $(CURDIR)/lcspec/* build/types/lcspec/ && ln -s $(CURDIR)/tui build/types/lcspec/tui
 	cd build/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml
+
+# SmolLM2 against plain decoding: make bench-real PROMPTS=question.jsonl OPTIONS="--minutes 10 --variants shipped"
+bench-real: setup
+	$(if $(PROMPTS),,$(error name the prompts: make bench-real PROMPTS=question.jsonl))
+	$(BIN)/python scripts/real_bench.py $(PROMPTS) $(OPTIONS)
 
 # A wheel and an sdist in dist/, for pip, pipx and uv.
 dist: setup-test
