@@ -211,7 +211,8 @@ async function write(conversation, on = false) {
   showAll();
   const left = contexts.get(version.model);
   const full = version.used && left ? ` · context ${Math.round((100 * version.used) / left)} % full` : "";
-  $("status").textContent = `${version.error ? "The answer failed" : "The answer is complete"}${full}`;
+  const end = { stop: "The answer is complete", length: "The answer was cut at the limit", stopped: "Stopped" };
+  $("status").textContent = `${version.error ? "The answer failed" : end[version.reason] ?? "Done"}${full}`;
 }
 
 function send() {
@@ -402,6 +403,7 @@ $("log").onscroll = () => {
   follow = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
   $("down").hidden = follow;
 };
+new ResizeObserver(scroll).observe($("log"));
 $("messages").onclick = (event) => {
   const button = event.target.closest("button");
   if (!button) return;

@@ -41,8 +41,13 @@ export class Store {
     const copy = structuredClone(conversation);
     if (!this.base) this.memory.set(copy.id, copy);
     else {
+      // Only a transaction that is complete is on the disk: it may still fail where there is no room.
       const table = this.table("readwrite");
-      await promised(table.put(copy));
+      table.put(copy);
+      await new Promise((resolve, reject) => {
+        table.transaction.oncomplete = resolve;
+        table.transaction.onabort = () => reject(table.transaction.error);
+      });
     }
   }
 
