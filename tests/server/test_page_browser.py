@@ -379,8 +379,9 @@ FUZZ = """async () => {
   const [{ Document }, { Tint }] = await Promise.all([import("./page/markdown.js"), import("./page/inline.js")]);
   let seed = 7;
   const random = (n) => (seed = (seed * 1103515245 + 12345) % 2147483648) % n;
-  const parts = ["*", "**", "_", "`", "```\\n", "\\n", "\\n\\n", "- ", "1. ", "> ", "  ", "    ", "|", "|-|-|", "a",
-    "b c", "[", "](", "https://x.y/z", ")", "~~", "\\\\", "&amp;", "#", "# ", "<br>", "<b>", "\\t", "😀", "---", "[x] "];
+  const parts = ["*", "**", "_", "`", "```\\n", "\\n", "\\n\\n", "- ", "1. ", "> ", "  ", "    ", "|",
+    "|-|-|", "a", "b c", "[", "](", "https://x.y/z", ")", "~~", "\\\\", "&amp;", "#", "# ", "<br>", "<b>", "\\t", "😀",
+    "---", "[x] "];
   const wrong = [];
   for (let round = 0; round < 1500 && wrong.length < 3; round++) {
     const [grown, whole, tinted] = ["div", "div", "div"].map((n) => document.createElement(n));
