@@ -20,6 +20,7 @@ from lcspec.server import (
     ollama_info,
     rerank,
     responses,
+    web,
 )
 from lcspec.server.auth import KeyCheck
 from lcspec.server.errors import install_handlers
@@ -83,7 +84,7 @@ def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
         responses={status: dict(text) for status, text in ERRORS.items()},
     )
     app.state.service = service
-    for module in (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info):
+    for module in (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info, web):
         app.include_router(module.router)
     install_handlers(app)
     paths = frozenset(describe(app)["paths"])

@@ -10,8 +10,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from lcspec.errors import UsageError
 from lcspec.server.errors import ApiError
 from lcspec.server.limits import discard_body
+from lcspec.server.web import PATHS
 
-OPEN_PATHS = ("/health", "/v1/health")
+OPEN_PATHS = ("/health", "/v1/health", *PATHS)
 
 
 def read_keys(key: str | None, file: Path | None) -> tuple[str, ...]:

@@ -15,6 +15,7 @@ from lcspec.answers.reader import gathered
 from lcspec.events import Finished, Tokens
 from lcspec.server import answer
 from lcspec.server.answer import Text
+from lcspec.server.drafted import Drafted
 from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
@@ -173,11 +174,20 @@ async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = json.dumps(chat.head("chat.completion.chunk"), ensure_ascii=False)[:-1]
     texts = [chat.text() for _ in chat.requests]
+    named = body.speculation is not None and bool(body.speculation.name_drafters)
+    drafted = [Drafted(chat.reading.form) for _ in texts] if named else []
 
     def chunk(
-        index: int, delta: dict[str, Any], logprobs: Any = None, reason: str | None = None, rest: str = ""
+        index: int,
+        delta: dict[str, Any],
+        logprobs: Any = None,
+        reason: str | None = None,
+        rest: str = "",
+        drafter: str | None = None,
     ) -> str:
         choice = {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": reason}
+        if drafted:
+            choice["drafter"] = drafter
         extra = ', "usage": null' if with_usage else ""
         return f'data: {head}, "choices": [{json.dumps(choice, ensure_ascii=False)}]{extra}{rest}}}\n\n'
 
@@ -185,20 +195,24 @@ async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
         yield chunk(i, {"role": "assistant", "content": "", "refusal": None})
     async for index, item in job.events():
         text = texts[index]
-        deltas = _deltas(text.read(item))
+        if drafted and isinstance(item, Tokens):
+            drafted[index].add(item.pieces)
+        found = text.read(item)
+        parts = drafted[index].split(found) if drafted else [(delta, None) for delta in found]
+        deltas = list(zip(_deltas([delta for delta, _ in parts]), [name for _, name in parts]))
         if isinstance(item, Tokens):
             if chat.service.settings.log_prompts:
                 text.add(item)
             logprobs = answer.chat_logprobs(vocab, item.tokens) if body.logprobs else None
             if not deltas and logprobs:
-                deltas = [{"content": ""}]
-            for i, delta in enumerate(deltas):
-                yield chunk(index, delta, logprobs if i == 0 else None)
+                deltas = [({"content": ""}, None)]
+            for i, (delta, name) in enumerate(deltas):
+                yield chunk(index, delta, logprobs if i == 0 else None, drafter=name)
             continue
         text.add(item)
         if isinstance(item, Finished):
-            for delta in deltas:
-                yield chunk(index, delta)
+            for delta, name in deltas:
+                yield chunk(index, delta, drafter=name)
             called = text.called and text.reason == "stop"
             spent = f', "timings": {json.dumps(answer.timings(text))}'
             yield chunk(index, {}, None, "tool_calls" if called else text.reason, spent)

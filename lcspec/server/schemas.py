@@ -39,6 +39,9 @@ class Speculation(Strict):
     exact: bool | None = Field(
         default=None, description="The same bits as without speculation, where that is certified."
     )
+    name_drafters: bool | None = Field(
+        default=None, description="In a chat's stream: each chunk's `drafter` says who drafted its text (null: nobody)."
+    )
 
 
 class TextPart(Strict):
