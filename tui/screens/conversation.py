@@ -38,7 +38,7 @@ from lcspec.tui.widgets.transcript import Transcript
 SHORT_PLACEHOLDER = "Message (Enter sends, F1 helps)"
 PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
 EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it was."
-EDITING_ANSWER = "Editing the answer: Enter keeps it on a branch of its own, Esc leaves it as it was."
+EDITING_ANSWER = "Editing the answer: Enter keeps it on a branch of its own, Esc leaves it."
 
 
 class ConversationScreen(Screen[None]):
