@@ -44,6 +44,13 @@ class ChatScreen(MessagesScreen):
             super().__init__()
             self.path = path
 
+    class ServerModelWanted(TextualMessage):
+        """The user wants another model of the server's."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
     class ContextWanted(TextualMessage):
         """The user wants the model loaded with a context of `n_ctx` tokens."""
 
@@ -100,18 +107,34 @@ class ChatScreen(MessagesScreen):
 
     async def action_lens(self) -> None:
         """The lens on or off."""
+        if self._at_server("Lens and inspector"):
+            return
         self.transcript.set_lens(not self.transcript.lens)
         self.show_figures()
 
     def action_inspector(self) -> None:
         """Show or hide the inspector."""
+        if self._at_server("Lens and inspector"):
+            return
         inspector = self.query_one(Inspector)
         inspector.display = not inspector.display
         self.set_class(inspector.display, "-inspecting")
         self.show_figures()
 
+    def _at_server(self, what: str) -> bool:
+        """Whether a server answers; then `what` is said to need a model on this machine."""
+        if not self.source.local:
+            self.notify(
+                f"{what} need a local model: a server decides about drafts and does not say which words it guessed. "
+                "F5 loads a model here.",
+                timeout=6,
+            )
+        return not self.source.local
+
     def action_drafters(self) -> None:
         """Choose drafters."""
+        if self._at_server("Drafters"):
+            return
         from lcspec.drafters import all as _every  # noqa: F401  (fills the registry)
         from lcspec.drafters.base import REGISTRY
 
@@ -126,15 +149,17 @@ class ChatScreen(MessagesScreen):
 
     async def switch(self, drafters: str) -> None:
         """Other drafters, from the next step of the running answer on."""
+        if self._at_server("Drafters"):
+            return
         before = self.choices.now.speculation.drafters
         turn = self.answering.turn
         try:
             self.choices.hold(drafters=drafters)
             speculation = self.choices.speculation(self.loaded.files)
             if turn is not None:
-                await self.bridge.switch(turn.running, speculation)
+                await self.source.switch(turn.running, speculation)
             else:
-                await self.bridge.prepare(speculation)
+                await self.source.prepare(speculation)
         except LcspecError as error:
             self.choices.hold(drafters=before)
             self.notify(str(error), title="Drafters as before", severity="error", markup=False)
@@ -298,6 +323,9 @@ class ChatScreen(MessagesScreen):
             self.action_models()
             return
         path = (file_command(f"/file {text}") or [Path(text)])[0]
+        if not self.source.local and not path.is_file():
+            self.post_message(self.ServerModelWanted(text))
+            return
         if not path.is_file():
             raise LcspecError(f"there is no file {path}: /model alone lists what was found on this machine")
         self.post_message(self.ModelsWanted(path))
