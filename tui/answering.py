@@ -12,6 +12,7 @@ from lcspec.tui.conversation import ContextFill, ContextFull, build_prompt
 from lcspec.tui.pace import SHARE, SHARE_SPARE, Pacer
 from lcspec.tui.source import UNKNOWN, Question
 from lcspec.tui.store import Message
+from lcspec.tui.store.records import title_of
 from lcspec.tui.turn import Turn
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
@@ -121,10 +122,18 @@ class Answering:
             ways.append(larger(fits))
         text = str(full)
         if asked is not None:
-            self.screen.chat.remove(asked.id)
-            await self.screen.give_back(asked)
+            await self._take_back(asked)
             text += ". Your message is back in the input."
         await self._refused(text, (*ways, NEW))
+
+    async def _take_back(self, asked: Message) -> None:
+        """The message goes back into the input, and a conversation that has no other loses the title it gave."""
+        chat = self.screen.chat
+        chat.remove(asked.id)
+        if not chat.branch and chat.info.title == title_of(asked.text):
+            chat.rename("")
+        await self.screen.give_back(asked)
+        self.screen.show_head()
 
     def _context_for(self, tokens: int) -> int | None:
         """A larger context that the model knows, with room for `tokens` and an answer; None: there is none."""
@@ -211,8 +220,7 @@ class Answering:
         """Give the prompt back."""
         screen = self.screen
         if turn.asked is not None:
-            screen.chat.remove(turn.asked.id)
-            await screen.give_back(turn.asked)
+            await self._take_back(turn.asked)
         else:
             screen.chat.remove(message.id)
             screen.chat.show(screen.chat.tree.leaf_below(message.parent))
