@@ -192,6 +192,8 @@ def bench(**options: Any) -> None:
 
 @cli.command()
 @click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--connect", metavar="URL", is_eager=True, help="Talk to a server (lcspec serve, or any with that API).")
+@click.option("--api-key-file", type=MODEL_PATH, help="File with the server's key (or LCSPEC_API_KEY).")
 @click.option("--resume", is_flag=True, help="Go on with the conversation used last.")
 @click.option("--folder", multiple=True, type=MODEL_PATH, help="Also look for models here (repeatable).")
 @click.option("--system", help="System prompt of new conversations.")
@@ -202,20 +204,24 @@ def bench(**options: Any) -> None:
 @speculation_options
 @click.pass_context
 def chat(ctx: click.Context, /, **options: Any) -> None:
-    """Talk to a model in the terminal. Without MODEL: the one used last, else a list to choose from.
+    """Talk to a model in the terminal. Without MODEL: the one used last, else a list to choose from; with --connect
+    MODEL is the server's name for one.
 
     With text on standard input (echo text | lcspec chat) it answers that, as generate --chat does.
     """
-    from click.core import ParameterSource
+    from lcspec.tui.start import given_for, overrides, piped_text, run, usual_files
 
-    from lcspec.tui.start import piped_text, run, usual_files
-
+    given = given_for({k: (v, ctx.get_parameter_source(k)) for k, v in options.items()})
     text = piped_text()
+    if text is not None and "connect" in given:
+        from lcspec.tui.connecting import print_answer
+
+        print_answer(given, overrides(given), text)
+        return
     if text is not None:
         known = {str(p.name) for p in generate.params}
         passed = {k: v for k, v in options.items() if k in known}
         ctx.invoke(generate, **{**passed, **usual_files(options), "prompt": text, "chat": True})
-    given = {k: v for k, v in options.items() if ctx.get_parameter_source(k) is not ParameterSource.DEFAULT}
     sys.exit(run(given))
 
 

@@ -32,7 +32,8 @@ class Terminal:
     """A chat in a tmux session of its own server, so that nobody's configuration or sessions matter."""
 
     def __init__(self, command: str, environ: dict[str, str], folder: Path) -> None:
-        self.base = ["tmux", "-L", f"lcspec-tour-{os.getpid()}", "-f", "/dev/null"]
+        name = f"lcspec-tour-{os.getpid()}-{id(self)}"  # the server before may still be going
+        self.base = ["tmux", "-L", name, "-f", "/dev/null"]
         sets = [part for name, value in environ.items() for part in ("-e", f"{name}={value}")]
         size = ["-x", str(COLUMNS), "-y", str(LINES)]
         # the shell stays, so that what the chat leaves behind can be seen
@@ -51,6 +52,12 @@ class Terminal:
     def type(self, text: str) -> None:
         """Letters."""
         self._run("send-keys", "-l", text)
+        time.sleep(0.3)
+
+    def paste(self, text: str) -> None:
+        """Many letters at once, as a terminal hands on what is pasted."""
+        self._run("set-buffer", text)
+        self._run("paste-buffer", "-p")
         time.sleep(0.3)
 
     def screen(self, colours: bool = False) -> str:
@@ -106,8 +113,8 @@ class Tour:
 
 def idle(terminal: Terminal) -> None:
     """Wait until nothing is being answered."""
-    time.sleep(0.7)  # until it has begun
-    terminal.until("answering", "preparing ...", "reading the prompt", gone=True)
+    time.sleep(1.5)  # until it has begun
+    terminal.until("answering", "preparing ...", "reading the prompt", "waiting ...", gone=True)
 
 
 def answered(terminal: Terminal, text: str) -> None:
@@ -168,7 +175,7 @@ def conversation(tour: Tour, terminal: Terminal) -> None:
         tour.picture(terminal, "08-regenerated")
     with tour.stop("drafters, settings, help, chats, models"):
         for key, text, name in (
-            ("F4", "auto", "09-drafters"),
+            ("F4", "the planner decides", "09-drafters"),
             ("C-s", "Temperature", "10-settings"),
             ("F1", "In the input", "11-help"),
             ("C-o", "type to search", "12-chats"),
@@ -190,7 +197,7 @@ def conversation(tour: Tour, terminal: Terminal) -> None:
         terminal.type("/clear")
         terminal.press("Enter")
         terminal.until("is ready")
-        terminal.type("word " * 2500)
+        terminal.paste("word " * 2500)
         terminal.press("Enter")
         terminal.until("Your message is back in the input")
         tour.picture(terminal, "15-too-long")

@@ -7,12 +7,12 @@ import time
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from lcspec.answers.formats import format_of, opened_by
-from lcspec.answers.stored import ThinkTags
-from lcspec.errors import LcspecError
+from lcspec.errors import ContextOverflow, LcspecError
 from lcspec.tui.conversation import ContextFill, ContextFull, build_prompt
 from lcspec.tui.pace import SHARE, SHARE_SPARE, Pacer
+from lcspec.tui.source import UNKNOWN, Question
 from lcspec.tui.store import Message
+from lcspec.tui.store.records import title_of
 from lcspec.tui.turn import Turn
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 FIGURES_EVERY = 0.25
 # Share of a larger context that the conversation may fill at once.
 ROOMY = 0.8
-# Tokens at the end of a prompt that may open the reasoning.
-TAIL = 24
 NEW = ("new", "New conversation")
 DROP = ("drop", "Drop the oldest turns")
 CONTINUE = ("continue", "Continue the answer")
@@ -78,36 +76,26 @@ class Answering:
                 self.stop()
 
     async def _ask(self, parent: str, asked: Message | None, seed: int | None, before: Message | None) -> Turn:
-        from lcspec.slot import Request
-
         screen, chat = self.screen, self.screen.chat
-        bridge, loaded, now = screen.bridge, screen.loaded, self.screen.choices.now
+        source, loaded, now = screen.source, screen.loaded, self.screen.choices.now
         speculation = screen.choices.speculation(loaded.files)
         branch = chat.tree.branch(parent)
-        written = await asyncio.to_thread(self._ids_of, before) if before is not None else ()
+        written = len(await asyncio.to_thread(source.tokenize, before.text)) if before is not None else 0
         prompt = await asyncio.to_thread(
             build_prompt,
-            bridge.session,
+            source.tokenizer,
             branch,
-            max(1, loaded.n_ctx - len(written)),
+            max(1, loaded.n_ctx - written),
             system=chat.info.system,
             on_full=now.on_full,
             keep_from=self.keep_from,
         )
+        prompt = replace(prompt, fill=replace(prompt.fill, limit=loaded.n_ctx))
         self.keep_from = prompt.first
-        model = bridge.session.model
-        form = format_of(model.header.chat_template or "")
-        tags = ThinkTags(form, opened_by(form, model.vocab.text(list(prompt.ids[-TAIL:]), special=True)))
-        if before is not None:
-            opening = "".join(piece.text for piece in tags.opening)
-            if opening and before.text.startswith(opening):
-                written = self._ids_of(before, len(opening))  # the prompt has it already
-            fill = ContextFill(len(prompt.ids) + len(written), loaded.n_ctx)
-            prompt = replace(prompt, ids=(*prompt.ids, *written), fill=fill)
         sampling = now.sampling if seed is None else replace(now.sampling, seed=seed)
-        request = Request(prompt.ids, sampling, speculation, now.max_tokens, prompt.stop)
+        request = await source.ask(Question(prompt, sampling, speculation, now.max_tokens, before))
         if before is not None:
-            return Turn(bridge.ask(request), chat.continue_answer(before.id), prompt, before=before)
+            return Turn(request.running, chat.continue_answer(before.id), request.prompt, before=before)
         stored = chat.begin_answer(
             parent=parent,
             model=loaded.path.name,
@@ -115,14 +103,10 @@ class Answering:
             sampling=asdict(sampling),
             speculation=now.speculation.drafters,
         )
-        turn = Turn(bridge.ask(request), stored, prompt, asked)
-        turn.tags = tags
-        stored.append(tags.opening)
+        turn = Turn(request.running, stored, request.prompt, asked, tags=request.tags)
+        if request.tags is not None:
+            stored.append(request.tags.opening)
         return turn
-
-    def _ids_of(self, answer: Message, start: int = 0) -> tuple[int, ...]:
-        """Token ids of what an answer says from character `start` on."""
-        return tuple(self.screen.bridge.session.model.vocab.tokenize(answer.text[start:], special=False))
 
     def _reopen(self, turn: Turn) -> None:
         """The view of an answer that goes on streams again."""
@@ -138,10 +122,18 @@ class Answering:
             ways.append(larger(fits))
         text = str(full)
         if asked is not None:
-            self.screen.chat.remove(asked.id)
-            await self.screen.give_back(asked)
+            await self._take_back(asked)
             text += ". Your message is back in the input."
         await self._refused(text, (*ways, NEW))
+
+    async def _take_back(self, asked: Message) -> None:
+        """The message goes back into the input, and a conversation that has no other loses the title it gave."""
+        chat = self.screen.chat
+        chat.remove(asked.id)
+        if not chat.branch and chat.info.title == title_of(asked.text):
+            chat.rename("")
+        await self.screen.give_back(asked)
+        self.screen.show_head()
 
     def _context_for(self, tokens: int) -> int | None:
         """A larger context that the model knows, with room for `tokens` and an answer; None: there is none."""
@@ -196,7 +188,10 @@ class Answering:
         screen.following(False)
         screen.figures = turn.log
         screen.fill = turn.fill
-        if turn.stopping and not turn.tokens and message.state != "failed" and turn.before is None:
+        if isinstance(turn.error, ContextOverflow) and not turn.tokens and turn.before is None:
+            screen.chat.remove(message.id)  # a server counts by itself
+            await self._too_long(ContextFull(str(turn.error), ContextFill(UNKNOWN, screen.loaded.n_ctx)), turn.asked)
+        elif turn.stopping and not turn.tokens and message.state != "failed" and turn.before is None:
             await self._nothing_came(turn, message)
         else:
             view = screen.transcript.view_of(message.id)
@@ -212,7 +207,7 @@ class Answering:
         if turn.prompt.notice:
             await say(Notice(turn.prompt.notice))
         if message.state == "failed":
-            gone = not screen.bridge.worker.alive
+            gone = not screen.source.alive
             await say(
                 Notice(message.error or "the answer failed", "error", (MODELS,) if gone else (RETRY, MODELS, NEW))
             )
@@ -225,8 +220,7 @@ class Answering:
         """Give the prompt back."""
         screen = self.screen
         if turn.asked is not None:
-            screen.chat.remove(turn.asked.id)
-            await screen.give_back(turn.asked)
+            await self._take_back(turn.asked)
         else:
             screen.chat.remove(message.id)
             screen.chat.show(screen.chat.tree.leaf_below(message.parent))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Iterable, Mapping, Sequence
 
@@ -24,9 +24,19 @@ from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
 from lcspec.tui.screens.loading import LoadingScreen
 from lcspec.tui.screens.picker import Choice, PickerScreen
 from lcspec.tui.settings import SettingsFile
+from lcspec.tui.source import Source
 from lcspec.tui.store import Chat, Store, StoreProblem
 
 CLOSE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Server:
+    """A server to connect to: its address, the key it wants, and which of its models (None: the first)."""
+
+    url: str
+    key: str | None = field(default=None, repr=False)
+    model: str | None = None
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,7 @@ class ChatOptions:
     """What the command line said.
 
     Attributes:
+        server: who answers, instead of a model on this machine.
         model, draft: files; model None = the one used last, or the picker.
         more: what else there is to draft with: further draft models, a datastore, heads.
         no_draft: pair no draft model with a model by itself.
@@ -46,6 +57,7 @@ class ChatOptions:
         dark: what the terminal is, as far as it says so.
     """
 
+    server: Server | None = None
     model: Path | None = None
     draft: Path | None = None
     more: DraftFiles = DraftFiles()
@@ -80,9 +92,10 @@ class ChatApp(App[int]):
         self.options = options or ChatOptions()
         self.choices = Choices(SettingsFile(self.options.settings), self.options.overrides)
         self.store = Store(self.options.store, on_problem=self._store_problem)
-        self.bridge: Bridge | None = None
+        self.source: Source | None = None
         self.chat_screen: ChatScreen | None = None
         self._ascii = AsciiFilter() if ascii_wanted(os.environ) else None
+        self._server = self.options.server
         self._ctx_before: int | None = None  # while a larger context is tried
 
     # ------------------------------------------------------------------ beginning and end
@@ -93,8 +106,10 @@ class ChatApp(App[int]):
         self.theme = theme if theme in self.available_themes else (DARK if self.options.dark else LIGHT)
         for problem in self.choices.file.problems:
             self.notify(str(problem), title=str(self.choices.file.path), severity="warning", markup=False, timeout=10)
-        choice = self._first_choice()
-        if choice is None:
+        choice = self._first_choice() if self._server is None else None
+        if self._server is not None:
+            self.connect(self._server)
+        elif choice is None:
             self.push_screen(PickerScreen(self.choices.now.folder_paths))
         else:
             self.load(choice)
@@ -117,7 +132,7 @@ class ChatApp(App[int]):
         turn = self.chat_screen.answering.turn if self.chat_screen is not None else None
         if turn is not None:
             turn.stop()
-        ended = self.bridge is None or self.bridge.close(CLOSE_SECONDS)
+        ended = self.source is None or self.source.close(CLOSE_SECONDS)
         if turn is not None:
             turn.drain()
         return self.store.close() and ended
@@ -134,15 +149,29 @@ class ChatApp(App[int]):
         except LcspecError as error:
             self._pick(str(error))
             return
-        if self.bridge is not None:
-            self._close_later(self.bridge)
-        self.bridge = Bridge(options, files, self.options.history)
+        self._open(Bridge(options, files, self.options.history), params)
+
+    def connect(self, server: Server) -> None:
+        """Talk to a server."""
+        from lcspec.tui.remote import ServerSource  # HTTP takes a while to import
+
+        try:
+            source = ServerSource(server.url, server.key, server.model)
+        except LcspecError as error:
+            self._pick(str(error))
+            return
+        self._open(source, SpeculationParams())
+
+    def _open(self, source: Source, speculation: SpeculationParams) -> None:
+        if self.source is not None:
+            self._close_later(self.source)
+        self.source = source
         self._leave_passing_screens()
-        self.push_screen(LoadingScreen(self.bridge, params))
+        self.push_screen(LoadingScreen(source, speculation))
 
     @work(thread=True, group="closing")
-    def _close_later(self, bridge: Bridge) -> None:
-        bridge.close(timeout=60.0)
+    def _close_later(self, source: Source) -> None:
+        source.close(timeout=60.0)
 
     def _leave_passing_screens(self) -> None:
         while isinstance(self.screen, (LoadingScreen, PickerScreen)):
@@ -154,16 +183,17 @@ class ChatApp(App[int]):
 
     @on(LoadingScreen.Done)
     async def _loaded(self, event: LoadingScreen.Done) -> None:
-        if event.bridge is not self.bridge:
+        if event.source is not self.source:
             return
         self._ctx_before = None
-        remember_model(event.loaded.path, event.loaded.draft)
+        if event.source.local:
+            remember_model(event.loaded.path, event.loaded.draft)
         self._leave_passing_screens()
         if isinstance(self.screen, ChatScreen):
-            await self.screen.adopt(event.bridge, event.loaded)
+            await self.screen.adopt(event.source, event.loaded)
             return
         chat = self._first_chat(event.loaded.path)
-        self.chat_screen = ChatScreen(self.store, self.choices, chat, event.bridge, event.loaded)
+        self.chat_screen = ChatScreen(self.store, self.choices, chat, event.source, event.loaded)
         await self.push_screen(self.chat_screen)
         if self.options.notice:
             self.notify(self.options.notice, markup=False)
@@ -180,19 +210,21 @@ class ChatApp(App[int]):
 
     @on(LoadingScreen.Wanted)
     def _way_on(self, event: LoadingScreen.Wanted) -> None:
-        if event.bridge is not self.bridge:
+        if event.source is not self.source:
             return
         if self._ctx_before is not None:  # it did not load with the larger context
             self.choices.hold(ctx=self._ctx_before)
             self._ctx_before = None
-        choice = Choice(event.bridge.options.path, event.bridge.draft)
-        if event.way == "retry":
-            self.load(choice)
-        elif event.way == "plain":
-            self.choices.hold(drafters="off")
-            self.load(replace(choice, draft=None))
-        elif event.way == "models":
+        bridge = event.source if isinstance(event.source, Bridge) else None
+        if event.way == "models":
             self._pick()
+        elif event.way == "retry" and bridge is not None:
+            self.load(Choice(bridge.options.path, bridge.draft))
+        elif event.way == "retry" and self._server is not None:
+            self.connect(self._server)
+        elif event.way == "plain" and bridge is not None:
+            self.choices.hold(drafters="off")
+            self.load(Choice(bridge.options.path, None))
         else:
             self.exit(1)
 
@@ -203,13 +235,19 @@ class ChatApp(App[int]):
         else:
             self.load(Choice(event.path, bundled_draft(event.path)))
 
+    @on(ChatScreen.ServerModelWanted)
+    def _server_model_wanted(self, event: ChatScreen.ServerModelWanted) -> None:
+        if self._server is not None:
+            self._server = replace(self._server, model=event.name)
+            self.connect(self._server)
+
     @on(ChatScreen.ContextWanted)
     def _context_wanted(self, event: ChatScreen.ContextWanted) -> None:
-        if self.bridge is None:
+        if not isinstance(self.source, Bridge):
             return
         self._ctx_before = self.choices.now.model.ctx
         self.choices.hold(ctx=event.n_ctx)
-        self.load(Choice(self.bridge.options.path, self.bridge.draft))
+        self.load(Choice(self.source.options.path, self.source.draft))
 
     @on(PickerScreen.Chosen)
     def _picked(self, event: PickerScreen.Chosen) -> None:

@@ -9,15 +9,18 @@ import asyncio
 import collections
 import math
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence, Union
+from typing import TYPE_CHECKING, Sequence
 
+from lcspec.answers.formats import format_of, opened_by
+from lcspec.answers.stored import ThinkTags
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, model_drafter
 from lcspec.errors import LcspecError
-from lcspec.events import Event, Failed, Finished, Prefill, Started, StepStats, Tokens
+from lcspec.events import Event, Failed, Finished, Started, StepStats
 from lcspec.session import Session
 from lcspec.steadiness import disturbance
+from lcspec.tui.source import Asked, Item, Loaded, Progress, Question, Running
 from lcspec.tui.speculation import Step
 from lcspec.worker import EngineThread, Ticket
 
@@ -30,41 +33,14 @@ TYPICAL = 0.7
 # A speed-up below this is none.
 WORTH_SAYING = 1.05
 
-Item = Union[Started, Prefill, Tokens, Step, Finished, Failed]
-
-
-@dataclass(frozen=True)
-class Loaded:
-    """What the interface needs to know about a loaded model.
-
-    Attributes:
-        path, files: the target, and what there is to draft with.
-        name: the model's own name, or its file's.
-        quantization: as in the file.
-        n_ctx, n_ctx_train: positions of the context, and how many the model was trained for (0: unknown).
-        threads: CPU threads in use.
-        spare: whether decoding leaves a core free.
-        notes: sentences on what was decided about drafting.
-    """
-
-    path: Path
-    files: DraftFiles
-    name: str
-    quantization: str
-    n_ctx: int
-    threads: int
-    spare: bool = False
-    n_ctx_train: int = 0
-    notes: tuple[str, ...] = ()
-
-    @property
-    def draft(self) -> Path | None:
-        """The first draft model."""
-        return next(iter(self.files.models), None)
+# Tokens at the end of a prompt that may open the reasoning.
+TAIL = 24
 
 
 class Answer:
     """One running request. `sink` belongs to the engine thread, everything else to the interface."""
+
+    counts = True
 
     def __init__(self, session: Session, exact: bool) -> None:
         self.done = False
@@ -94,6 +70,11 @@ class Answer:
         if out and isinstance(out[-1], (Finished, Failed)):
             self.done = True
         return out
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the engine has taken the request."""
+        return self.ticket is not None
 
     @property
     def waiting(self) -> int:
@@ -134,25 +115,10 @@ def _known(seconds: float) -> float | None:
     return seconds if math.isfinite(seconds) else None
 
 
-@dataclass
-class Progress:
-    """How far loading is; written by the engine thread, read by the screen."""
-
-    what: str = ""
-    fraction: float = 0.0
-    given_up: bool = False
-    seen: list[str] = field(default_factory=list)
-
-    def __call__(self, what: str, fraction: float) -> bool:
-        """The engine's progress callback; False makes it give up."""
-        if what not in self.seen:
-            self.seen.append(what)
-        self.what, self.fraction = what, fraction
-        return not self.given_up
-
-
 class Bridge:
-    """One engine thread, and the requests on it."""
+    """One engine thread, and the requests on it: a `Source`."""
+
+    local = True
 
     def __init__(self, options: ModelOptions, files: DraftFiles, history: bool = True) -> None:
         """Start loading."""
@@ -166,6 +132,30 @@ class Bridge:
     def draft(self) -> Path | None:
         """The first draft model."""
         return next(iter(self.files.models), None)
+
+    @property
+    def title(self) -> str:
+        """The files."""
+        draft = f" with {self.draft.name}" if self.draft is not None else ""
+        return f"{self.options.path.name}{draft}"
+
+    @property
+    def alive(self) -> bool:
+        """Whether the engine runs."""
+        return self.worker.alive
+
+    @property
+    def tokenizer(self) -> Session:
+        """The session."""
+        return self.session
+
+    def tokenize(self, text: str) -> Sequence[int]:
+        """Token ids, without special tokens."""
+        return self.session.model.vocab.tokenize(text)
+
+    def piece(self, token: int) -> str:
+        """The text of a token."""
+        return self.session.model.vocab.text([token], special=True)
 
     @property
     def session(self) -> Session:
@@ -230,20 +220,38 @@ class Bridge:
     def _tell(self, what: str, fraction: float) -> None:
         self.progress(what, fraction)
 
-    def ask(self, request: Request) -> Answer:
+    def submit(self, request: Request) -> Answer:
         """Submit a request; its events, a refusal included, come out of `Answer.drain`."""
         answer = Answer(self.session, request.speculation.exact)
         self.worker.submit(request, answer.sink).add_done_callback(answer.settled)
         return answer
 
-    async def switch(self, answer: Answer, speculation: SpeculationParams) -> None:
+    async def ask(self, question: Question) -> Asked:
+        """Submit the request of a question."""
+        from lcspec.slot import Request
+
+        model, prompt, before = self.session.model, question.prompt, question.before
+        form = format_of(model.header.chat_template or "")
+        tags: ThinkTags | None = ThinkTags(
+            form, opened_by(form, model.vocab.text(list(prompt.ids[-TAIL:]), special=True))
+        )
+        if before is not None:
+            opening = "".join(piece.text for piece in tags.opening) if tags is not None else ""
+            start = len(opening) if before.text.startswith(opening) else 0  # the prompt has it already
+            written = await asyncio.to_thread(model.vocab.tokenize, before.text[start:], special=False)
+            prompt = replace(prompt, ids=(*prompt.ids, *written), fill=prompt.fill.plus(len(written)))
+            tags = None
+        request = Request(prompt.ids, question.sampling, question.speculation, question.max_tokens, prompt.stop)
+        return Asked(self.submit(request), prompt, tags)
+
+    async def switch(self, running: Running, speculation: SpeculationParams) -> None:
         """Give a running answer other drafters.
 
         Raises:
             LcspecError: they cannot be had; the answer goes on as before.
         """
-        if answer.ticket is not None and not answer.done:
-            future: Future[None] = answer.ticket.switch(speculation)
+        if isinstance(running, Answer) and running.ticket is not None and not running.done:
+            future: Future[None] = running.ticket.switch(speculation)
             await asyncio.wrap_future(future)
 
     def give_up(self) -> None:

@@ -87,6 +87,7 @@ class Prompt:
         stop: the template's stop strings, for Request.stop.
         fill: of the context, before the answer.
         dropped: messages of the branch that were left out because the context was full, oldest first.
+        messages: what the ids say, as an API takes it.
         first: id of the oldest message kept (None: an empty branch); hand it back as `keep_from` next time.
     """
 
@@ -95,6 +96,7 @@ class Prompt:
     fill: ContextFill
     dropped: tuple[Message, ...] = ()
     first: str | None = None
+    messages: tuple[dict[str, str], ...] = ()
 
     @property
     def notice(self) -> str | None:
@@ -203,9 +205,10 @@ def _prompt(
     tokenizer: ChatTokenizer, turns: Sequence[Sequence[Message]], start: int, limit: int, system: str
 ) -> Prompt:
     kept = [message for turn in turns[start:] for message in turn]
-    ids, stop = tokenizer.chat_ids(to_messages(kept, system))
+    messages = to_messages(kept, system)
+    ids, stop = tokenizer.chat_ids(messages)
     dropped = tuple(message for turn in turns[:start] for message in turn)
-    return Prompt(ids, stop, ContextFill(len(ids), limit), dropped, kept[0].id if kept else None)
+    return Prompt(ids, stop, ContextFill(len(ids), limit), dropped, kept[0].id if kept else None, tuple(messages))
 
 
 def _advice(fill: ContextFill, min_answer: int, alone: bool) -> str:

@@ -6,6 +6,8 @@ import os
 import sys
 from typing import Any, Mapping
 
+from click.core import ParameterSource
+
 from lcspec.commands.offer import offer_starter
 from lcspec.commands.pairing import paired
 from lcspec.config import DraftFiles
@@ -16,6 +18,18 @@ from lcspec.tui.choices import MODEL, OTHER, SAMPLING, SPECULATION
 
 # The engine thread needs the interpreter for a moment after every decode; it must not wait 5 ms for it.
 SWITCH_SECONDS = 0.0005
+# Options that say how a model is loaded or speculated: with a server they are its own.
+THE_SERVERS = SPECULATION | MODEL | {"draft", "store", "heads", "no_draft", "no_history", "speculate"}
+
+
+def given_for(options: Mapping[str, tuple[Any, ParameterSource | None]]) -> dict[str, Any]:
+    """The options that were really given; with a server, those of a model here only where they were typed, so that a
+    configuration file does not get in the way."""
+    given = {name: value for name, (value, source) in options.items() if source is not ParameterSource.DEFAULT}
+    if "connect" in given:
+        typed = {name for name, (_, source) in options.items() if source is ParameterSource.COMMANDLINE}
+        given = {name: value for name, value in given.items() if name in typed or name not in THE_SERVERS}
+    return given
 
 
 def overrides(given: dict[str, Any]) -> dict[str, Any]:
@@ -39,6 +53,13 @@ def chat_options(given: dict[str, Any]) -> ChatOptions:
     Raises:
         LcspecError: an option is wrong.
     """
+    if "connect" in given or "api_key_file" in given:
+        from lcspec.tui.connecting import server_of  # HTTP takes a while to import
+
+        server = server_of(given)
+        return ChatOptions(
+            server=server, resume=bool(given.get("resume")), overrides=overrides(given), dark=dark_terminal()
+        )
     pairing = paired(given)
     files = pairing.pair.draft
     drafts = files.models if given.get("model") else tuple(given.get("draft", ()))

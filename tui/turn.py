@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Sequence
 
 from lcspec.answers.stored import ThinkTags
+from lcspec.errors import LcspecError
 from lcspec.events import Failed, Finished, Prefill, Started, Tokens
 from lcspec.text import Piece
-from lcspec.tui.bridge import Answer
 from lcspec.tui.conversation import ContextFill, Prompt
+from lcspec.tui.source import Running
 from lcspec.tui.speculation import SpeculationLog, Step
 from lcspec.tui.store import Answer as StoredAnswer
 from lcspec.tui.store import Message
@@ -21,17 +22,18 @@ class Turn:
     """A running answer.
 
     Attributes:
-        running: the request in the engine.
+        running: the request.
         stored: the answer in the store; text goes there as soon as it is drained.
         prompt: what was asked.
         asked: the message it answers, if it was sent for this answer: given back when nothing comes.
         before: the answer as it was, if this one goes on with it.
         log: what speculation did.
         fresh: text that the screen has not been told of.
+        error: why it failed.
         tags: reads the answer as its model writes it; None takes it as it is.
     """
 
-    running: Answer
+    running: Running
     stored: StoredAnswer
     prompt: Prompt
     asked: Message | None = None
@@ -39,6 +41,7 @@ class Turn:
     log: SpeculationLog = field(default_factory=SpeculationLog)
     fresh: list[Piece] = field(default_factory=list)
     tags: ThinkTags | None = None
+    error: LcspecError | None = None
     tokens: int = 0
     stopping: bool = False
     prefill: tuple[int, int] = (0, 0)
@@ -61,6 +64,7 @@ class Turn:
             elif isinstance(item, Finished):
                 self._finish(item)
             elif isinstance(item, Failed):
+                self.error = item.error
                 self.result = self.stored.finish("failed", error=str(item.error), tokens=self.all_tokens(self.tokens))
         return self.result is not None
 
@@ -77,6 +81,9 @@ class Turn:
     def _finish(self, item: Finished) -> None:
         if self.tags is not None:
             self._show(self.tags.finish(item.reason == "stop"))
+        if not self.running.counts:  # a server says at the end how many there were
+            self.tokens = item.completion_tokens
+            self.prompt = replace(self.prompt, fill=replace(self.prompt.fill, used=item.prompt_tokens))
         stats: dict[str, Any] = item.stats.as_dict()
         self.log.settle(item.stats)
         if self.log.saved is not None:
@@ -110,7 +117,9 @@ class Turn:
 
     @property
     def rate(self) -> float | None:
-        """Tokens a second as they arrive; None before the second one."""
+        """Tokens a second as they arrive; None before the second one, and where nobody counts them."""
+        if not self.running.counts:
+            return None
         span = self.last_at - self.first_at
         return (self.tokens - 1) / span if self.tokens > 1 and span > 0 else None
 
@@ -122,6 +131,6 @@ class Turn:
         done, total = self.prefill
         if self.tokens:
             return "answering"
-        if self.running.ticket is None:
+        if not self.running.accepted:
             return "preparing ..."
         return f"reading the prompt {done}/{total}" if total else "waiting ..."

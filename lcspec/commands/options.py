@@ -55,7 +55,7 @@ class ModelName(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """To the file; a file that is there is not searched for."""
         path = Path(value)
-        if os.path.lexists(path):
+        if os.path.lexists(path) or (ctx is not None and ctx.params.get("connect")):  # a server has names of its own
             return path
         from lcspec.commands.pairing import find_model
 

@@ -16,6 +16,7 @@ from textual.pilot import Pilot
 from lcspec.events import Event
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path
 from lcspec.tui.app import ChatApp, ChatOptions
+from lcspec.tui.bridge import Bridge
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.notice import Notice
@@ -132,7 +133,8 @@ class Driver:
     async def brake(self) -> Brake:
         """Hold the engine."""
         brake = Brake()
-        await asyncio.wrap_future(self.chat.bridge.worker.call(brake.install))
+        assert isinstance(self.chat.source, Bridge)
+        await asyncio.wrap_future(self.chat.source.worker.call(brake.install))
         return brake
 
     async def again(self, *keys: str) -> Message:

@@ -40,6 +40,7 @@ async def test_the_model_is_loaded_again_with_a_context_that_fits(start: Start) 
         chat = await driver.ready()
         await driver.send(LONG)
         notice = await too_long(driver)
+        assert chat.chat.info.title == "", "nor does the title that it gave"
         way = next(name for name, _ in notice.ways if name.startswith("ctx:"))
         notice.post_message(Notice.Chosen(notice, way))
         await driver.until(lambda: chat.loaded.n_ctx > 160, "it is loaded again")

@@ -9,7 +9,7 @@ from textual import events
 from textual.widgets import Static
 
 from lcspec.tui.app import ChatOptions
-from lcspec.tui.bridge import Answer
+from lcspec.tui.bridge import Answer, Bridge
 from lcspec.tui.markdown import code_blocks
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Store
@@ -160,7 +160,8 @@ async def test_a_slow_interface_never_holds_up_the_engine(start: Start) -> None:
         chat.following(False)  # the screen does not look
         running: Answer = chat.answering.turn.running
         brake.release()
-        engine = chat.bridge.session.engine
+        assert isinstance(chat.source, Bridge)
+        engine = chat.source.session.engine
         await driver.until(lambda: running.ticket is not None and running.waiting and not engine.busy, "it is answered")
         assert chat.answering.turn.tokens == 0
         chat.following(True)

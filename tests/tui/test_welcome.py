@@ -8,7 +8,8 @@ import pytest
 
 from lcspec.config import DrafterSpec, SpeculationParams
 from lcspec.planner.cost import CostCurve
-from lcspec.tui.bridge import Progress, decisions
+from lcspec.tui.bridge import decisions
+from lcspec.tui.source import Progress
 
 from .conftest import Start
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import time
 from pathlib import Path
 
@@ -14,32 +13,26 @@ from lcspec.errors import LcspecError
 from lcspec.tui import keys
 from lcspec.tui.attachments import file_command
 from lcspec.tui.choices import MODEL
-from lcspec.tui.conversation import answer_text
-from lcspec.tui.markdown import code_blocks
 from lcspec.tui.screens.ask_text import AskText
 from lcspec.tui.screens.chats import ChatsScreen, Opened
-from lcspec.tui.screens.conversation import ConversationScreen
 from lcspec.tui.screens.drafters import DraftersScreen
 from lcspec.tui.screens.export import ask_export, save_to
 from lcspec.tui.screens.help import HelpScreen
+from lcspec.tui.screens.messages import MessagesScreen
 from lcspec.tui.screens.presets import PresetsScreen
 from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.slash import Typed, read_setting
-from lcspec.tui.store import Message
-from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.inspector import Inspector
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
-from lcspec.tui.wording import UNFINISHED
 
-SEED_BITS = 32
 # Seconds within which a second Ctrl+C quits.
 TWICE = 3.0
 DARK, LIGHT = "textual-dark", "textual-light"
 
 
-class ChatScreen(ConversationScreen):
+class ChatScreen(MessagesScreen):
     """A conversation and its actions (see `lcspec.tui.keys`)."""
 
     BINDINGS = keys.bindings(keys.CHAT)
@@ -50,6 +43,13 @@ class ChatScreen(ConversationScreen):
         def __init__(self, path: Path | None = None) -> None:
             super().__init__()
             self.path = path
+
+    class ServerModelWanted(TextualMessage):
+        """The user wants another model of the server's."""
+
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
 
     class ContextWanted(TextualMessage):
         """The user wants the model loaded with a context of `n_ctx` tokens."""
@@ -72,14 +72,6 @@ class ChatScreen(ConversationScreen):
             self.notify("There is no message yet.")
         else:
             view.post_message(MessageView.Wanted(view, action.name))
-
-    @property
-    def target(self) -> MessageView | None:
-        """The message with the focus, else the latest one."""
-        focused, branch = self.focused, self.chat.branch
-        if isinstance(focused, MessageView):
-            return focused
-        return self.transcript.view_of(branch[-1].id) if branch else None
 
     def action_help(self) -> None:
         """Help for where the focus is."""
@@ -115,18 +107,34 @@ class ChatScreen(ConversationScreen):
 
     async def action_lens(self) -> None:
         """The lens on or off."""
+        if self._at_server("Lens and inspector"):
+            return
         self.transcript.set_lens(not self.transcript.lens)
         self.show_figures()
 
     def action_inspector(self) -> None:
         """Show or hide the inspector."""
+        if self._at_server("Lens and inspector"):
+            return
         inspector = self.query_one(Inspector)
         inspector.display = not inspector.display
         self.set_class(inspector.display, "-inspecting")
         self.show_figures()
 
+    def _at_server(self, what: str) -> bool:
+        """Whether a server answers; then `what` is said to need a model on this machine."""
+        if not self.source.local:
+            self.notify(
+                f"{what} need a local model: a server decides about drafts and does not say which words it guessed. "
+                "F5 loads a model here.",
+                timeout=6,
+            )
+        return not self.source.local
+
     def action_drafters(self) -> None:
         """Choose drafters."""
+        if self._at_server("Drafters"):
+            return
         from lcspec.drafters import all as _every  # noqa: F401  (fills the registry)
         from lcspec.drafters.base import REGISTRY
 
@@ -141,53 +149,21 @@ class ChatScreen(ConversationScreen):
 
     async def switch(self, drafters: str) -> None:
         """Other drafters, from the next step of the running answer on."""
+        if self._at_server("Drafters"):
+            return
         before = self.choices.now.speculation.drafters
         turn = self.answering.turn
         try:
             self.choices.hold(drafters=drafters)
             speculation = self.choices.speculation(self.loaded.files)
             if turn is not None:
-                await self.bridge.switch(turn.running, speculation)
+                await self.source.switch(turn.running, speculation)
             else:
-                await self.bridge.prepare(speculation)
+                await self.source.prepare(speculation)
         except LcspecError as error:
             self.choices.hold(drafters=before)
             self.notify(str(error), title="Drafters as before", severity="error", markup=False)
         self.show_figures()
-
-    async def action_retry(self) -> None:
-        """Answer the latest message again, with a new seed."""
-        await self.transcript.to_end()
-        await self.again(self.target, fresh_seed=True)
-
-    async def action_repeat(self) -> None:
-        """Answer the latest message again, with the same seed."""
-        await self.transcript.to_end()
-        await self.again(self.target, fresh_seed=False)
-
-    async def again(self, view: MessageView | None, fresh_seed: bool) -> None:
-        """Answer again beside the answer in `view` (or below the message in it)."""
-        if view is None or self.answering.busy:
-            self.notify("It is still answering. Esc stops it." if self.answering.busy else "There is no message yet.")
-            return
-        message = view.message
-        parent = message.parent if message.role == "assistant" else message.id
-        if parent is None:
-            return
-        seed = secrets.randbits(SEED_BITS) if fresh_seed else message.seed
-        await self.answering.begin(parent, seed=seed)
-
-    async def go_on(self, message: Message | None) -> None:
-        """Continue an answer that did not end by itself."""
-        if self._wait_for_answer():
-            return
-        branch = self.chat.branch
-        if message is None or message.role != "assistant" or not branch or message.id != branch[-1].id:
-            self.notify("Only the latest answer can be continued.")
-        elif message.parent is None or not (message.state == "failed" or message.stop_reason in UNFINISHED):
-            self.notify("This answer ended by itself: there is nothing to continue.")
-        else:
-            await self.answering.begin(message.parent, seed=message.seed, before=message)
 
     async def action_new_chat(self) -> None:
         """An empty conversation."""
@@ -216,35 +192,6 @@ class ChatScreen(ConversationScreen):
             self.show_head()
 
         self.app.push_screen(screen, chosen)
-
-    def _wait_for_answer(self) -> bool:
-        if self.answering.busy:
-            self.notify("It is still answering. Esc stops it.")
-        return self.answering.busy
-
-    def action_page_up(self) -> None:
-        """A screen up."""
-        self.transcript.scroll_page_up(animate=False)
-
-    def action_page_down(self) -> None:
-        """A screen down."""
-        self.transcript.scroll_page_down(animate=False)
-
-    @on(PromptInput.Paged)
-    def _paged(self, event: PromptInput.Paged) -> None:
-        (self.action_page_up if event.by < 0 else self.action_page_down)()
-
-    async def action_to_end(self) -> None:
-        """To the latest message."""
-        await self.transcript.to_end()
-
-    async def action_messages(self) -> None:
-        """To the latest message."""
-        if self.transcript.last < len(self.chat.branch):
-            await self.transcript.to_end()
-        views = self.transcript.views
-        if views:
-            views[-1].focus()
 
     def action_system(self) -> None:
         """Edit the system prompt of this conversation."""
@@ -308,90 +255,6 @@ class ChatScreen(ConversationScreen):
     def action_toggle_dark(self) -> None:
         """Dark or light."""
         self.app.theme = LIGHT if self.app.current_theme.dark else DARK
-
-    def action_copy_answer(self) -> None:
-        """Copy the latest answer."""
-        answers = [m for m in self.chat.branch if m.role == "assistant"]
-        if answers:
-            view = self.transcript.view_of(answers[-1].id)
-            text = view.text if isinstance(view, AnswerView) else answers[-1].text
-            self.copy(answer_text(text) or text)
-
-    def copy(self, text: str) -> None:
-        """To the clipboard (through the terminal, so over ssh as well)."""
-        self.app.copy_to_clipboard(text)
-        self.notify(f"Copied {len(text)} characters.", timeout=2)
-
-    # ------------------------------------------------------------------ on a message
-
-    @on(MessageView.Wanted)
-    async def _wanted(self, event: MessageView.Wanted) -> None:
-        view, action = event.view, event.action
-        if action in ("previous", "next"):
-            self._move(view, -1 if action == "previous" else 1)
-        elif action == "leave":
-            self.prompt.focus()
-        elif action in ("older_branch", "newer_branch"):
-            await self._walk(view, -1 if action == "older_branch" else 1)
-        elif action == "edit":
-            self._edit(view.message)
-        elif action in ("retry", "repeat"):
-            await self.again(view, fresh_seed=action == "retry")
-        elif action == "go_on":
-            await self.go_on(view.message)
-        elif action == "copy":
-            self.copy(answer_text(view.text) or view.text if isinstance(view, AnswerView) else view.message.text)
-        elif action == "copy_code":
-            self._copy_code(view)
-        elif action == "thinking" and isinstance(view, AnswerView):
-            view.toggle_thinking()
-
-    def _move(self, view: MessageView, by: int) -> None:
-        views = self.transcript.views
-        at = views.index(view) + by
-        if at >= len(views):
-            if self.transcript.last < len(self.chat.branch):
-                self.call_later(self.transcript.load_later)
-            else:
-                self.prompt.focus()
-        elif at >= 0:
-            views[at].focus()
-        else:
-            self.call_later(self.transcript.load_earlier)
-
-    async def _walk(self, view: MessageView, by: int) -> None:
-        if self._wait_for_answer():
-            return
-        place, count = self.chat.tree.place(view.message.id)
-        if not 1 <= place + by <= count:
-            return
-        depth = next((i for i, m in enumerate(self.chat.branch) if m.id == view.message.id), None)
-        branch = self.chat.walk(view.message.id, by)
-        await self.transcript.show(branch)
-        if depth is not None and depth < len(branch):
-            sibling = self.transcript.view_of(branch[depth].id)
-            if sibling is not None:
-                sibling.focus()
-        self.refresh_fill()
-
-    def _edit(self, message: Message) -> None:
-        if self._wait_for_answer():
-            return
-        self.set_editing(message)
-        self.prompt.give_back(message.text)
-        self.prompt.focus()
-        self.run_worker(self.attach_again(message))
-
-    def _copy_code(self, view: MessageView) -> None:
-        text = view.text if isinstance(view, AnswerView) else view.message.text
-        blocks = code_blocks(text)
-        if not blocks:
-            self.notify("There is no code block in this message.")
-            return
-        at = self._code_at.get(view.message.id, 0) % len(blocks)
-        self._code_at[view.message.id] = at + 1
-        self.app.copy_to_clipboard(blocks[at])
-        self.notify(f"Copied code block {at + 1} of {len(blocks)}.", timeout=2)
 
     @on(Notice.Chosen)
     async def _chosen(self, event: Notice.Chosen) -> None:
@@ -460,6 +323,9 @@ class ChatScreen(ConversationScreen):
             self.action_models()
             return
         path = (file_command(f"/file {text}") or [Path(text)])[0]
+        if not self.source.local and not path.is_file():
+            self.post_message(self.ServerModelWanted(text))
+            return
         if not path.is_file():
             raise LcspecError(f"there is no file {path}: /model alone lists what was found on this machine")
         self.post_message(self.ModelsWanted(path))

@@ -19,12 +19,12 @@ from textual.widgets import Footer, Static, TextArea
 from lcspec.errors import LcspecError
 from lcspec.tui.answering import CONTINUE, Answering
 from lcspec.tui.attachments import Attachment, count_tokens, file_command, pasted_attachment, read_attachment
-from lcspec.tui.bridge import Bridge, Loaded
 from lcspec.tui.choices import Choices
 from lcspec.tui.completing import mentions
 from lcspec.tui.conversation import ContextFill, measure
 from lcspec.tui.pace import TICK
 from lcspec.tui.slash import Typed, command_of, plain
+from lcspec.tui.source import Loaded, Source
 from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.store import Chat, Message, Store
 from lcspec.tui.widgets.attachments import AttachmentStrip, Chip, Pending
@@ -38,7 +38,7 @@ from lcspec.tui.widgets.transcript import Transcript
 SHORT_PLACEHOLDER = "Message (Enter sends, F1 helps)"
 PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
 EDITING = "Editing: Enter sends it on a branch of its own, Esc leaves it as it was."
-EDITING_ANSWER = "Editing the answer: Enter keeps it on a branch of its own, Esc leaves it as it was."
+EDITING_ANSWER = "Editing the answer: Enter keeps it on a branch of its own, Esc leaves it."
 
 
 class ConversationScreen(Screen[None]):
@@ -47,12 +47,12 @@ class ConversationScreen(Screen[None]):
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide"), (170, "-vast")]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (30, "-high")]
 
-    def __init__(self, store: Store, choices: Choices, chat: Chat, bridge: Bridge, loaded: Loaded) -> None:
+    def __init__(self, store: Store, choices: Choices, chat: Chat, source: Source, loaded: Loaded) -> None:
         super().__init__()
         self.store = store
         self.choices = choices
         self.chat = chat
-        self.bridge = bridge
+        self.source = source
         self.loaded = loaded
         self.answering = Answering(self)
         self.figures = SpeculationLog()
@@ -84,7 +84,7 @@ class ConversationScreen(Screen[None]):
         self.query_one("#editing").display = False
         self.attachments.limit = self.loaded.n_ctx
         self._ticker = self.set_interval(TICK, self.answering.tick, pause=True)
-        self.transcript.lens = self.choices.now.lens
+        self.transcript.lens = self.choices.now.lens and self.source.local
         await self.open(self.chat)
         self.prompt.focus()
 
@@ -121,12 +121,12 @@ class ConversationScreen(Screen[None]):
         if not chat.branch:
             await self.transcript.say(Notice("\n".join((f"{self.loaded.name} is ready.", *self.loaded.notes))))
 
-    async def adopt(self, bridge: Bridge, loaded: Loaded) -> None:
+    async def adopt(self, source: Source, loaded: Loaded) -> None:
         """Go on with another model, or with a larger context."""
-        same = loaded.path == self.loaded.path
+        same = source.local and loaded.path == self.loaded.path
         self.attachments.limit = loaded.n_ctx
         await self.attachments.set(self.attachments.pending)
-        self.bridge, self.loaded, self.figures, self.answering.keep_from = bridge, loaded, SpeculationLog(), None
+        self.source, self.loaded, self.figures, self.answering.keep_from = source, loaded, SpeculationLog(), None
         self.show_head()
         self.refresh_fill()
         await self.transcript.show(self.chat.branch)  # without notices that are out of date
@@ -140,29 +140,25 @@ class ConversationScreen(Screen[None]):
 
     def show_head(self) -> None:
         """Title and model."""
-        draft = f" + {self.loaded.draft.stem}" if self.loaded.draft is not None else ""
         title = self.chat.info.title or "New conversation"
-        self.query_one("#head", Static).update(
-            Content.assemble((title, "bold"), (f"  {self.loaded.path.stem}{draft}, {self.loaded.quantization}", "dim"))
-        )
+        self.query_one("#head", Static).update(Content.assemble((title, "bold"), (f"  {self.loaded.heading}", "dim")))
 
     def show_figures(self) -> None:
         """Status line and inspector."""
         turn = self.answering.turn
         log, fill = (turn.log, turn.fill) if turn is not None else (self.figures, self.fill)
         rate = turn.rate if turn is not None else None
-        drafters = self.choices.now.speculation.drafters
+        drafters = self.choices.now.speculation.drafters if self.source.local else ""
         status = Status(fill, turn.phase if turn is not None else "", rate, drafters, self.transcript.lens)
         self.query_one(StatusLine).show(status, log)
-        vocab = self.bridge.session.model.vocab
-        self.query_one(Inspector).show(log, lambda token: vocab.text([token], special=True))
+        self.query_one(Inspector).show(log, self.source.piece)
 
     @work(exclusive=True, group="fill")
     async def refresh_fill(self) -> None:
         """Count the tokens of the branch."""
         try:
             self.fill = await asyncio.to_thread(
-                measure, self.bridge.session, self.chat.branch, self.loaded.n_ctx, system=self.chat.info.system
+                measure, self.source.tokenizer, self.chat.branch, self.loaded.n_ctx, system=self.chat.info.system
             )
         except LcspecError:
             self.fill = ContextFill(0, self.loaded.n_ctx)  # the message that cannot be counted is refused when sent
@@ -257,10 +253,9 @@ class ConversationScreen(Screen[None]):
         return sum([await self._read_and_attach(partial(read_attachment, path)) for path in paths])
 
     async def _read_and_attach(self, read: Callable[[], Attachment]) -> bool:
-        tokenize = self.bridge.session.model.vocab.tokenize
         try:
             attachment = await asyncio.to_thread(read)
-            tokens = await asyncio.to_thread(count_tokens, attachment, tokenize)
+            tokens = await asyncio.to_thread(count_tokens, attachment, self.source.tokenize)
         except LcspecError as error:
             self.notify(str(error), title="Not attached", severity="error", markup=False)
             return False
@@ -287,9 +282,12 @@ class ConversationScreen(Screen[None]):
 
     async def attach_again(self, message: Message) -> None:
         """Attach what a message carried."""
-        tokenize = self.bridge.session.model.vocab.tokenize
-        pending = [Pending(a, count_tokens(a, tokenize)) for a in message.attachments]
-        await self.attachments.set(pending)
+        files = message.attachments
+        try:
+            counts = await asyncio.to_thread(lambda: [count_tokens(a, self.source.tokenize) for a in files])
+        except LcspecError:
+            counts = [0] * len(files)  # counted again when it is sent
+        await self.attachments.set([Pending(a, n) for a, n in zip(files, counts)])
 
     @on(PromptInput.FilesDropped)
     async def _dropped(self, event: PromptInput.FilesDropped) -> None:

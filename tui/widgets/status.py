@@ -9,6 +9,7 @@ from textual.widgets import Static
 
 from lcspec.tui.conversation import ContextFill
 from lcspec.tui.lens import style_of
+from lcspec.tui.source import UNKNOWN
 from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.wording import gauge, saved
 
@@ -23,7 +24,7 @@ class Status:
         fill: of the context.
         phase: what goes on: "", "thinking of an answer ...".
         rate: tokens a second of the answer.
-        drafters: as the user chose them (auto, off, names).
+        drafters: as the user chose them (auto, off, names); empty where a server decides.
         lens: whether the lens is on; then the drafters' tints are explained.
     """
 
@@ -41,11 +42,14 @@ class StatusLine(Static):
         """Show it."""
         fill = status.fill
         full = fill.fraction >= NEARLY_FULL
-        parts: list[str | tuple[str, str]] = [
-            ("context ", "dim"),
-            (f"{gauge(fill.fraction)} ", "$text-error" if full else "$text-primary"),
-            (f"{fill.used}/{fill.limit} ({fill.fraction:.0%})", "bold" if full else ""),
-        ]
+        parts: list[str | tuple[str, str]] = [("context ", "dim")]
+        if fill.limit == UNKNOWN:
+            parts.append(f"{fill.used} tokens")
+        else:
+            parts += [
+                (f"{gauge(fill.fraction)} ", "$text-error" if full else "$text-primary"),
+                (f"{fill.used}/{fill.limit} ({fill.fraction:.0%})", "bold" if full else ""),
+            ]
         if status.phase:
             parts += [("  ", ""), (status.phase, "$text-warning")]
         if status.rate is not None:
@@ -53,7 +57,8 @@ class StatusLine(Static):
         names = sorted(log.by_drafter, key=lambda name: -log.by_drafter[name][1])
         if status.lens:
             parts += [("  coloured words were guessed by ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
-        parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
+        if status.drafters:
+            parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
         if log.count:
             parts.append(f"  {log.tokens_per_step:.2f} tokens a step")
             for name in names[:3]:
