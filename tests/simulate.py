@@ -151,7 +151,7 @@ def slot_of(drafters: Sequence[FakeDrafter], number: int = 1, max_draft: int | N
         drafters=list(drafters),
         request=SimpleNamespace(speculation=SimpleNamespace(max_draft=max_draft, drafters=specs)),
         bit_of=lambda drafter: bits[drafter.name],
-        ends=frozenset(),
+        end_tokens=frozenset(),
         draws=0,
         verifier=SimpleNamespace(lossless=True),
     )

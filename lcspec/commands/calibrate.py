@@ -10,7 +10,7 @@ from typing import Any, Sequence
 import click
 
 from lcspec.admission import check_writes
-from lcspec.config import ModelOptions, model_drafter
+from lcspec.config import ModelOptions, model_drafter, rollback_for
 from lcspec.llama import Branching
 from lcspec.planner.cost import CostCurve
 from lcspec.session import ModelPair, Session, loading_line, open_session
@@ -29,7 +29,8 @@ def run(
         LcspecError: the model cannot be loaded or measured, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
-    options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers)
+    rollback = rollback_for("auto", None)  # the curve is that of the steps that will be made
+    options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers, rollback=rollback)
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine)
         curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)

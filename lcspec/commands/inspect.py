@@ -105,7 +105,9 @@ def run(model: Path | None, as_json: bool) -> None:
         "vocabulary": f"{vocabulary['size']} tokens, {vocabulary['tokenizer']}{bytes_note}",
         "chat template": "yes" if info["chat_template"] else "no (a fallback is used)",
         "licence": info["licence"] or "not stated",
-        "speculation": SPECULATION["redecodes" if info["redecodes"] else info["speculation"]].format(**info) if info["writes_text"] else READS_ONLY,
+        "speculation": SPECULATION["redecodes" if info["redecodes"] else info["speculation"]].format(**info)
+        if info["writes_text"]
+        else READS_ONLY,
     }
     if info["mtp_layers"]:
         layers = "layer" if info["mtp_layers"] == 1 else "layers"

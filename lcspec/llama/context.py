@@ -37,8 +37,8 @@ class Context:
     Attributes:
         n_ctx: positions a slot may use.
         branching: whether its memory takes trees, chains, or neither.
-        redecodes: chains are verified from a saved state: after a refusal it is loaded, and what was accepted is decoded
-            again.
+        redecodes: chains are verified from a saved state: after a refusal that is loaded, and accepted tokens are
+            decoded again.
         max_chain: tokens that a step may verify, the pending one included.
         window: positions that layers with a sliding window see; 0 = every layer sees all. Cells outside it may be
             overwritten at any decode, whoever decodes.

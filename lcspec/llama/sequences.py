@@ -326,9 +326,9 @@ class SlotCache:
         """Load the saved state if it is that of `length` tokens or fewer, else empty the main id; returns how many
         tokens it holds then."""
         saved = self._saved
-        if saved is not None and saved.length <= length and self.context.load_state(self.main, saved.data):
-            if self.context.seq_remove(self.main, saved.length):
-                return saved.length
+        loaded = saved is not None and saved.length <= length and self.context.load_state(self.main, saved.data)
+        if saved is not None and loaded and self.context.seq_remove(self.main, saved.length):
+            return saved.length
         self._saved = None
         self._free(self.main, 0, self.length)
         return 0
