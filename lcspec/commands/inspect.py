@@ -65,8 +65,8 @@ def describe(path: Path) -> dict[str, Any]:
 SPECULATION = {
     "tree": "trees and chains (its memory can branch and be rolled back at any position)",
     "chain": "chains of up to {max_rollback} tokens (its recurrent state keeps a few snapshots)",
-    "redecodes": "chains of up to {longest_chain} tokens from a saved state: its recurrent state cannot be taken back, so "
-    "after a refusal what was accepted is decoded again; `auto` drafts where that pays (see: lcspec calibrate)",
+    "redecodes": "chains of up to {longest_chain} tokens from a saved state: its recurrent state cannot be taken back, "
+    "so after a refusal what was accepted is decoded again; `auto` drafts where that pays (see: lcspec calibrate)",
     "none": "none: its recurrent state cannot be taken back, it decodes plainly",
 }
 READS_ONLY = "none: it reads texts and writes none (use it for embeddings)"

