@@ -12,7 +12,6 @@ from lcspec.errors import ContextOverflow, UnsupportedModel, UsageError
 from lcspec.history import restored
 from lcspec.llama import Branching
 from lcspec.measure import meet, prepare
-from lcspec.modelfiles.memory import planes_of
 from lcspec.slot import Request
 from lcspec.verify import make_verifier
 
@@ -81,14 +80,9 @@ def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
     if spec.auto and engine.context.branching is Branching.NONE:
         return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
     if spec.drafters and engine.context.branching is Branching.NONE:
-        if planes_of(engine.model.header.architecture, 1) and not engine.options.rollback:
-            raise UnsupportedModel(
-                f"{engine.model.options.path.name} was loaded without states to go back to, because speculation was "
-                "off or memory short, so nothing can be drafted: start again with --speculate auto"
-            )
         raise UnsupportedModel(
-            f"{engine.model.options.path.name} has a recurrent state that cannot be taken back, so drafts cannot be "
-            "verified on it: use --speculate off"
+            f"{engine.model.options.path.name} was loaded without states to go back to, because speculation was off, "
+            "so nothing can be drafted: start again with --speculate auto"
         )
     for d in spec.drafters:
         if d.name not in engine.drafters:

@@ -41,6 +41,7 @@ class ModelOptions:
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
         rollback: tokens of a step that a recurrent state must be able to take back; 0 = nothing is drafted.
+        planes: keep states to go back to for that, where the library does; False: go back to a saved state instead.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
     """
 
@@ -57,6 +58,7 @@ class ModelOptions:
     repack: bool = True
     max_width: int = 64
     rollback: int = RECURRENT_ROLLBACK
+    planes: bool = True
     embeddings: bool = False
 
     def __post_init__(self) -> None:

@@ -99,7 +99,7 @@ class Engine:
         if parking is not None and parking.full:
             parking.compact(self.shelf.caches)
         events += self._read_apart()
-        start, batch = time.perf_counter(), self.context.batch
+        start, batch, state = time.perf_counter(), self.context.batch, self.context.state_seconds
         batch.clear()
         try:
             work, plan = self.scheduler.plan()
@@ -126,7 +126,7 @@ class Engine:
         drafting = sum(w.proposal.seconds for w in work if w.proposal)
         rest = max(0.0, time.perf_counter() - start - target - drafting)
         if self.auto is not None:
-            self.auto.aside(drafting + rest)
+            self.auto.aside(drafting + rest - (self.context.state_seconds - state))  # which the plan counts
         for item in work:
             events += self._account(item, n, plan, target, drafting, rest)
         return events + [self.roster.finish(slot) for slot in list(self.running) if slot.reason]

@@ -16,6 +16,7 @@ from lcspec.errors import DecodeError, TokenizeError
 from lcspec.llama import Context, build, version
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.cost import CostCurve
+from lcspec.planner.stake import Stake
 from lcspec.steadiness import RETRIES, disturbed, settled
 
 if TYPE_CHECKING:
@@ -119,6 +120,7 @@ def measure(
     samples: dict[tuple[int, int], list[float]] = {}
     retaken: set[int] = set()
     unsteady: set[int] = set()
+    stake: Stake | None = None
     total = len(set(lengths)) * len(widths) * repeat
     try:
         for i, length in enumerate(dict.fromkeys(lengths)):
@@ -143,13 +145,30 @@ def measure(
             again, still = _retake(meter, samples, length, math.inf if budget is None else start + 2 * budget)
             retaken.update(again)
             unsteady.update(still)
+        if context.redecodes:
+            stake = _state_seconds(meter, repeat)
     finally:
         meter.close()
-    curve = CostCurve(retaken=tuple(sorted(retaken)), unsteady=tuple(sorted(unsteady)))
+    curve = CostCurve(stake=stake, retaken=tuple(sorted(retaken)), unsteady=tuple(sorted(unsteady)))
     pick = min if budget is not None else statistics.median
     for (width, length), seconds in samples.items():
         curve.points.setdefault(width, {})[length] = pick(seconds)
     return curve
+
+
+def _state_seconds(meter: Meter, repeat: int) -> Stake:
+    """Median seconds of saving a state and of loading it, in `repeat` rounds."""
+    ctx, saves, loads = meter.context, list[float](), list[float]()
+    meter.fill(1)
+    state = ctx.save_state(meter.seq)
+    for _ in range(repeat):
+        start = time.perf_counter()
+        state = ctx.save_state(meter.seq, state)
+        saved = time.perf_counter()
+        ctx.load_state(meter.seq, state)
+        saves.append(saved - start)
+        loads.append(time.perf_counter() - saved)
+    return Stake(statistics.median(saves), statistics.median(loads))
 
 
 def _retake(
@@ -197,9 +216,10 @@ def load_curve(context: Context) -> CostCurve | None:
     """The stored curve of this model on this machine, if there is a sound one."""
     data = cache.load("curves", _key(context))
     try:
-        return CostCurve.from_dict(data) if data is not None else None
+        curve = CostCurve.from_dict(data) if data is not None else None
     except ValueError:
         return None
+    return None if curve is not None and (curve.stake is not None) != context.redecodes else curve
 
 
 def save_curve(context: Context, curve: CostCurve) -> bool:

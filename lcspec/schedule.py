@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 # Prompt tokens that are not worth a step's wait.
 SHORT = 32
+# Tokens not in the cache yet from which a step drafts nothing where every refusal has them decoded again.
+REDECODED = 8
 
 
 @dataclass(slots=True)
@@ -230,7 +232,9 @@ class Scheduler:
         nodes = min(engine.context.batch.n_max, engine.options.max_width) - base
         depth, leaves = slot.max_depth, slot.cache.max_leaves
         if engine.context.branching is Branching.CHAIN:
-            depth, leaves = min(depth, engine.context.max_rollback - 1), 1
+            depth, leaves = min(depth, engine.context.max_chain - 1), 1
+            if engine.context.redecodes and slot.behind > REDECODED:
+                depth = 0  # what was accepted has been decoded again often enough: a plain step keeps it
         if not engine.strict(slot.request) or engine.certificate is None:
             return Limits(max(0, nodes), depth, leaves)
         widths = engine.certificate.widths

@@ -12,13 +12,13 @@ from textual.app import App, SystemCommand
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
+from lcspec.config import DraftFiles, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.library import last_model, remember_model
 from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.tui.ascii import AsciiFilter, ascii_wanted
 from lcspec.tui.bridge import Bridge
-from lcspec.tui.choices import Choices
+from lcspec.tui.choices import Choices, options_for
 from lcspec.tui.commands import ActionCommands
 from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
 from lcspec.tui.screens.loading import LoadingScreen
@@ -143,7 +143,7 @@ class ChatApp(App[int]):
         """Load a model and show how far it is."""
         now = self.choices.now
         try:
-            options = ModelOptions(choice.model, **vars(now.model), exact=now.speculation.exact or None)
+            options = options_for(choice.model, now)
             files = self.options.files(choice.draft)
             params = speculation or self.choices.speculation(files)
         except LcspecError as error:

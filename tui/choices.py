@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Mapping
 
-from lcspec.config import DraftFiles, SpeculationParams
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, rollback_for
 from lcspec.errors import LcspecError
 from lcspec.sampling import SamplingParams
 from lcspec.session import parse_speculation
@@ -46,6 +47,23 @@ def value_of(settings: Settings, name: str) -> Any:
         if name in names:
             return getattr(part, name)
     return getattr(settings, name)
+
+
+def options_for(path: Path, now: Settings) -> ModelOptions:
+    """How to load a model. Drafters can be changed while it is loaded: where they are off, a recurrent state keeps
+    nothing to go back to, and drafts that come later are verified from a saved state.
+
+    Raises:
+        UsageError: a value is out of its range.
+    """
+    said = now.speculation
+    return ModelOptions(
+        path,
+        **vars(now.model),
+        rollback=rollback_for("auto", said.max_draft or None),
+        planes=rollback_for(said.drafters, said.max_draft) > 0,
+        exact=said.exact or None,
+    )
 
 
 def preset_name(text: str) -> str:

@@ -16,12 +16,12 @@ from lcspec.bench.output import REPORT, check_writable, write_results, write_tex
 from lcspec.bench.prompts import Prompt, read_prompts, spread
 from lcspec.bench.records import STEP_COLUMNS, PromptResult
 from lcspec.bench.report import report_html
-from lcspec.bench.runner import PLAIN, Bench, BenchOptions, Interrupted, default_strategies
+from lcspec.bench.runner import AUTO, PLAIN, Bench, BenchOptions, Interrupted, default_strategies
 from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
 from lcspec.commands.generate import show_heads_note
 from lcspec.commands.options import model_options
-from lcspec.config import DraftFiles, SpeculationParams
+from lcspec.config import DraftFiles, SpeculationParams, rollback_for
 from lcspec.errors import UsageError
 from lcspec.sampling import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
@@ -54,7 +54,8 @@ def run(**o: Any) -> int:
     show_heads_note(o["heads"], pair.target)
     if o["out"] is not None:
         check_writable(o["out"])
-    options = model_options(pair.target, o, exact=o["exact"])
+    rollback = max(rollback_for(name, None) for name in named or (AUTO,))
+    options = model_options(pair.target, o, exact=o["exact"], rollback=rollback)
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
         strategies: dict[str, SpeculationParams] = {
             name: parse_speculation(name, pair.draft, exact=bool(o["exact"]))

@@ -11,7 +11,7 @@ from typing import Any, Sequence
 import click
 
 from lcspec.admission import check_writes
-from lcspec.config import ModelOptions, model_drafter
+from lcspec.config import ModelOptions, model_drafter, rollback_for
 from lcspec.llama import Branching
 from lcspec.planner.cost import CostCurve
 from lcspec.session import ModelPair, Session, loading_line, open_session
@@ -30,7 +30,8 @@ def run(
         LcspecError: the model cannot be loaded or measured, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
-    options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers)
+    rollback = rollback_for("auto", None)  # the curve is that of the steps that will be made
+    options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers, rollback=rollback)
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine)
         curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)
@@ -114,12 +115,14 @@ def speedup(
 ) -> float:
     """The best chain's tokens per second over those of plain decoding, every token accepted with `acceptance`."""
     costs = curve.effective(context, widths)
-    best, expected, p = 0.0, 1.0, 1.0
+    best, expected, p, chain = 0.0, 1.0, 1.0, list[float]()
     for n in range(1, len(costs)):
         p *= acceptance
         expected += p
+        chain.append(p)
         if n + 1 in costs:
-            best = max(best, expected * costs[1][0] / (costs[n + 1][0] + n * draft_seconds))
+            more = curve.stake.seconds(costs, 1, 1, chain) if curve.stake is not None else 0.0
+            best = max(best, expected * costs[1][0] / (costs[n + 1][0] + n * draft_seconds + more))
     return best
 
 
@@ -137,7 +140,7 @@ def describe(
     if engine.context.branching is Branching.NONE:
         widths = frozenset({1})  # nothing drafted can be verified
     else:
-        widths = frozenset(n for n in curve.widths if n <= engine.context.max_rollback)
+        widths = frozenset(n for n in curve.widths if n <= engine.context.max_chain)
     free = break_even(curve, context, 0.0, widths)
     drafted = {name: break_even(curve, context, seconds, widths) for name, seconds in draft_seconds.items()}
     attention = times_for(session.model, engine.options)
@@ -147,6 +150,7 @@ def describe(
         "threads": engine.context.n_threads,
         "gpu_layers": session.model.gpu_layers,
         "speculation": engine.context.branching.value,
+        "state_seconds": None if curve.stake is None else {"save": curve.stake.save, "load": curve.stake.load},
         "contexts": lengths,
         "seconds": {str(n): {str(c): s for c, s in by.items()} for n, by in curve.points.items()},
         "relative": {str(n): r for n, r in ratios.items()},
@@ -188,6 +192,13 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
         out.append(
             "Drafts cannot be verified on this model: its recurrent state cannot be taken back, so lcspec decodes "
             "plainly. The widths tell how fast a prompt is read."
+        )
+    state = info.get("state_seconds")
+    if state is not None:
+        out.append(
+            "Its recurrent state cannot be taken back: a step with drafts saves it first "
+            f"({state['save'] * 1e3:.2f} ms), and after a refusal lcspec loads it ({state['load'] * 1e3:.2f} ms) and "
+            "decodes what was accepted again. What follows counts that."
         )
     cheap = [n for n in ratios if n > 1 and all(ratios[n] / n < ratios[m] / m for m in (n - 1, n + 1) if m in ratios)]
     best = sorted(cheap or [n for n in ratios if n > 1], key=lambda n: ratios[n] / n)[:4]

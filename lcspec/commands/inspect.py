@@ -55,14 +55,18 @@ def describe(path: Path) -> dict[str, Any]:
             "writes_text": context.memory is not None,
             "speculation": branching.value,
             "trees": branching is Branching.TREE,
-            "rollback": branching is not Branching.NONE,
+            "rollback": branching is not Branching.NONE and not context.redecodes,
             "max_rollback": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.max_rollback),
+            "redecodes": context.redecodes,
+            "longest_chain": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.max_chain - 1),
         }
 
 
 SPECULATION = {
     "tree": "trees and chains (its memory can branch and be rolled back at any position)",
     "chain": "chains of up to {max_rollback} tokens (its recurrent state keeps a few snapshots)",
+    "redecodes": "chains of up to {longest_chain} tokens from a saved state: its recurrent state cannot be taken back, "
+    "so after a refusal what was accepted is decoded again; `auto` drafts where that pays (see: lcspec calibrate)",
     "none": "none: its recurrent state cannot be taken back, it decodes plainly",
 }
 READS_ONLY = "none: it reads texts and writes none (use it for embeddings)"
@@ -101,7 +105,9 @@ def run(model: Path | None, as_json: bool) -> None:
         "vocabulary": f"{vocabulary['size']} tokens, {vocabulary['tokenizer']}{bytes_note}",
         "chat template": "yes" if info["chat_template"] else "no (a fallback is used)",
         "licence": info["licence"] or "not stated",
-        "speculation": SPECULATION[info["speculation"]].format(**info) if info["writes_text"] else READS_ONLY,
+        "speculation": SPECULATION["redecodes" if info["redecodes"] else info["speculation"]].format(**info)
+        if info["writes_text"]
+        else READS_ONLY,
     }
     if info["mtp_layers"]:
         layers = "layer" if info["mtp_layers"] == 1 else "layers"

@@ -32,6 +32,8 @@ from lcspec.verify import DRAFT_STREAM, Verdict
 P_MIN = 0.0
 # Tokens of a prompt that the draft model reads at a time.
 SLICE = 128
+# Tokens that a draft model with a recurrent state may decode once more after every draft.
+REDECODED = 8
 
 
 # Given a slot and what has been drafted for it so far, what may follow (see ModelDrafter.begin).
@@ -103,7 +105,7 @@ class ModelDrafter:
         tree = TokenTree.root(slot.tokens[-1])
         depth, branch = budget.depth, budget.branch
         if self.context.branching is Branching.CHAIN:
-            depth, branch = min(depth, self.context.max_rollback - 1), 1
+            branch = 1
         base = len(slot.tokens) - 1
         depth = min(depth, self.context.n_ctx - base - 1)
         if depth <= 0 or budget.nodes <= 0:
@@ -256,6 +258,8 @@ class ModelDrafter:
         """Decode a slice; returns the seconds it took, and whether it was the last."""
         batch, start = self.context.batch, cache.length
         stop = min(base + 1, start + min(SLICE, self.context.options.batch))
+        if self.context.branching is Branching.CHAIN and start + REDECODED < base < stop:
+            stop = base  # the draft goes back to where this decode begins
         last = stop == base + 1
         batch.clear()
         batch.add_run(slot.tokens[start : stop - last], start, cache.main)
@@ -333,5 +337,6 @@ def load_draft(env: DrafterEnv, index: int) -> Model:
         threads=env.threads,
         gpu_layers=env.gpu_layers,
         max_width=MAX_LEVEL,
+        planes=False,  # it decodes token by token, and planes are those of one decode
     )
     return Model.load(options, None if progress is None else lambda fraction: progress(path.name, fraction))

@@ -37,10 +37,13 @@ class Context:
     Attributes:
         n_ctx: positions a slot may use.
         branching: whether its memory takes trees, chains, or neither.
+        redecodes: chains are verified from a saved state: after a refusal that is loaded, and accepted tokens are
+            decoded again.
+        max_chain: tokens that a step may verify, the pending one included.
         window: positions that layers with a sliding window see; 0 = every layer sees all. Cells outside it may be
             overwritten at any decode, whoever decodes.
         max_rollback: positions that can be taken back at once (0 = none).
-        decode_seconds: time spent in `decode` so far.
+        decode_seconds, state_seconds: time spent so far in `decode`, and in `save_state` and `load_state`.
     """
 
     def __init__(self, model: Model, options: ModelOptions | None = None, *, separate: bool = False) -> None:
@@ -76,7 +79,7 @@ class Context:
         if options.attention == "products":
             params.n_ubatch = min(params.n_batch, max(PRODUCT_ROWS, options.max_width + options.slots))
         params.n_seq_max = self.n_seq
-        params.n_rs_seq = 0 if attention_only else options.rollback
+        params.n_rs_seq = 0 if attention_only or not options.planes else options.rollback
         # the library wants room for one output per sequence id
         params.n_outputs_max = max(options.max_width + 1, self.n_seq)
         params.n_threads = params.n_threads_batch = self.n_threads
@@ -102,10 +105,12 @@ class Context:
         if attention_only:
             self.branching = Branching.TREE
         else:
-            self.branching = Branching.CHAIN if self.max_rollback > 0 else Branching.NONE
+            self.branching = Branching.CHAIN if options.rollback > 0 else Branching.NONE
+        self.redecodes = self.branching is Branching.CHAIN and self.max_rollback == 0
+        self.max_chain = options.rollback if self.redecodes else self.max_rollback
         self.window = model.traits.n_swa if attention_only else 0  # a hybrid's state is checked by `seq_remove` alone
         self.batch = Batch(self.n_batch, self.n_seq)
-        self.decode_seconds = 0.0
+        self.decode_seconds = self.state_seconds = 0.0
         self._wants_hidden = options.embeddings
         self._has_hidden = options.embeddings
         self._n_outputs = 0
@@ -211,24 +216,29 @@ class Context:
         """Bytes of what `save_state` returns."""
         return int(C.llama_state_seq_get_size_ext(self.handle, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY))
 
-    def save_state(self, seq: int) -> NDArray[np.uint8]:
+    def save_state(self, seq: int, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
         """What cannot be taken back to a length: recurrent states, and the cells within sliding windows; uint8 [size].
 
-        In main memory: of states on a GPU the library keeps one for each id only, and these are many.
+        In main memory: of states on a GPU the library keeps one for each id only, and these are many. `into` is written
+        over if it is large enough: fresh memory costs about as much time as the copy.
         """
-        data = np.empty(self.state_size(seq), dtype=np.uint8)
+        start, size = time.perf_counter(), self.state_size(seq)
+        data = into[:size] if into is not None and into.size >= size else np.empty(size, dtype=np.uint8)
         n = C.llama_state_seq_get_data_ext(
             self.handle, _bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         )
+        self.state_seconds += time.perf_counter() - start
         return data[: int(n)]
 
     def load_state(self, seq: int, data: NDArray[np.uint8]) -> bool:
         """Put back what `save_state` gave; other cells of `seq` stay. False if the library could not."""
+        start = time.perf_counter()
         n = C.llama_state_seq_set_data_ext(
             self.handle, _bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         )
         if self.branching is not Branching.TREE:
             self._latest[seq] = self.seq_end(seq)  # the planes are another text's
+        self.state_seconds += time.perf_counter() - start
         return int(n) > 0
 
     def set_threads(self, n: int) -> None:

@@ -10,6 +10,7 @@ Invariant between steps: every leaf id in `_upto` holds exactly the cells of the
 from __future__ import annotations
 
 import collections
+from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
@@ -17,11 +18,20 @@ from numpy.typing import NDArray
 
 from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
+from lcspec.llama.model import Branching
 from lcspec.llama.parking import Parking
 from lcspec.tree import TokenTree
 
 # What the library takes for all sequence ids at once.
 EVERYBODY = -1
+
+
+@dataclass
+class _Saved:
+    """The state after the first `length` tokens of a cache's text; `data`: uint8 [size]."""
+
+    length: int
+    data: NDArray[np.uint8]
 
 
 class SequencePool:
@@ -70,6 +80,7 @@ class SlotCache:
         self._grown: list[list[int]] = []
         self._reach: dict[int, int] = {}
         self._base = 0
+        self._saved: _Saved | None = None
 
     @property
     def max_leaves(self) -> int:
@@ -96,6 +107,8 @@ class SlotCache:
         if n == 1:  # plain decoding, the commonest step of all
             self._open(self._bare, base, {self.main: base + 1})
             return self._bare
+        if self.context.redecodes:
+            self._save()
         below = [0] * n  # leaves
         for node in range(n - 1, 0, -1):
             below[node] = below[node] or 1
@@ -119,6 +132,8 @@ class SlotCache:
 
     def grow(self, base: int) -> None:
         """Begin a growing tree whose node 0 sits at position `base` and belongs to the main id."""
+        if self.context.branching is Branching.CHAIN:
+            self._save()  # planes take back tokens of the latest decode only, and a draft takes one a token
         self._grown = [[self.main]]
         self._open(self._grown, base, {self.main: base + 1})
 
@@ -182,9 +197,8 @@ class SlotCache:
             self._free(self.main, shared, self._reach[self.main], ordered)
             ctx.seq_copy(source, self.main, shared, end)
         elif self._reach.get(self.main, 0) > end and not self._free(self.main, end, self._reach[self.main], ordered):
-            # A recurrent state that cannot go back this far: the text is evaluated again from its beginning.
-            ctx.seq_remove(self.main, 0)
-            end = 0
+            # A recurrent state that cannot go back this far: what was accepted is evaluated again.
+            end = self._go_back(end)
         shared_by = collections.Counter(seq for node in placed for seq in self._sets[node])
         for seq, reach in self._reach.items():
             if seq == self.main:
@@ -201,9 +215,8 @@ class SlotCache:
         """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
         if self._sets:
             for seq, reach in self._reach.items():
-                if not self._free(seq, self.length, reach):
-                    self.context.seq_remove(seq, 0)  # only recurrent states refuse, and they have no leaf ids
-                    self.length = 0
+                if not self._free(seq, self.length, reach):  # only recurrent states refuse, and have no leaf ids
+                    self.length = self._go_back(self.length)
                 if seq != self.main:
                     self._upto[seq] = min(self._upto.get(seq, 0), self.length)
             self._sets, self._reach = [], {}
@@ -229,8 +242,9 @@ class SlotCache:
         self.handed = min(other.handed, length)
 
     def truncate(self, length: int) -> bool:
-        """Keep only the first `length` positions; False if this memory cannot, and everything was dropped instead."""
+        """Keep only the first `length` positions; False if this memory cannot, and keeps fewer or none instead."""
         if length >= self.length:
+            self._saved = None
             return True
         for seq, upto in self._upto.items():
             if upto > length:
@@ -238,8 +252,8 @@ class SlotCache:
                 self._upto[seq] = length
         kept = self._free(self.main, length, self.length) if length else False
         if not kept:
-            self._free(self.main, 0, self.length)
-            length = 0
+            length = self._go_back(length)
+        self._saved = None
         self.length = length
         self.handed = min(self.handed, length)
         return kept and self._check_window()
@@ -253,6 +267,7 @@ class SlotCache:
 
     def empty(self) -> None:
         """Hold nothing."""
+        self._saved = None
         for seq in [self.main, *self._upto]:
             self._free(seq, 0, self.length)
         self._upto = dict.fromkeys(self._upto, 0)
@@ -263,6 +278,7 @@ class SlotCache:
 
         False if the library refused it; then nothing is held.
         """
+        self._saved = None
         if not (self.context.load_state(self.main, state) and self.context.seq_remove(self.main, length)):
             self.empty()
             return False
@@ -300,6 +316,22 @@ class SlotCache:
         if self.pool.parking is not None and (self.pool.caches > 1 or not ordered):
             self.pool.parking.hold(seq, start, reach)
         return self.context.seq_remove(seq, start)
+
+    def _save(self) -> None:
+        """Keep the state as it is before a step's decode."""
+        room = self._saved.data if self._saved is not None else None
+        self._saved = _Saved(self.length, self.context.save_state(self.main, room)) if self.length else None
+
+    def _go_back(self, length: int) -> int:
+        """Load the saved state if it is that of `length` tokens or fewer, else empty the main id; returns how many
+        tokens it holds then."""
+        saved = self._saved
+        loaded = saved is not None and saved.length <= length and self.context.load_state(self.main, saved.data)
+        if saved is not None and loaded and self.context.seq_remove(self.main, saved.length):
+            return saved.length
+        self._saved = None
+        self._free(self.main, 0, self.length)
+        return 0
 
     def _open(self, sets: SeqSets | list[list[int]], base: int, reach: dict[int, int]) -> None:
         self._sets, self._base, self._reach = sets, base, reach

@@ -73,7 +73,7 @@ def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, 
     drafts = DraftFiles.of(draft).models
     for path in drafts:
         with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
-            needs.append(needed(read_header(path), options))
+            needs.append(needed(read_header(path), replace(options, planes=False)))
     need = Need(
         sum(n.weights for n in needs),
         sum(n.kv_cache for n in needs),
@@ -102,7 +102,7 @@ def needed(header: ModelHeader, options: ModelOptions) -> Need:
     kv_cache = int(options.slots * ctx * per_token * KV_BYTES[options.kv_type])
     # A state for every slot and one for padding, and as many again for every plane.
     states = recurrent.state * STATE_BYTES * (options.slots + 1) if recurrent is not None else 0
-    planes = planes_of(header.architecture, options.rollback)
+    planes = planes_of(header.architecture, options.rollback) if options.planes else 0
     return Need(header.file_size, kv_cache, options.slots, ctx, states * (1 + planes))
 
 
@@ -127,7 +127,7 @@ def fit_rollback(
     """
     memory = memory or machine_memory()
     header = read_header(options.path)
-    asked = planes_of(header.architecture, options.rollback)
+    asked = planes_of(header.architecture, options.rollback) if options.planes else 0
     if memory is None or not asked:
         return options, ""
     bare = needed(header, replace(options, rollback=0))
@@ -139,10 +139,10 @@ def fit_rollback(
     planes = max(0, min(asked, room // 4 // max(1, bare.states)))
     if planes >= asked:
         return options, ""
-    if planes < MIN_ROLLBACK:
-        planes = 0
-    what = f"drafts of up to {planes - 1} tokens" if planes else "no drafts that need one"
-    return replace(options, rollback=planes), (
+    enough = planes >= MIN_ROLLBACK
+    planes = planes if enough else 0
+    what = f"drafts of up to {planes - 1} tokens" if enough else "drafts are verified from a saved state"
+    return replace(options, **({"rollback": planes} if enough else {"planes": False})), (
         f"{options.path.name}: {format_size(bare.states)} for every state to roll back to and "
         f"{format_size(memory.free)} free, so it keeps {planes} of {asked}: {what}"
     )

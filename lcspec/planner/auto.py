@@ -15,7 +15,7 @@ a step that waits for better drafts than the text allows loses more than the oth
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Callable, Sequence
 
 from lcspec.drafters.base import Budget, branch_of
 from lcspec.planner.acceptance import Acceptance, Offsets
@@ -25,6 +25,7 @@ from lcspec.planner.cost import CostCurve
 from lcspec.planner.longrun import LongRun
 from lcspec.planner.record import DrafterRecord
 from lcspec.planner.rest import Rest
+from lcspec.planner.stake import Hold, Stake
 from lcspec.planner.widths import COLUMN, Item, Step, choose
 from lcspec.planner.window import Offer, Sizer
 from lcspec.tree import TokenTree
@@ -58,6 +59,7 @@ class AutoPlanner:
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
         self._table_age = 0
         self.pause = Rest()
+        self._hold = Hold()
         self._resting = False
         self._gained: float | None = None  # what the step at hand promises, in steps without drafts
         self._idle = 0  # steps for which no window is offered anything
@@ -114,7 +116,10 @@ class AutoPlanner:
     def _turn(self, slot: Slot, limits: Limits, nodes: int, branch: int, others: int) -> Turn:
         """The step at hand as the slot's costly drafters see it."""
         slots, known = self._planned, self.offsets(slot)
-        costs, base = share_of(self._costs, slots, others + 1)
+        table = self._costs
+        if self.curve.stake is not None:
+            table = self._hold.table(self.curve.stake, table, others + 1)
+        costs, base = share_of(table, slots, others + 1)
         return Turn(
             slot, limits, nodes, branch, others, costs, base, slots, self.acceptance, known, self._tokens_a_second
         )
@@ -153,7 +158,8 @@ class AutoPlanner:
         offers = self._window_offers(proposals, need)
         pool += [Item(-offer.tokens / offer.rows, offer.rows, offer.proposal, COLUMN) for offer in offers]
         drafting = sum(p.seconds for p in proposals)
-        chosen, considered = choose(sorted(pool), Step(base, need, expected, room, drafting), self._costs)
+        beside = None if self.curve.stake is None else self._beside(self.curve.stake, proposals, base)
+        chosen, considered = choose(sorted(pool), Step(base, need, expected, room, drafting), self._costs, beside)
         used = need + sum(item.rows for item in chosen)
         for i, p in enumerate(proposals):
             nodes = [item.node for item in chosen if item.proposal == i and item.node != COLUMN]
@@ -166,9 +172,24 @@ class AutoPlanner:
         expected -= sum(item.worth for item in chosen if item.node != COLUMN)
         seconds, width = self._costs.get(used, (0.0, 0))
         if slots == 1 and seconds:
-            more = seconds - self._narrowest + self.costly.seconds
+            stake = next((s - drafting - seconds for n, _, s in considered if n == used - base), 0.0)
+            more = seconds + stake - self._narrowest + self.costly.seconds
             self._gained = expected - 1.0 - more / (self._narrowest + self.pause.bare)
         return Plan(width, expected, seconds, considered)
+
+    def _beside(self, stake: Stake, proposals: Sequence[Proposal], base: int) -> Callable[[Item], float]:
+        """What the drafts added so far cost beside their rows, over all slots."""
+        reach: dict[int, list[float]] = {}
+        seconds: dict[int, float] = {}
+
+        def beside(item: Item) -> float:
+            if item.node != COLUMN:
+                i, chain = item.proposal, reach.setdefault(item.proposal, [])
+                chain.append(-item.worth)
+                seconds[i] = stake.seconds(self._costs, base, proposals[i].slot.behind, chain)
+            return sum(seconds.values())
+
+        return beside
 
     def _window_offers(self, proposals: Sequence[Proposal], need: int) -> list[Offer]:
         """Columns of windows that may pay. What that depends on hardly moves: after a no, a few steps do not ask."""
@@ -184,6 +205,9 @@ class AutoPlanner:
         tree, slot = proposal.tree, proposal.slot
         self._tokens += len(tokens)
         self._drafting += proposal.seconds
+        if self.curve.stake is not None and proposal.kept is not None and proposal.kept.n_drafted:
+            drafted, accepted = proposal.kept.n_drafted, len(tokens) - 1
+            self._hold.saw(min(drafted, accepted + 1), accepted)
         if (proposal.kept is not None and proposal.kept.n_drafted) or proposal.probe_rows:
             self.windows.learn(proposal, self._saved, self._tokens_a_second)
         if not tree.n_drafted:

@@ -11,6 +11,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from lcspec.planner.stake import Stake
+
 # How fast real steps correct the measured curve: one step in 20 for the machine as a whole, one in 10 for a width.
 DRIFT_RATE = 0.05
 WIDTH_RATE = 0.1
@@ -29,6 +31,7 @@ class CostCurve:
         points: width -> {context length in tokens: seconds}.
         drift: log of the factor by which the machine as a whole is slower now than when it was measured.
         bias: width -> log of the factor that is particular to that width.
+        stake: seconds to save and load a state, where drafts are verified so (see lcspec.planner.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
             figures still cannot be right. Not stored.
     """
@@ -36,6 +39,7 @@ class CostCurve:
     points: dict[int, dict[int, float]] = field(default_factory=dict)
     drift: float = 0.0
     bias: dict[int, float] = field(default_factory=dict)
+    stake: Stake | None = None
     retaken: tuple[int, ...] = field(default=(), compare=False)
     unsteady: tuple[int, ...] = field(default=(), compare=False)
 
@@ -105,6 +109,7 @@ class CostCurve:
             "points": {str(n): {str(c): s for c, s in by.items()} for n, by in self.points.items()},
             "drift": self.drift,
             "bias": {str(n): b for n, b in self.bias.items()},
+            **({"state": [self.stake.save, self.stake.load]} if self.stake is not None else {}),
         }
 
     @classmethod
@@ -117,9 +122,13 @@ class CostCurve:
         try:
             points = {int(n): {int(c): float(s) for c, s in by.items()} for n, by in data["points"].items()}
             curve = cls(points, float(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
+            if "state" in data:
+                save, load = data["state"]
+                curve.stake = Stake(float(save), float(load))
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a cost curve: {error}") from error
         values = [s for by in points.values() for s in by.values()]
+        values += [curve.stake.save, curve.stake.load] if curve.stake is not None else []
         if not values or not all(math.isfinite(s) and s > 0 for s in values) or 1 not in points:
             raise ValueError("not a cost curve: bad numbers")
         if not all(points.values()) or not 0 < min(points) <= max(points) <= WIDEST:

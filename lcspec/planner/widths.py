@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, Sequence
+from typing import Callable, NamedTuple, Sequence
 
 from lcspec.planner.worth import Costs
 
@@ -33,7 +33,9 @@ class Step(NamedTuple):
     drafting: float
 
 
-def choose(pool: Sequence[Item], step: Step, costs: Costs) -> tuple[list[Item], Considered]:
+def choose(
+    pool: Sequence[Item], step: Step, costs: Costs, beside: Callable[[Item], float] | None = None
+) -> tuple[list[Item], Considered]:
     """The beginning of `pool` with the most tokens a second, and (nodes, tokens, seconds) of all beginnings.
 
     The seconds are those of the whole step, drafting included: what that took is spent however little of it is kept,
@@ -44,6 +46,7 @@ def choose(pool: Sequence[Item], step: Step, costs: Costs) -> tuple[list[Item], 
         pool: descending in worth.
         step: what they are added to.
         costs: need -> (seconds, width).
+        beside: told of every item that is added, in order; the seconds that all of them cost beside their rows.
     """
     base, need, tokens, room, drafting = step
     if need not in costs:
@@ -55,7 +58,8 @@ def choose(pool: Sequence[Item], step: Step, costs: Costs) -> tuple[list[Item], 
         if wide - need + item.rows <= room and wide + item.rows in costs:
             taken.append(item)
             wide, tokens = wide + item.rows, tokens - item.worth * item.rows
-            considered.append((wide - base, tokens, drafting + costs[wide][0]))
+            more = beside(item) if beside is not None else 0.0
+            considered.append((wide - base, tokens, drafting + costs[wide][0] + more))
     price = max(least, max(tokens / seconds for _, tokens, seconds in considered))
     best = max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2])
     chosen, used = taken[:best], base + considered[best][0]

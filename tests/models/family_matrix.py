@@ -19,8 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lcspec.errors import UnsupportedModel
-from lcspec.llama import Branching, Context
+from lcspec.llama import Context
 from lcspec.session import Session, open_session
 from tests.models.running import SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_families import WINDOW
@@ -90,26 +89,16 @@ class Bench:
         return int((best[:, -1] - best[:, -2] < NEAR_TIE).sum())
 
 
-def verifies(session: Session) -> bool:
-    """Whether drafts can be verified on this model."""
-    return session.engine.context.branching is not Branching.NONE
-
-
 def speculates(bench: Bench, strategies: Sequence[str], draft: Path | None = None) -> None:
-    """Every strategy gives the library's text, also at a temperature; where none can, each is refused."""
+    """Every strategy gives the library's text, also at a temperature."""
     parted = []
     with bench.open(draft) as session:
         for text in (TEXT, OTHER):
             prompt = session.prompt_ids(text)
             seeded = answer(session.engine, request(prompt, "off", N, sampling=SEEDED))
             for strategy in strategies:
-                try:
-                    found = answer(session.engine, request(prompt, strategy, N, draft=draft))
-                    warm = answer(session.engine, request(prompt, strategy, N, sampling=SEEDED, draft=draft))
-                except UnsupportedModel:
-                    assert not verifies(session), f"{strategy} is refused"
-                    continue
-                assert verifies(session) or strategy == "auto", f"{strategy} is not refused"
+                found = answer(session.engine, request(prompt, strategy, N, draft=draft))
+                warm = answer(session.engine, request(prompt, strategy, N, sampling=SEEDED, draft=draft))
                 assert len(found.ids) == N
                 bench.same(session, prompt, found.ids, strategy)
                 if warm.ids != seeded.ids:
@@ -147,12 +136,6 @@ def own_draft(bench: Bench) -> None:
     """The model drafts for itself: at temperature 0 everything is accepted."""
     with bench.open(bench.path) as session:
         prompt = session.prompt_ids(TEXT)
-        if not verifies(session):
-            try:
-                answer(session.engine, request(prompt, "model", N))
-            except UnsupportedModel:
-                return
-            raise AssertionError("model is not refused")
         found = answer(session.engine, request(prompt, "model:nodes=5", N))
         bench.same(session, prompt, found.ids, "model")
         stats = found.finished.stats
@@ -161,6 +144,26 @@ def own_draft(bench: Bench) -> None:
             assert stats.accepted == stats.drafted, f"{stats.accepted} of {stats.drafted} accepted"
         tree = answer(session.engine, request(prompt, "model:branch=2:nodes=7", N))
         bench.same(session, prompt, tree.ids, "model:branch=2")
+
+
+@check
+def refused_here_and_there(bench: Bench) -> None:
+    """Drafts that are right for some tokens and then wrong, in every place of a chain, alone and side by side."""
+    for slots in (1, 2):
+        with bench.open(slots=slots) as session:
+            one, two = session.prompt_ids(TEXT), session.prompt_ids(OTHER)
+            accepted = drafted = 0
+            for every in (2, 3, 5, 9, 14):
+                wanted = []
+                for prompt in (one, two)[:slots]:
+                    told, _ = bench.plain(session, prompt)
+                    guess = tuple(t + 1 if i % every == every - 1 else t for i, t in enumerate(told))
+                    wanted.append(request(prompt, "prediction", N, prediction=guess))
+                for asked, found in zip(wanted, side_by_side(session.engine, wanted)):
+                    bench.same(session, asked.prompt, found.ids, f"{slots} slots, wrong every {every}")
+                    accepted += found.finished.stats.accepted
+                    drafted += found.finished.stats.drafted
+            assert 0 < accepted < drafted, f"{accepted} of {drafted} accepted"
 
 
 @check
@@ -185,7 +188,7 @@ def two_slots(bench: Bench) -> None:
     """Side by side, one after the other, and again: what others left in the cache changes nothing."""
     with bench.open(slots=2) as session:
         one, two = session.prompt_ids(TEXT), session.prompt_ids(OTHER)
-        for strategy in ("off", "ngram:min_n=1:nodes=8") if verifies(session) else ("off",):
+        for strategy in ("off", "ngram:min_n=1:nodes=8"):
             for turn in range(3):
                 pair = side_by_side(session.engine, [request(p, strategy, N) for p in (one, two)])
                 for prompt, found in zip((one, two), pair):
@@ -199,7 +202,7 @@ def regenerate(bench: Bench) -> None:
     """The same prompt again, with another last word, and after a longer talk."""
     with bench.open() as session:
         prompt = session.prompt_ids(TEXT)
-        for strategy in ("off", "ngram:min_n=1:nodes=8") if verifies(session) else ("off",):
+        for strategy in ("off", "ngram:min_n=1:nodes=8"):
             for turn in range(3):
                 found = answer(session.engine, request(prompt, strategy, N))
                 bench.same(session, prompt, found.ids, f"{strategy}, turn {turn}")

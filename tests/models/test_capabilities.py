@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from lcspec.commands.inspect import describe
-from lcspec.errors import ExactnessError, UnsupportedModel
+from lcspec.drafters.model import REDECODED
+from lcspec.errors import ExactnessError
 from lcspec.llama import Branching, Context
 from lcspec.sampling import SamplingParams
 from lcspec.session import Session, open_session
@@ -37,7 +38,7 @@ every_kind = pytest.mark.parametrize("kind", KINDS, indirect=True)
     [
         ("llama", Branching.TREE, 512),
         ("sliding_window", Branching.TREE, 512),
-        ("recurrent", Branching.NONE, 0),
+        ("recurrent", Branching.CHAIN, 0),
         ("hybrid", Branching.CHAIN, 16),
     ],
     indirect=["kind"],
@@ -48,6 +49,7 @@ def test_kinds_are_recognised(kind: Path, branching: Branching, rollback: int) -
     told = describe(kind)
     assert told["speculation"] == branching.value
     assert (told["trees"], told["rollback"]) == (branching is Branching.TREE, rollback > 0)
+    assert told["redecodes"] == (kind.stem == "recurrent")
 
 
 def in_a_new_context(session: Session, tokens: list[int], width: int = 1) -> np.ndarray:
@@ -104,21 +106,45 @@ def test_a_window_is_rolled_back_far(sliding_window: Path) -> None:
 # --- recurrent --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("strategy", ["ngram", "suffix", "model", "ngram:branch=3"])
-def test_a_recurrent_model_refuses_drafts(recurrent: Path, strategy: str) -> None:
-    with open_session(options(recurrent), recurrent) as session:
-        with pytest.raises(UnsupportedModel, match="--speculate off"):
-            answer(session.engine, request(session.prompt_ids("x"), strategy, 8))
-        assert len(answer(session.engine, request(session.prompt_ids("x"), "off", 8)).ids) == 8
-
-
 @ids
-def test_auto_on_a_recurrent_model_is_plain_decoding(recurrent: Path, sampling: SamplingParams) -> None:
-    with open_session(options(recurrent), recurrent) as session:
+@pytest.mark.parametrize("strategy", ["ngram:min_n=1:nodes=8", "suffix", "model:p_min=0", "ngram:branch=3", "auto"])
+def test_chains_on_a_recurrent_model(recurrent: Path, folder: Path, strategy: str, sampling: SamplingParams) -> None:
+    """Its state cannot be taken back: it is saved before a step, and loaded after a refusal."""
+    near = tiny.write_recurrent(folder / "recurrent-near.gguf", noise=0.05)
+    with open_session(options(recurrent), near) as session:
+        for text in TEXTS:
+            prompt = session.prompt_ids(text)
+            plain = answer(session.engine, request(prompt, "off", 60, sampling=sampling))
+            found = answer(session.engine, request(prompt, strategy, 60, sampling=sampling))
+            assert found.ids == plain.ids
+            assert all(len(step.tree.leaves()) == 1 and step.tree.n_drafted < 16 for step in found.steps)
+
+
+def test_what_was_accepted_is_decoded_again_for_a_few_steps_only(recurrent: Path) -> None:
+    """Drafts that are refused every time make no step wider and wider."""
+    with open_session(options(recurrent)) as session:
         prompt = session.prompt_ids(TEXTS[0])
-        found = answer(session.engine, request(prompt, "auto", 40, sampling=sampling))
-        assert found.finished.stats.drafted == 0
-        assert found.ids == answer(session.engine, request(prompt, "off", 40, sampling=sampling)).ids
+        plain = answer(session.engine, request(prompt, "off", 60))
+        wrong = tuple(token + (i % 4 == 3) for i, token in enumerate(plain.ids))
+        found = answer(session.engine, request(prompt, "prediction:nodes=4", 60, prediction=wrong))
+        assert found.ids == plain.ids
+        assert found.finished.stats.drafted > found.finished.stats.accepted > 0
+        assert max(step.width for step in found.steps) <= REDECODED + 4
+
+
+def test_a_stop_within_a_chain_keeps_what_the_saved_state_holds(recurrent: Path) -> None:
+    """The text ends before the end of the accepted chain: the cache goes back to the step's beginning, not to 0."""
+    with open_session(options(recurrent)) as session:
+        prompt = session.prompt_ids(TEXTS[0])
+        plain = answer(session.engine, request(prompt, "off", 40))
+        stop = plain.text[20:22]
+        found = answer(session.engine, request(prompt, "prediction", 40, prediction=tuple(plain.ids), stop=(stop,)))
+        assert found.text == plain.text[: plain.text.index(stop)]
+        after = [*prompt, *found.ids, 70]
+        again = answer(session.engine, request(after, "off", 20))
+        assert again.started.reused > len(prompt) // 2
+        rows = in_a_new_context(session, [*after, *again.ids])
+        assert again.ids == rows[len(after) - 1 : -1].argmax(axis=1).tolist()
 
 
 def test_exact_is_refused_where_it_cannot_be_promised(recurrent: Path, hybrid: Path) -> None:
@@ -127,12 +153,31 @@ def test_exact_is_refused_where_it_cannot_be_promised(recurrent: Path, hybrid: P
             session.engine.submit(request(session.prompt_ids("x"), "off", 8, exact=True))
 
 
-def test_a_recurrent_draft_model_is_refused(llama: Path, recurrent: Path) -> None:
+def test_a_recurrent_model_drafts(llama: Path, recurrent: Path) -> None:
     with open_session(options(llama), recurrent) as session:
-        prompt = session.prompt_ids("x")
-        with pytest.raises(UnsupportedModel, match="draft"):
-            answer(session.engine, request(prompt, "model", 8))
-        assert len(answer(session.engine, request(prompt, "ngram", 8)).ids) == 8
+        prompt = session.prompt_ids(TEXTS[0])
+        plain = answer(session.engine, request(prompt, "off", 40))
+        found = answer(session.engine, request(prompt, "model", 40))
+        assert found.ids == plain.ids and found.finished.stats.drafted > 0
+
+
+@pytest.mark.parametrize("kind", ["hybrid", "recurrent"], indirect=True)
+def test_a_draft_model_goes_back_without_reading_its_text_again(kind: Path, llama: Path) -> None:
+    with open_session(options(llama), kind) as session:
+        prompt = session.prompt_ids(TEXTS[0] * 5)
+        answer(session.engine, request(prompt, "model:nodes=4", 2))
+        context = session.engine.drafters["model"].context  # type: ignore[attr-defined]
+        assert context.max_rollback == 0  # no memory for planes, which are those of one decode
+        read, decode = [], context.decode
+
+        def count() -> float:
+            read.append(context.batch.n)
+            return float(decode())
+
+        context.decode = count
+        found = answer(session.engine, request([*prompt, 70, 71], "model:nodes=4", 40))
+        assert found.finished.stats.drafted > found.finished.stats.accepted
+        assert max(read[len(prompt) // 128 + 2 :]) <= REDECODED + 1
 
 
 # --- hybrid -----------------------------------------------------------------------------------------------------------
@@ -173,7 +218,6 @@ def test_a_hybrid_draft_model_keeps_its_state_right(hybrid: Path, hybrid_draft: 
 @pytest.mark.parametrize("kind", ["hybrid", "recurrent", "sliding_window"], indirect=True)
 def test_an_earlier_text_that_is_only_partly_shared(kind: Path, strategy: str, cut: int) -> None:
     """The next prompt parts from the cached text a few tokens before its end."""
-    strategy = "off" if kind.stem == "recurrent" else strategy
     with open_session(options(kind)) as session:
         prompt = session.prompt_ids(TEXTS[0])
         first = answer(session.engine, request(prompt, strategy, 12))
@@ -214,7 +258,7 @@ def test_a_stop_string_within_a_chain(hybrid: Path, strategy: str) -> None:
 @every_kind
 def test_two_slots_on_every_kind(kind: Path) -> None:
     with open_session(options(kind, slots=2)) as session:
-        strategies = ("off", "off") if kind.stem == "recurrent" else ("ngram:min_n=1:nodes=8", "auto")
+        strategies = ("ngram:min_n=1:nodes=8", "auto")
         requests = [request(session.prompt_ids(t), s, 30, draft=None) for t, s in zip(TEXTS, strategies)]
         together = side_by_side(session.engine, requests)
     for wanted, found in zip(requests, together):

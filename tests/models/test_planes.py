@@ -96,7 +96,7 @@ def test_planes_give_way_to_memory_and_say_so(
     found, note = fit_rollback(wanted, memory=some)
     assert found.rollback == 6 and "6 of 16" in note and "\n" not in note
     found, note = fit_rollback(wanted, memory=none)
-    assert found.rollback == 0 and "0 of 16" in note
+    assert (found.rollback, found.planes) == (16, False) and "0 of 16" in note and "saved state" in note
     check_memory(found, memory=none)
     with pytest.raises(ModelLoadError, match="cannot fit"):
         check_memory(wanted, memory=none)
@@ -108,6 +108,13 @@ def test_planes_give_way_to_memory_and_say_so(
         drafted = answer(session.engine, request(prompt, "ngram:min_n=1", 20))
         assert drafted.ids == answer(session.engine, request(prompt, "off", 20)).ids
     assert "keeps 6 of 16" in capsys.readouterr().err
+
+    monkeypatch.setattr("lcspec.modelfiles.memory.machine_memory", lambda: none)
+    with sessions.open_session(wanted) as session:
+        context = session.engine.context
+        assert (context.max_rollback, context.redecodes, context.max_chain) == (0, True, 16)
+        found_ids = answer(session.engine, request(prompt, "ngram:min_n=1", 20)).ids
+        assert found_ids == drafted.ids
 
 
 def test_a_negative_number_is_refused(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
-from lcspec.llama import CacheShelf, Context, Model, SequencePool, SlotCache
+from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache
 from lcspec.llama.batch import Batch
 from lcspec.tree import TokenTree
 from tests import tiny_gguf as tiny
@@ -40,6 +40,8 @@ class Cells:
 
     cells: list[Cell] = field(default_factory=list)
     window = 0
+    branching = Branching.TREE
+    redecodes = False
 
     def holds(self, seq: int, length: int) -> bool:
         return True

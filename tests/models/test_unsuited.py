@@ -33,10 +33,12 @@ def test_verify_a_recurrent_model(recurrent: Path) -> None:
     done = run("verify", recurrent, *SHORT)
     assert (done.returncode, done.stderr) == (1, "")
     assert "--exact is not available for recurrent.gguf: it has a recurrent state" in done.stdout
-    assert "plain decoding" in done.stdout
+    assert "prompts with identical text" in done.stdout
     told = json.loads(run("verify", recurrent, *SHORT, "--json").stdout)
     assert "recurrent state" in told["refused"]
-    assert (told["texts"], told["classes"], told["widths"]) == ([], [], [])
+    assert (told["classes"], told["widths"]) == ([], [])
+    assert {row["strategy"] for row in told["texts"]} == {"ngram"}
+    assert all(row["identical"] == row["prompts"] == 2 for row in told["texts"])
 
 
 def test_verify_a_hybrid_compares_texts_without_exact(qwen35: Path) -> None:
@@ -50,12 +52,15 @@ def test_verify_a_hybrid_compares_texts_without_exact(qwen35: Path) -> None:
     assert "prompts with identical text" in shown and "--exact 2/2" not in shown
 
 
-def test_calibrate_a_model_on_which_no_draft_is_verified(recurrent: Path) -> None:
+def test_calibrate_a_model_whose_state_cannot_be_taken_back(recurrent: Path) -> None:
+    """Saving and loading the state, and decoding again what was accepted, are counted."""
     told = json.loads(ok("calibrate", recurrent, "--threads", "1", "--ctx", "256", "--json").stdout)
-    assert told["speculation"] == "none"
-    assert told["break_even_acceptance"]["free_drafts"] is None
+    assert told["speculation"] == "chain"
+    assert min(told["state_seconds"].values()) > 0
     shown = " ".join(told["conclusions"])
-    assert "cannot be verified on this model" in shown and "Speculation pays" not in shown and "Cheap" not in shown
+    assert "a step with drafts saves it first" in shown
+    assert ("Speculation pays" in shown) == (told["break_even_acceptance"]["free_drafts"] is not None)
+    assert "after a refusal what was accepted is decoded again" in ok("inspect", recurrent).stdout
 
 
 def test_calibrate_a_hybrid_counts_no_chain_that_cannot_be_taken_back(qwen35: Path) -> None:

@@ -1,0 +1,70 @@
+"""What a refusal costs where a memory cannot be taken back, and what the planner makes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from lcspec.commands.calibrate import break_even, speedup
+from lcspec.planner.cost import CostCurve
+from lcspec.planner.stake import Hold, Stake
+from lcspec.planner.widths import Item, Step, choose
+
+COSTS = {n: (1.0 + 0.1 * (n - 1), n) for n in range(1, 17)}
+
+
+def test_a_chain_that_is_sure_costs_the_save_alone() -> None:
+    assert Stake(0.25, 9.0).seconds(COSTS, 1, 1, [1.0, 1.0]) == 0.25
+    assert Stake(0.25, 9.0).seconds(COSTS, 1, 1, []) == 0.0
+
+
+def test_a_refusal_costs_the_load_and_the_rows_that_come_again() -> None:
+    # Certainly refused, after exactly one accepted token: that and the pending one are two more rows.
+    assert Stake(0.25, 0.5).seconds(COSTS, 1, 1, [1.0, 0.0]) == pytest.approx(0.25 + 0.5 + 0.2)
+    # Tokens that were to be decoded again anyway come once more.
+    assert Stake(0.25, 0.5).seconds(COSTS, 4, 4, [0.0]) == pytest.approx(0.25 + 0.5 + 0.4)
+    half = Stake(0.25, 0.5).seconds(COSTS, 1, 1, [0.5])
+    assert half == pytest.approx(0.25 + 0.5 * (0.5 + 0.1))
+    assert Stake(0.0, 0.0).seconds({1: (1.0, 1), 2: (1.1, 2)}, 1, 1, [0.9] * 30) <= 0.1  # beyond the widest width
+
+
+def test_break_even_counts_the_state() -> None:
+    free, dear = CostCurve.flat(1.0, 16), CostCurve.flat(1.0, 16)
+    dear.stake = Stake(0.5, 0.5)
+    hopeless = CostCurve.flat(1.0, 16)
+    hopeless.stake = Stake(20.0, 20.0)
+    without, counted = break_even(free, 0, 0.0), break_even(dear, 0, 0.0)
+    assert without is not None and counted is not None and without < 0.01 < 0.3 < counted
+    assert break_even(hopeless, 0, 0.0) is None
+    assert speedup(dear, 0, 1.0, 0.0) == pytest.approx(16 / 1.5)
+
+
+@pytest.mark.parametrize("state, kept", [(0.0, 1), (5.0, 0)])
+def test_drafts_are_kept_where_they_pay_for_the_state(state: float, kept: int) -> None:
+    def beside(item: Item) -> float:
+        return Stake(state, state).seconds(COSTS, 1, 1, [-item.worth])
+
+    chosen, considered = choose([Item(-0.9, 1, 0, 1)], Step(1, 1, 1.0, 8, 0.0), COSTS, beside)
+    assert len(chosen) == kept
+    assert considered[1][2] == pytest.approx(COSTS[2][0] + state + 0.1 * (state + 0.1))
+
+
+def test_the_running_share_follows_what_was_accepted() -> None:
+    good, bad = Hold(), Hold()
+    for _ in range(100):
+        good.saw(4, 4)
+        bad.saw(1, 0)
+    assert good.share > 0.99 and bad.share < 0.2
+    stake = Stake(0.1, 0.5)
+    cheap, dear = good.table(stake, COSTS, 1), bad.table(stake, COSTS, 1)
+    assert cheap[1] == dear[1] == COSTS[1]
+    assert all(COSTS[n][0] + stake.save <= cheap[n][0] < dear[n][0] for n in range(2, 17))
+
+
+def test_a_stored_curve_knows_the_state() -> None:
+    curve = CostCurve.flat(1.0, 4)
+    assert CostCurve.from_dict(curve.as_dict()).stake is None
+    curve.stake = Stake(0.25, 0.5)
+    assert CostCurve.from_dict(curve.as_dict()).stake == Stake(0.25, 0.5)
+    for bad in ([1.0], [-1.0, 1.0], "x", [1.0, float("nan")]):
+        with pytest.raises(ValueError):
+            CostCurve.from_dict({**curve.as_dict(), "state": bad})
