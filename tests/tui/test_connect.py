@@ -103,9 +103,9 @@ async def test_stopped_answer_is_kept_and_frees_the_server(
     service_of(server).worker.call(brake.install).result(30)
     async with start(options=connected(max_tokens=400)) as driver:
         await driver.ready()
-        await driver.send(HELLO)
-        brake.allow(4)
-        await driver.some_text(2)
+        await driver.send("Write a python function to find the maximum of a list of numbers.")
+        brake.allow(6)
+        await driver.some_text()
         await driver.press("escape")
         message = await driver.finished()
         brake.release()
