@@ -15,7 +15,7 @@ demo: setup
 	$(BIN)/python scripts/demo.py
 
 test: setup-test lint
-	$(BIN)/python -m pytest tests/unit
+	$(BIN)/python -m pytest -n auto tests/unit
 	$(BIN)/python -m pytest tests/models
 	$(BIN)/python -m pytest tests/server
 	$(BIN)/python -m pytest tests/tui

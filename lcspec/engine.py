@@ -10,13 +10,13 @@ for each slot: verify -> commit the accepted path -> drafters observe -> emit ev
 from __future__ import annotations
 
 import collections
-import math
 import time
-from typing import Iterator, Sequence
+from typing import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.apart import ReadingApart
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
 from lcspec.errors import GrammarFailed, LcspecError
@@ -26,7 +26,6 @@ from lcspec.kernels import choose_kernels
 from lcspec.lanes import Lanes
 from lcspec.llama import Branching, CacheShelf, Checkpoints, Context, Model, SequencePool
 from lcspec.llama.parking import Parking
-from lcspec.llama.reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.llama.shelf import Reuse
 from lcspec.measure import keep
 from lcspec.modelfiles.memory import checkpoint_budget
@@ -43,10 +42,6 @@ def checkpoints_for(context: Context) -> Checkpoints | None:
     # A window loses cells to other requests; alone, there are free ones.
     loses = not context.model.traits.attention_only or (context.window and context.options.slots > 1)
     return Checkpoints(checkpoint_budget()) if loses and context.memory is not None else None
-
-
-# Seconds that a new request may have to wait for a piece that is read ahead.
-UNNOTICED_AHEAD = 0.5
 
 
 class Engine:
@@ -75,10 +70,10 @@ class Engine:
         # Where a row depends on the rest of a batch, it is made when --exact is first asked for.
         self.certificate: Certificate | None = certificate
         self.independent = certificate is not None  # every request is exact, whoever runs beside it
-        self.reader: PromptReader | None = None  # made for the first long prompt
-        self._ahead_is_slow = False
         if self.independent:
             self.pool.parking = Parking(self.context, self.pool.take())
+        slow = self.independent and self.options.kv_type_v == "bf16"  # these types read long prompts slowly
+        self.apart = ReadingApart(model, self.options, self.context.n_ctx, self.pool, on=slow)
         self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
         self.drafters: dict[str, Drafter] = {}
         self.forgetful = False  # forget_texts was called: what drafters know now is not worth keeping
@@ -132,65 +127,24 @@ class Engine:
         return events + [self.roster.finish(slot) for slot in list(self.running) if slot.reason]
 
     def _read_apart(self) -> list[Event]:
-        """Read a piece of a long prompt in a context of its own, and hand over what has been read to its end."""
+        """Read a piece of a long prompt in a context of its own."""
         item = self.scheduler.apart()
         if item is None:
             return []
         slot, n = item
         try:
-            reader, end = self._the_reader(), slot.n_prompt - 1
-            if slot.place is None:
-                slot.place = reader.begin(slot.tokens[:end])
-                slot.reused = max(slot.reused, reader.length(slot.place))
-            at = reader.length(slot.place)
-            if at < end:
-                seconds = reader.read(slot.place, slot.tokens[at : min(end, at + n)])
-                slot.stats.prefill_seconds += seconds
-                self.scheduler.pace.observe(min(n, end - at), seconds)
-                at = reader.length(slot.place)
-            if at == end:
-                reader.hand_over(slot.place, slot.cache, self.pool)
-                self.scheduler.read_to_the_end(slot)
+            piece = self.apart.read(slot, n)
         except LcspecError as error:
             return [self.roster.fail(slot, error)]
-        return [Prefill(slot.id, at, slot.n_prompt)]
+        if piece.tokens:
+            slot.stats.prefill_seconds += piece.seconds
+            self.scheduler.pace.observe(piece.tokens, piece.seconds)
+        return [Prefill(slot.id, piece.read, slot.n_prompt)]
 
     def read_ahead(self) -> bool:
-        """While nothing runs: read a piece of the latest conversation apart, as it will be when it goes on.
-
-        False if there was nothing to read, or if a piece takes so long that a new request would notice.
-        """
+        """While nothing runs: go on reading the latest conversation; False if there is nothing to do."""
         latest = self.shelf.latest
-        if latest is None or self.busy or not self.reads_apart(latest[1]) or self._ahead_is_slow:
-            return False
-        cache, text = latest
-        if cache.handed >= len(text):
-            return False
-        try:
-            reader = self._the_reader()
-            place = reader.begin(text)
-            try:
-                at = reader.length(place)
-                seconds = reader.read(place, text[at : at + LEAST_ROWS]) if at < len(text) else 0.0
-                if reader.length(place) == len(text):
-                    cache.truncate(cache.handed)
-                    reader.hand_over(place, cache, self.pool)
-            finally:
-                reader.end(place)
-        except LcspecError:
-            seconds = math.inf
-        self._ahead_is_slow = seconds > UNNOTICED_AHEAD
-        return not self._ahead_is_slow
-
-    def _the_reader(self) -> PromptReader:
-        """The context for long prompts.
-
-        Raises:
-            ModelLoadError: there is no memory for it.
-        """
-        if self.reader is None:
-            self.reader = PromptReader(self.model, self.options, self.context.n_ctx)
-        return self.reader
+        return latest is not None and not self.busy and self.apart.ahead(*latest)
 
     def _stage(self, item: Staged) -> None:
         """Put a slot's tokens into the batch."""
@@ -312,14 +266,10 @@ class Engine:
         """Whether a request must keep to widths, blocks and cells of its own to be exact (see lcspec.exact)."""
         return request.speculation.exact and not self.independent
 
-    def reads_apart(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt is read in a context of its own: long ones, where the decoding types read slowly."""
-        return self.independent and self.options.kv_type_v == "bf16" and len(prompt) > LONG_PROMPT
-
     def reuse(self, request: Request) -> Reuse:
         """Which cells of earlier requests a request may go on from."""
         if self.independent:
-            return Reuse.READ_APART if self.reads_apart(request.prompt) else Reuse.IN_PLACE
+            return Reuse.READ_APART if self.apart.wants(request.prompt) else Reuse.IN_PLACE
         return Reuse.BLOCKS if request.speculation.exact else Reuse.ANY
 
     @property
@@ -429,8 +379,7 @@ class Engine:
         for drafter in self.drafters.values():
             drafter.close()
         self.drafters = {}
-        if self.reader is not None:
-            self.reader.close()
+        self.apart.close()
         self.context.close()
 
     def __enter__(self) -> Engine:

@@ -111,7 +111,7 @@ class Roster:
         sampler = Sampler(self.engine.model.vocab, request.sampling, seed, self.engine.context.n_ctx)
         cache = self.engine.shelf.take(request.prompt, self.engine.reuse(request))
         slot = Slot(number, request, cache, sampler, self.engine.model.vocab, seed, self.engine.context.n_ctx)
-        slot.apart = self.engine.reads_apart(request.prompt)
+        slot.apart = self.engine.apart.wants(request.prompt)
         for token in request.prompt:
             sampler.accept(token, generated=False)
         slot.draws = 0 if request.sampling.greedy else slot.verifier.draws
@@ -165,7 +165,7 @@ class Roster:
 
     def _dismiss(self, slot: Slot) -> Event:
         self.running.remove(slot)
-        self.engine.scheduler.read_to_the_end(slot)
+        self.engine.apart.end(slot)
         self._follow_hidden()
         for drafter in slot.drafters:
             drafter.end(slot)

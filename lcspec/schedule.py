@@ -129,7 +129,7 @@ class Scheduler:
         engine = self.engine
         for slot in engine.running:
             if slot.apart and slot.follows is None and slot.behind <= 1:
-                self.read_to_the_end(slot)
+                engine.apart.end(slot)
         waiting = [slot for slot in engine.running if slot.apart and slot.follows is None]
         if not waiting:
             return None
@@ -140,13 +140,6 @@ class Scheduler:
             return slot, most
         base = sum(s.behind for s in ready)
         return slot, min(most, max(LEAST_ROWS, self.pace.room(base, *self._where(ready), slot.behind)))
-
-    def read_to_the_end(self, slot: Slot) -> None:
-        """A prompt has been read apart; its last token goes into the next step."""
-        slot.apart = False
-        if slot.place is not None and self.engine.reader is not None:
-            self.engine.reader.end(slot.place)
-            slot.place = None
 
     def planner_of(self, slot: Slot) -> Planner:
         """Who plans for `slot`."""

@@ -115,7 +115,7 @@ def test_a_long_prompt_is_read_apart_and_its_cells_are_reused(
     engine = alone.engine
     answer(engine, wanted(texts, 0, "greedy", "off"))
     first = answer(engine, wanted(texts, 4, "greedy", "off"))
-    assert engine.reader is not None and first.started.reused < len(texts[4]) - 1
+    assert engine.apart.reader is not None and first.started.reused < len(texts[4]) - 1
     again = answer(engine, wanted(texts, 4, "greedy", "ngram"))
     assert again.started.reused == len(texts[4]) - 1
     # The next turn of a conversation: the answer was not read, so it is read now, as if it had come with the prompt.
