@@ -94,8 +94,11 @@ class Messages:
                 yield from self._message(reader, head, end)
             if source.ended and not source.text:
                 return
-            while (yield from source.skip(*self.ends, "<|start|>assistant", "<|start|>")) is not None:
-                pass
+            skipped = None
+            while (tag := (yield from source.skip(*self.ends, "<|start|>"))) is not None:
+                skipped = tag
+            if skipped == "<|start|>" and (role := (yield from source.match(compiled(r"assistant\b")))) is not None:
+                source.take(role.end())
             if source.ended and not source.text.strip():
                 return
 
