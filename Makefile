@@ -16,7 +16,7 @@ demo: setup
 
 test: setup-test lint
 	$(BIN)/python -m pytest -n auto tests/unit
-	$(BIN)/python -m pytest tests/models
+	$(BIN)/python -m pytest -n auto --dist loadfile tests/models
 	$(BIN)/python -m pytest tests/server
 	$(BIN)/python -m pytest tests/tui
 
