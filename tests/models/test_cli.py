@@ -387,7 +387,7 @@ def test_invalid_schemas(llama: Path, schema: str) -> None:
         ("--top-p", "1.5"),
         ("--min-p", "-0.1"),
         ("--repeat-penalty", "0"),
-        ("--seed", "-1"),
+        ("--seed", "-2"),
         ("--seed", str(2**64)),
         ("--seed", "x"),
         ("--kv-type", "q9"),
@@ -434,8 +434,12 @@ def test_text_the_vocabulary_has_no_bytes_for(folder: Path) -> None:
         ok("generate", model, "-p", "coffee", "-n", 2, "--threads", 1)  # measures with a text of its own
 
 
-def test_a_recurrent_model_refuses_what_it_cannot(recurrent: Path) -> None:
-    assert "--speculate off" in fails(1, "generate", recurrent, "-p", "x", "--speculate", "ngram", "--threads", 1)
+def test_a_recurrent_model_drafts_and_refuses_exactness(recurrent: Path) -> None:
+    common = ("generate", recurrent, "-p", "x", "-n", 16, "--temperature", 0, "--threads", 1, "--json")
+    plain, drafted = (
+        json.loads(ok(*common, "--ignore-eos", "--speculate", how).stdout) for how in ("off", "ngram:min_n=1")
+    )
+    assert drafted["tokens"] == plain["tokens"]
     assert "exact" in fails(1, "generate", recurrent, "-p", "x", "--exact", "--threads", 1)
 
 
@@ -456,7 +460,7 @@ def test_configuration_files(llama: Path, tmp_path: Path) -> None:
 INSPECTED = {
     *("file", "name", "architecture", "parameters", "quantization", "tensor_types", "file_bytes", "context", "layers"),
     *("embedding", "sliding_window", "recurrent", "hybrid", "vocabulary", "chat_template", "licence", "speculation"),
-    *("trees", "rollback", "max_rollback", "writes_text", "mtp_layers"),
+    *("trees", "rollback", "max_rollback", "writes_text", "mtp_layers", "redecodes", "longest_chain"),
 }
 
 
@@ -465,7 +469,7 @@ INSPECTED = {
     [
         ("llama", "llama", "tree", None),
         ("sliding_window", "cohere2", "tree", 16),
-        ("recurrent", "mamba", "none", None),
+        ("recurrent", "mamba", "chain", None),
         ("hybrid", "lfm2", "chain", None),
     ],
 )
@@ -477,7 +481,8 @@ def test_inspect_every_kind(
     assert set(told) == INSPECTED
     assert (told["architecture"], told["speculation"], told["sliding_window"]) == (architecture, speculation, window)
     assert (told["recurrent"], told["hybrid"]) == (kind == "recurrent", kind == "hybrid")
-    assert (told["trees"], told["rollback"]) == (speculation == "tree", speculation != "none")
+    assert told["trees"] is (speculation == "tree")
+    assert (told["rollback"], told["redecodes"]) == (kind != "recurrent", kind == "recurrent")
     assert (told["context"], told["layers"], told["embedding"]) == (512, 2, 64)
     assert told["vocabulary"] == {
         "size": 288,
@@ -512,6 +517,6 @@ def test_help_and_version() -> None:
 
 def test_parameters_out_of_range_are_those_of_the_library_too() -> None:
     """What the command line refuses is refused by every other front end, too."""
-    for bad in ({"temperature": float("nan")}, {"seed": -1}, {"top_p": 2.0}):
+    for bad in ({"temperature": float("nan")}, {"seed": -2}, {"top_p": 2.0}):
         with pytest.raises(Exception, match=next(iter(bad))):
             SamplingParams(**bad)  # type: ignore[arg-type]

@@ -36,7 +36,10 @@ def test_a_moment_of_disturbance_is_measured_again(llama: Path, monkeypatch: pyt
     assert all(seconds < 0.5 for seconds in curve.points[1].values())
 
 
-def test_a_machine_that_stays_busy_is_told_and_nothing_is_stored(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_machine_that_stays_busy_is_told_and_nothing_is_stored(
+    llama: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / "cache"))
     with open_session(options(llama, ctx=384)) as session:
         disturbed_meter(monkeypatch, times=10_000)
         planner = prepare(session.engine)

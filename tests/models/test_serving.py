@@ -466,7 +466,7 @@ def test_a_failed_start_counts_as_failed(four: Session, engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("kind", ["recurrent", "hybrid"])
-def test_recurrent_states_are_never_shared(kind: str, request: pytest.FixtureRequest) -> None:
+def test_recurrent_states_are_shared_through_checkpoints(kind: str, request: pytest.FixtureRequest) -> None:
     from tests.models.running import request as wanted
 
     path: Path = request.getfixturevalue(kind)
@@ -474,7 +474,8 @@ def test_recurrent_states_are_never_shared(kind: str, request: pytest.FixtureReq
         prompt = session.prompt_ids(STORY)
         found = side_by_side(session.engine, [wanted(prompt, "off", 12) for _ in range(5)])
         assert len({tuple(f.ids) for f in found}) == 1
-        assert [f.started.reused for f in found[:3]] == [0, 0, 0]
+        reused = [f.started.reused for f in found]
+        assert reused[0] == 0 and all(0 < n < len(prompt) for n in reused[1:])
     assert found[0].ids == alone(path, wanted(prompt, "off", 12)).ids
 
 
