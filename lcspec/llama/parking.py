@@ -49,7 +49,7 @@ class Parking:
         self.clear()
         for cache, data in held:
             if not self.context.set_state(cache.main, data):
-                cache.length = 0  # its text is read again
+                cache.empty()  # its text is read again
 
     def clear(self) -> None:
         """Free all parked cells; for when no text is held."""

@@ -47,13 +47,7 @@ class PromptReader:
         )
         self.context = Context(model, own, separate=True)
         self._texts: list[list[int]] = [[] for _ in range(options.slots)]
-        self._busy: list[int] = []
         self._idle = list(range(options.slots))  # least recently used first
-
-    @property
-    def most(self) -> int:
-        """Tokens of the longest piece."""
-        return self.context.options.batch
 
     def begin(self, prompt: Sequence[int]) -> int:
         """Choose a place for `prompt`, that which holds most of it; returns its number."""
@@ -61,7 +55,6 @@ class PromptReader:
         i = max(range(len(shared)), key=lambda j: (shared[j], -j))
         place = self._idle.pop(i)
         self._cut(place, min(shared[i], len(prompt)))
-        self._busy.append(place)
         return place
 
     def length(self, place: int) -> int:
@@ -69,7 +62,7 @@ class PromptReader:
         return len(self._texts[place])
 
     def read(self, place: int, tokens: Sequence[int]) -> float:
-        """Read the next tokens, at most `most`; returns seconds.
+        """Read the next tokens, at most a batch of them; returns seconds.
 
         Raises:
             DecodeError: the library failed; the place is empty.
@@ -118,8 +111,7 @@ class PromptReader:
 
     def end(self, place: int) -> None:
         """The prompt is not read any further; its cells stay for one that begins alike."""
-        if place in self._busy:
-            self._busy.remove(place)
+        if place not in self._idle:
             self._idle.append(place)
 
     def close(self) -> None:
