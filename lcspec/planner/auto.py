@@ -184,7 +184,7 @@ class AutoPlanner:
             if item.node != COLUMN:
                 i, chain = item.proposal, reach.setdefault(item.proposal, [])
                 chain.append(-item.worth)
-                seconds[i] = stake.seconds(self._costs, base, proposals[i].sequence.behind, chain)
+                seconds[i] = stake.seconds(self._costs, base, proposals[i].sequence.n_uncached, chain)
             return sum(seconds.values())
 
         return beside

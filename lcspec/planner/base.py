@@ -38,7 +38,7 @@ class PlannedSequence(SequenceView, Protocol):
         """Tokens that end its text."""
 
     @property
-    def behind(self) -> int:
+    def n_uncached(self) -> int:
         """How many of its tokens are not in the cache yet."""
 
     def bit_of(self, drafter: Drafter) -> int:
@@ -59,6 +59,14 @@ class LeafRoom(Protocol):
     @property
     def max_leaves(self) -> int:
         """Leaves that a tree may have now."""
+
+
+class LeafIds(Protocol):
+    """Where leaves get their sequence ids from."""
+
+    @property
+    def free(self) -> int:
+        """Ids that nobody has."""
 
 
 class Limits(NamedTuple):
@@ -188,3 +196,20 @@ def ask(sequence: PlannedSequence, drafter: Drafter, budget: Budget, tree: Token
         return drafted
     tree.merge(drafted)
     return tree
+
+
+def fit(proposals: Sequence[Proposal], room: int, ids: LeafIds) -> None:
+    """Every sequence was planned for as if the step were its own: cut what does not fit into it together.
+
+    Args:
+        proposals: after `select`.
+        room: rows that the step has for drafts.
+        ids: what is left of them is shared.
+    """
+    free = ids.free
+    for p in proposals:
+        assert p.kept is not None
+        leaves = p.sequence.cache.max_leaves - ids.free + free
+        kept = p.kept = p.kept.best(room).with_leaves(leaves)
+        room -= kept.n_drafted
+        free = min(free, leaves - len(kept.leaves()))
