@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Iterable
 
-from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
+from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.drafters.memory import keep_texts, restored
 from lcspec.engine.request import Request
 from lcspec.engine.sequence import ActiveSequence
@@ -129,7 +129,7 @@ class Drafting:
             if not drafter.costly:
                 drafter.close()
                 self.drafters[name] = create(name, self.env)
-            elif isinstance(drafter, ReadingDrafter):
+            else:
                 drafter.forget()
 
     def close(self) -> None:

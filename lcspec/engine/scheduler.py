@@ -55,11 +55,12 @@ class Scheduler:
             if backoff is not None:
                 plan, parts[mine[0]] = backoff, parts[mine[0]]._replace(unobserved=True)
                 continue
-            for i in mine:
-                sequence = parts[i].sequence
+            asking = [parts[i].sequence for i in mine]
+            for sequence in asking:
                 self._drafting.flush(sequence)
-                proposals[i] = planner.propose(sequence, self._limits(sequence, base), base - 1)
-            context = sum(len(parts[i].sequence.tokens) for i in mine) // len(mine)
+            limits = [self._limits(sequence, base) for sequence in asking]
+            proposals.update(zip(mine, planner.propose(asking, limits, base - 1)))
+            context = sum(len(sequence.tokens) for sequence in asking) // len(asking)
             plan = planner.select([proposals[i] for i in mine], base, context, streams)
         drafted = self._share_room(list(proposals.values()), base) if proposals else 0
         for i, proposal in proposals.items():

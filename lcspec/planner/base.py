@@ -157,8 +157,14 @@ class Planner(Protocol):
         `others` is the width the other slots need anyway.
         """
 
-    def propose(self, sequence: PlannedSequence, limits: Limits, others: int) -> Proposal:
-        """Ask the slot's drafters; `others` is the width the other slots need anyway."""
+    def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
+        """Ask the sequences' drafters, one that runs a model for all of them at once.
+
+        Args:
+            sequences: those that are planned for in this step.
+            limits: what the step can take for each.
+            others: for any one of them, the width that the others need anyway.
+        """
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Set `kept` of every proposal.
@@ -186,16 +192,22 @@ def reading(sequence: PlannedSequence, others: int) -> float:
     return UNNOTICED if steady and not others else 0.0
 
 
-def ask(sequence: PlannedSequence, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
-    """`tree` with what `drafter` says merged into it, as far as the text may go on; the drafter's own tree where
-    `tree` is bare."""
-    if budget.nodes <= 0 or budget.depth <= 0:
-        return tree
-    drafted = drafter.draft(sequence, budget).ended(sequence.end_tokens)
-    if len(tree) == 1:
-        return drafted
-    tree.merge(drafted)
-    return tree
+def ask(
+    drafter: Drafter, sequences: Sequence[PlannedSequence], budgets: Sequence[Budget], trees: Sequence[TokenTree]
+) -> list[TokenTree]:
+    """`trees` with what `drafter` says merged into them, as far as the texts may go on; the drafter's own tree where
+    one is bare."""
+    able = [i for i, budget in enumerate(budgets) if budget.nodes > 0 and budget.depth > 0]
+    if not able:
+        return list(trees)
+    found, out = drafter.draft_batch([sequences[i] for i in able], [budgets[i] for i in able]), list(trees)
+    for i, drafted in zip(able, found):
+        drafted = drafted.ended(sequences[i].end_tokens)
+        if len(out[i]) == 1:
+            out[i] = drafted
+        else:
+            out[i].merge(drafted)
+    return out
 
 
 def fit(proposals: Sequence[Proposal], room: int, ids: LeafIds) -> None:

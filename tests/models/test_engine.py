@@ -50,7 +50,7 @@ def assert_clean(engine: Engine) -> None:
     assert not engine.running and not engine.waiting
     for pool, shelf, context, pad in [
         (engine.pool, engine.prefix_cache, engine.context, 1),
-        *[(d.pool, d.shelf, d.context, 0) for n, d in engine.drafting.drafters.items() if n == "model"],  # type: ignore[attr-defined]
+        *[(d.pool, d.prefix_cache, d.context, 0) for n, d in engine.drafting.drafters.items() if n == "model"],  # type: ignore[attr-defined]
     ]:
         kept = {cache.main for cache, _ in shelf._idle}
         assert pool.free + len(kept) + pad == pool.n

@@ -314,7 +314,7 @@ def draft_widths(session: Session, strategy: str, seconds: float = 0.0) -> list[
     found = next(d for d in engine.drafting.drafters.values() if d.costly)
     drafter = cast(ModelDrafter, getattr(found, "strong", getattr(found, "inner", found)))
     engine.prefix_cache.clear()
-    drafter.shelf.clear()
+    drafter.prefix_cache.clear()
     context, real = drafter.context, Context.decode
 
     def decode() -> float:

@@ -39,15 +39,18 @@ def pair(llama: Path, llama_draft: Path, second_draft: Path) -> Iterator[Session
 
 def test_p_min_is_about_the_draft_model_s_own_probabilities(pair: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     first: dict[str, list[float]] = {"model:p_min=1e-9": [], "model": []}
-    real = ModelDrafter.draft
+    real = ModelDrafter.draft_batch
     for strategy, probs in first.items():
 
-        def draft(self: ModelDrafter, sequence: SequenceView, budget: Budget, seen: list[float] = probs) -> TokenTree:
-            tree = real(self, sequence, budget)
-            seen += tree.probs[1:2]
-            return tree
+        def draft(
+            self: ModelDrafter, sequences: list[SequenceView], budgets: list[Budget], seen: list[float] = probs
+        ) -> list[TokenTree]:
+            trees = real(self, sequences, budgets)
+            for tree in trees:
+                seen += tree.probs[1:2]
+            return trees
 
-        monkeypatch.setattr(ModelDrafter, "draft", draft)
+        monkeypatch.setattr(ModelDrafter, "draft_batch", draft)
         answer(
             pair.engine, request(pair.prompt_ids(TEXT), strategy, 8, max_draft=1, draft=pair.engine.drafting.env.draft)
         )
@@ -234,9 +237,9 @@ def test_a_cascade_leaves_the_draft_cache_in_order(demo_pair: Session) -> None:
     cascade = demo_pair.engine.drafting.drafters["cascade"]
     assert isinstance(cascade, CascadeDrafter)
     strong = cascade.strong
-    kept = {cache.main for cache, _ in strong.shelf._idle}
+    kept = {cache.main for cache, _ in strong.prefix_cache._idle}
     assert strong.pool.free + len(kept) == strong.pool.n
-    assert all(strong.context.seq_end(cache.main) == cache.length for cache, _ in strong.shelf._idle)
+    assert all(strong.context.seq_end(cache.main) == cache.length for cache, _ in strong.prefix_cache._idle)
 
 
 def test_a_cascade_needs_a_draft_model(llama: Path) -> None:
