@@ -6,7 +6,6 @@ import threading
 import weakref
 
 from lcspec.grammar import CompiledGrammar, GrammarTokenizer
-from lcspec.llama.lib import C
 from lcspec.llama.vocab import Vocab
 
 # llama.cpp's LLAMA_TOKEN_ATTR_*: tokens that are no text.
@@ -40,7 +39,7 @@ def grammar_tokenizer(vocab: Vocab) -> GrammarTokenizer:
 
 
 def _is_special(vocab: Vocab, token: int, piece: bytes) -> bool:
-    attributes = int(C.llama_vocab_get_attr(vocab.handle, token))
+    attributes = vocab.attributes(token)
     if attributes & (UNKNOWN | UNUSED | CONTROL):
         return True
     # `<tool_call>` and the like: what stands in an answer for text must not be read as the beginning of a call.

@@ -120,8 +120,9 @@ class Model:
         return self.vocab.n_tokens
 
     def close(self) -> None:
-        """Free the weights. Idempotent."""
+        """Free the weights, once nobody reads the vocabulary any more. Idempotent."""
         if self.handle:
+            self.vocab.alive.end()
             C.llama_model_free(self.handle)
             self.handle = None  # type: ignore[assignment]
 
@@ -154,9 +155,11 @@ def load_vocab(options: ModelOptions, progress: Progress | None = None) -> Itera
     handle, reason = _load_once(options, 0, progress, vocab_only=True)
     if not handle:
         raise ModelLoadError(f"the vocabulary of {options.path.name} could not be loaded: {reason}")
+    vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
     try:
-        yield Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
+        yield vocab
     finally:
+        vocab.alive.end()
         C.llama_model_free(handle)
 
 

@@ -15,7 +15,7 @@ from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.schemas import Sampling
-from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, Usage
+from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, OutputConfig, Usage
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.translated import FollowedJob, chat_body, choices, whole_choice
@@ -24,6 +24,8 @@ from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+# Efforts that no template of an open model knows.
+HIGHEST = {"xhigh": "high", "max": "high"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 # Claude Code begins its system prompt with a block that is different in every request, which would keep the rest of
 # the prompt from being found in the cache.
@@ -125,6 +127,13 @@ def _chat(service: Service, body: CountBody, model: str, given: Mapping[str, Any
     fields |= {"messages": _messages(body), "tools": tools or None, "tool_choice": choice}
     if body.thinking is not None:
         fields["think"] = body.thinking.type != "disabled"
+        fields["reasoning_budget_tokens"] = body.thinking.budget_tokens
+    wanted = body.output_config or OutputConfig()
+    if wanted.effort is not None:
+        fields["reasoning_effort"] = HIGHEST.get(wanted.effort, wanted.effort)
+    form = wanted.format or body.output_format
+    if form is not None:
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}
     translated = chat_body(fields | dict(given))
     chat.check(translated)
     return chat.prepare(service, translated, model)

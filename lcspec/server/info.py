@@ -32,7 +32,10 @@ async def health(http: Request) -> Response:
     service = _service(http)
     alive = service.worker.alive
     status = "ok" if alive and not service.draining else "shutting_down" if alive else "failed"
-    counts = {"slots": service.slots, "running": service.capacity.running, "waiting": service.capacity.waiting}
+    capacity = service.capacity
+    counts: dict[str, Any] = {"slots": service.slots, "running": capacity.running, "waiting": capacity.waiting}
+    if status == "failed":
+        counts["error"] = str(service.worker.error or "the engine has stopped")
     return JSONResponse({"status": status, **counts}, 200 if status == "ok" else 503)
 
 

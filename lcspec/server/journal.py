@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lcspec.server.checked_calls import VALID, check_call
 from lcspec.server.unknown import HEADER, MAX_NAMES, STATE
 
 if TYPE_CHECKING:
+    from lcspec.server.answer import Text
     from lcspec.server.metrics import Metrics
     from lcspec.server.service import Service
 
@@ -66,3 +68,15 @@ def note_answer(service: Service, text: str) -> None:
     """Log an answer, if that was asked for."""
     if service.settings.log_prompts:
         log.info("answer: %r", text)
+
+
+async def note_calls(service: Service, text: Text) -> None:
+    """Count an answer's tool calls by whether their arguments follow the tools' schemas; log those that do not."""
+    if not text.calls or text.reason != "stop":  # what was cut is not whole
+        return
+    found = await service.in_thread(lambda: [check_call(text.functions, *call) for call in text.calls])
+    for outcome, keyword in found:
+        service.metrics.called(outcome)
+        if outcome != VALID:
+            # Neither names nor values: they are the client's.
+            log.warning("a tool call is %s%s", outcome.replace("_", " "), f" (violates `{keyword}`)" if keyword else "")

@@ -41,6 +41,9 @@ class Metrics:
         self.rate = Histogram(
             "lcspec_tokens_per_second", "Decoding rate of a request.", buckets=RATES, registry=registry
         )
+        self.calls = Counter(
+            "lcspec_tool_calls", "Tool calls by whether they follow the schema.", ["arguments"], registry=registry
+        )
         registry.register(self)
 
     def first_token(self, seconds: float) -> None:
@@ -56,6 +59,10 @@ class Metrics:
     def answered(self, path: str, status: int) -> None:
         """An HTTP answer."""
         self.http.labels(path, str(status) if status else "gone").inc()
+
+    def called(self, outcome: str) -> None:
+        """A tool call of a finished answer."""
+        self.calls.labels(outcome).inc()
 
     def text(self) -> bytes:
         """The page."""

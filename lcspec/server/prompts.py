@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from lcspec.config import SpeculationParams
@@ -27,6 +27,7 @@ from lcspec.slot import Request
 
 if TYPE_CHECKING:
     from lcspec.grammar import CompiledGrammar
+    from lcspec.reasoning_budget import ReasoningBudget
 
 OWN_NAMES = ("messages", "tools", "add_generation_prompt", "continue_final", "bos_token", "eos_token", "self")
 ANY_OBJECT = {"type": "object"}
@@ -46,6 +47,7 @@ class Wanted:
     logprobs: int | None = None
     n: int = 1
     ignore_end: bool = False
+    budget: ReasoningBudget | None = None
 
 
 def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted: Wanted) -> list[Request]:
@@ -67,7 +69,10 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     return [
         Request(
             prompt=ids,
-            sampling=sampling_params(wanted.sampling, wanted.grammar, wanted.bias, n_vocab, i, fixed),
+            sampling=replace(
+                sampling_params(wanted.sampling, wanted.grammar, wanted.bias, n_vocab, i, fixed),
+                reasoning_budget=wanted.budget,
+            ),
             speculation=speculation,
             max_tokens=wanted.max_tokens,
             stop=wanted.stop,

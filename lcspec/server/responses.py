@@ -16,7 +16,7 @@ from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job
-from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.journal import note_answer, note_calls, note_prompt
 from lcspec.server.prompts import Wanted, chat_ids, chat_prompt, content_text, engine_requests, grammar_of, tool_use
 from lcspec.server.reading import Reading, reading_of, thinking_arguments
 from lcspec.server.schemas_chat import (
@@ -66,7 +66,7 @@ class Reply:
 
     def text(self) -> Text:
         """For the answer."""
-        return Text(self.reading.reader())
+        return Text(self.reading.reader(), self.reading.functions)
 
     def logprobs(self, text: Text) -> list[Any]:
         """Log-probabilities, if they were asked for."""
@@ -305,6 +305,7 @@ async def whole(reply: Reply, job: Job) -> Response:
     output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
     output += [call_item(new_id("fc"), call) for call in calls]
     note_answer(reply.service, text.text)
+    await note_calls(reply.service, text)
     return JSONResponse(reply.envelope("completed", output, text))
 
 

@@ -94,8 +94,10 @@ class Service:
         Raises:
             ApiError: 503.
         """
-        if self.draining or not self.worker.alive:
+        if self.draining:
             raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+        if not self.worker.alive:
+            raise engine_stopped(self.worker.error)
 
     def warm_up(self) -> None:
         """Make what the first request would have to wait for: drafters, the cost curve, the certificate, memory.
@@ -159,6 +161,13 @@ class Service:
                 code="invalid_value",
             )
         return tuple(ids)
+
+
+def engine_stopped(error: Exception | None) -> ApiError:
+    """The answer to a request for an engine that runs no more."""
+    why = f" ({error})" if error is not None else ""
+    message = f"the engine has stopped{why}: restart the server; its log says more"
+    return ApiError(503, message, code="engine_stopped", headers={"Retry-After": "5"})
 
 
 class Outbox:

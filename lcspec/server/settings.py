@@ -32,6 +32,7 @@ class ServerSettings:
         speculate, max_draft, verifier, exact: what a request gets that says nothing about speculation.
         chat_template: a chat template (Jinja, or `chatml`) instead of the model's own.
         template_kwargs: what the chat template is given if a request says nothing else.
+        reasoning_budget: tokens a model may reason for if a request says nothing else; -1 = no limit.
         keep_alive_seconds: a stream that has nothing to say sends a comment this often.
     """
 
@@ -54,6 +55,7 @@ class ServerSettings:
     exact: bool = False
     chat_template: str | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    reasoning_budget: int = -1
     keep_alive_seconds: float = 15.0
 
     def __post_init__(self) -> None:
@@ -66,6 +68,8 @@ class ServerSettings:
             raise UsageError("give --strict or --ignore-unknown, not both")
         if self.queue < 0:
             raise UsageError(f"the queue must be 0 or more requests, not {self.queue}")
+        if self.reasoning_budget < -1:
+            raise UsageError(f"the reasoning budget must be -1 (no limit) or more tokens, not {self.reasoning_budget}")
         if self.max_body < 1024:
             raise UsageError(f"the largest body must be at least 1024 bytes, not {self.max_body}")
         if self.max_draft is not None and not 0 <= self.max_draft <= MAX_DRAFT:
