@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Mapping
 
 from lcspec.answers.formats import GENERIC, Format, Tags, format_of, opened_by
 from lcspec.answers.reader import AnswerReader
-from lcspec.reasoning_budget import ReasoningBudget, ReasoningTags
+from lcspec.sampling.reasoning_budget import ReasoningBudget, ReasoningTags
 from lcspec.server.errors import invalid
 from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.tools import ToolUse

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lcspec.errors import SamplingError
-from lcspec.reasoning_budget import BudgetedReasoning, ReasoningBudget, ReasoningTags
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.reasoning_budget import BudgetedReasoning, ReasoningBudget, ReasoningTags
 
 # Token ids are bytes here, but for two.
 OPEN, CLOSE = 256, 257
