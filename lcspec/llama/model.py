@@ -11,6 +11,7 @@ from enum import Enum
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import hugepages
+from lcspec.llama.adapters import Adapters
 from lcspec.llama.lib import C, error_reason, init, may_repack
 from lcspec.llama.vocab import Vocab
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
@@ -63,6 +64,7 @@ class Model:
         self.handle = handle
         self.gpu_layers = gpu_layers
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
+        self.adapters: Adapters | None = None
         description = ctypes.create_string_buffer(256)
         C.llama_model_desc(handle, description, 256)
         self.traits = Traits(
@@ -102,6 +104,11 @@ class Model:
             if handle:
                 model = cls(options, header, handle, layers if offload else 0, coverage)
                 model._check_generates()
+                try:
+                    model.adapters = Adapters(model, options.lora)
+                except BaseException:
+                    model.close()
+                    raise
                 return model
         raise ModelLoadError(f"{options.path.name} could not be loaded: {reason}")
 

@@ -47,6 +47,9 @@ SMALL = 64
 # What an impossible candidate counts as: no noise makes up for its logarithm of -708.
 TINY = 2.0**-1022
 
+# What no option or setting names: they are made for a request.
+MADE = ("logit_bias", "grammar", "reasoning_budget")
+
 _Bits = TypeVar("_Bits", int, NDArray[Any])
 
 

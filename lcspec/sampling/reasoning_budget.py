@@ -48,7 +48,7 @@ class ReasoningBudget:
 
 
 class BudgetedReasoning:
-    """One text on its way: counts, and says what may come next (see lcspec.grammar.Constraint)."""
+    """One text on its way: counts, and says what may come next (see lcspec.sampling.grammar.Constraint)."""
 
     def __init__(self, budget: ReasoningBudget) -> None:
         self._budget = budget

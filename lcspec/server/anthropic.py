@@ -15,12 +15,13 @@ from lcspec.server import chat
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
+from lcspec.server.models import Models
 from lcspec.server.schemas import Sampling
 from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, OutputConfig, Usage
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.translated import FollowedJob, chat_body, choices, whole_choice
-from lcspec.server.unknown import model_and_rest
+from lcspec.server.unknown import chosen
 
 router = APIRouter()
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
@@ -86,8 +87,9 @@ async def messages(body: AnthropicBody, http: Request) -> Response:
 @router.post("/v1/messages/count_tokens", summary="Tokens of a conversation (Anthropic's API)")
 async def count_tokens(body: CountBody, http: Request) -> Response:
     """How many tokens the prompt would have."""
-    service: Service = http.app.state.service
-    model = model_and_rest(body, http, body.model)
+    models: Models = http.app.state.models
+    entry, model = chosen(body, http, body.model)
+    service = await unless_gone(http, models.use(entry, http))
     made = await unless_gone(http, service.in_thread(_chat, service, body, model, {}))
     return JSONResponse({"input_tokens": len(made.requests[0].prompt)})
 

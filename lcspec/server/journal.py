@@ -13,7 +13,7 @@ from lcspec.server.unknown import HEADER, MAX_NAMES, STATE
 
 if TYPE_CHECKING:
     from lcspec.server.answer import Text
-    from lcspec.server.metrics import Metrics
+    from lcspec.server.metrics import HttpMetrics
     from lcspec.server.service import Service
 
 log = logging.getLogger("lcspec.server")
@@ -24,7 +24,7 @@ class Journal:
     """Middleware: logs method, path, status and seconds of every answer, and counts it. Nothing the client wrote
     beyond the path of an endpoint that exists is logged or becomes a label."""
 
-    def __init__(self, app: ASGIApp, metrics: Metrics, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: frozenset[str]) -> None:
         self.app = app
         self.metrics = metrics
         self.paths = paths

@@ -14,6 +14,7 @@ from fastapi import FastAPI
 
 from lcspec.errors import LcspecError, UsageError
 from lcspec.server.connection import limited
+from lcspec.server.models import Models
 from lcspec.server.service import Service, log
 
 # How often it is looked whether the engine still lives, seconds.
@@ -52,8 +53,8 @@ class Server(uvicorn.Server):
     """uvicorn, with our way to stop: a drained stop exits 0, whichever signal asked for it."""
 
     def __init__(self, app: FastAPI) -> None:
-        self.service: Service = app.state.service
-        settings = self.service.settings
+        self.models: Models = app.state.models
+        settings = self.models.settings
         config = uvicorn.Config(
             app,
             log_config=None,
@@ -71,10 +72,15 @@ class Server(uvicorn.Server):
         """First: take no new work and finish what was accepted. Second: exit now."""
         if self.should_exit:
             os._exit(128 + sig)
-        self.service.draining = True
+        self.models.draining = True
         self.should_exit = True
-        n = self.service.capacity.at_hand
+        n = self.models.at_hand
         print(f"lcspec: finishing {n} requests; a second signal exits now", file=sys.stderr, flush=True)
+
+    @property
+    def service(self) -> Service:
+        """Of a server with a single model."""
+        return self.models.only
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to listen, and to watch the engine."""
@@ -82,7 +88,7 @@ class Server(uvicorn.Server):
         self._watch = asyncio.ensure_future(self._watch_engine())
 
     async def _watch_engine(self) -> None:
-        while self.service.worker.alive:
+        while self.models.alive:
             await asyncio.sleep(WATCH)
         if not self.should_exit:
             log.error("the engine has stopped, so the server does as well")
@@ -91,12 +97,12 @@ class Server(uvicorn.Server):
 
 def serve(app: FastAPI, sock: socket.socket, draining_seconds: float | None = None) -> int:
     """Serve until a signal or the engine's end; returns the exit code."""
-    service: Service = app.state.service
+    models: Models = app.state.models
     server = Server(app)
     sock.listen(BACKLOG)
     server.run(sockets=[sock])
-    failed = not service.worker.alive
-    service.worker.close(drain=True, timeout=draining_seconds)
+    failed = not models.alive
+    models.close_engines(draining_seconds)
     return 1 if failed else 0
 
 
@@ -123,6 +129,6 @@ class Background:
 
     def close(self) -> None:
         """Finish what was accepted, then stop."""
-        self.server.service.draining = True
+        self.server.models.draining = True
         self.server.should_exit = True
         self._thread.join()

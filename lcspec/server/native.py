@@ -18,11 +18,13 @@ from lcspec.server.endpoint import respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.models import Models
 from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
 from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse
+from lcspec.server.unknown import named, not_found, usual
 
 router = APIRouter()
 # Of an infill's context, what is kept before and after the gap when it does not fit: as in llama-server.
@@ -243,10 +245,18 @@ async def _streamed(made: Native, job: Job) -> AsyncGenerator[str, None]:
             yield event(made.final(index, text, streamed=True))
 
 
+async def _service(http: Request, model: str | None) -> Service:
+    models: Models = http.app.state.models
+    entry = named(models, model)
+    if entry is None and model:
+        raise not_found(models, model)
+    return await models.use(entry or usual(models), http)
+
+
 @router.get("/props", summary="What is served (llama-server's API)")
-async def props(http: Request) -> Response:
-    """The model, its template, defaults."""
-    service: Service = http.app.state.service
+async def props(http: Request, model: str | None = None) -> Response:
+    """The model, its template, defaults; `model` names one of several."""
+    service = await _service(http, model)
     tokens = service.template.tokens
     return JSONResponse(
         {
@@ -268,9 +278,9 @@ async def props(http: Request) -> Response:
 
 
 @router.get("/slots", summary="What the slots do (llama-server's API)")
-async def slots(http: Request) -> Response:
-    """Every slot, without anybody's text."""
-    service: Service = http.app.state.service
+async def slots(http: Request, model: str | None = None) -> Response:
+    """Every slot, without anybody's text; `model` names one of several."""
+    service = await _service(http, model)
     running = service.capacity.running
     return JSONResponse(
         [

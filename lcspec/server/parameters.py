@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Mapping
 from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.sampling.parameters import SamplingParams
-from lcspec.server.errors import ApiError, invalid
+from lcspec.server.errors import invalid
 from lcspec.server.samplers import switched_off
 from lcspec.server.schemas import Sampling, Speculation
 from lcspec.server.settings import ServerSettings
@@ -19,22 +19,6 @@ if TYPE_CHECKING:
 
 SAMPLED = tuple(name for name in Sampling.model_fields if name not in ("seed", "samplers", "dry_sequence_breakers"))
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
-
-
-def check_model(name: str | None, settings: ServerSettings) -> str:
-    """The model's name for the answer.
-
-    Raises:
-        ApiError: 404, the request names another model.
-    """
-    if not name:
-        return settings.models[0]
-    if name not in settings.models:
-        known = ", ".join(settings.models)
-        raise ApiError(
-            404, f"the model {name[:200]!r} does not exist here: use {known}", param="model", code="model_not_found"
-        )
-    return name
 
 
 def sampling_params(

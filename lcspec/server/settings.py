@@ -32,6 +32,8 @@ class ServerSettings:
         speculate, max_draft, verifier, exact: what a request gets that says nothing about speculation.
         chat_template: a chat template (Jinja, or `chatml`) instead of the model's own.
         template_kwargs: what the chat template is given if a request says nothing else.
+        max_loaded: models that may be loaded at once; idle_unload: seconds after which one that nobody uses is unloaded
+            (0 = never).
         reasoning_budget: tokens a model may reason for if a request says nothing else; -1 = no limit.
         keep_alive_seconds: a stream that has nothing to say sends a comment this often.
     """
@@ -55,6 +57,8 @@ class ServerSettings:
     exact: bool = False
     chat_template: str | None = None
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    max_loaded: int = 3
+    idle_unload: float = 0.0
     reasoning_budget: int = -1
     keep_alive_seconds: float = 15.0
 
@@ -68,6 +72,10 @@ class ServerSettings:
             raise UsageError("give --strict or --ignore-unknown, not both")
         if self.queue < 0:
             raise UsageError(f"the queue must be 0 or more requests, not {self.queue}")
+        if self.max_loaded < 1:
+            raise UsageError(f"at least one model must be allowed to be loaded, not {self.max_loaded}")
+        if self.idle_unload < 0:
+            raise UsageError(f"--idle-unload must be 0 (never) or more seconds, not {self.idle_unload:g}")
         if self.reasoning_budget < -1:
             raise UsageError(f"the reasoning budget must be -1 (no limit) or more tokens, not {self.reasoning_budget}")
         if self.max_body < 1024:
