@@ -257,6 +257,16 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
     help="Unload a model that nobody has used for so many seconds (0: never).",
 )
 @click.option("--pin", multiple=True, metavar="NAME", help="Load this model at once and keep it (repeatable).")
+@click.option("--uds", type=MODEL_PATH, help="Listen on this Unix socket instead (or --host unix:/path).")
+@click.option("--tls-cert", type=MODEL_PATH, help="Certificate (PEM) to serve https with.")
+@click.option("--tls-key", type=MODEL_PATH, help="Its key (PEM), if it is in another file.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds a request may take in all (0: as long as it likes).",
+)
 @click.option("--allowed-host", multiple=True, help="Name clients may call it by (repeatable; *: any).")
 @click.option("--api-key", envvar="LCSPEC_API_KEY", help="Key that requests must carry (or LCSPEC_API_KEY).")
 @click.option("--api-key-file", type=MODEL_PATH, help="File with keys, one a line.")
@@ -289,6 +299,7 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
     callback=_serve_config,
     help="TOML file with defaults for these options.",
 )
+@sampling_options
 @lora_options
 @pairing_options
 @engine_options

@@ -17,6 +17,7 @@ from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
 from lcspec.server.schemas import Sampling
+from lcspec.server.schemas_answers import STREAM, AnthropicMessageObject, TokenCount, answered
 from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, OutputConfig, Usage
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
@@ -76,7 +77,11 @@ class Answer:
         return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-@router.post("/v1/messages", summary="Answer a conversation (Anthropic's API)")
+@router.post(
+    "/v1/messages",
+    summary="Answer a conversation (Anthropic's API)",
+    responses=answered(AnthropicMessageObject, STREAM),
+)
 async def messages(body: AnthropicBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""
     return await respond(
@@ -84,7 +89,9 @@ async def messages(body: AnthropicBody, http: Request) -> Response:
     )
 
 
-@router.post("/v1/messages/count_tokens", summary="Tokens of a conversation (Anthropic's API)")
+@router.post(
+    "/v1/messages/count_tokens", summary="Tokens of a conversation (Anthropic's API)", responses=answered(TokenCount)
+)
 async def count_tokens(body: CountBody, http: Request) -> Response:
     """How many tokens the prompt would have."""
     models: Models = http.app.state.models

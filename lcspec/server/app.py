@@ -58,7 +58,8 @@ ERRORS = {
         404: "There is no such model.",
         413: "The body is too long.",
         429: "The queue is full; Retry-After says how many seconds to wait.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or the model cannot be loaded.",
+        504: "The answer was not finished in the time that --timeout allows.",
     }.items()
 }
 
@@ -107,7 +108,7 @@ def app_over(models: Models) -> FastAPI:
             allow_origins=list(settings.cors),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[HEADER, "retry-after"],
+            expose_headers=[HEADER, "retry-after", "x-request-id"],
             allow_private_network=True,  # a page of the internet asks whether it may call this machine
         )
     if settings.hosts:

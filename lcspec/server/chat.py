@@ -33,6 +33,7 @@ from lcspec.server.prompts import (
     tool_use,
 )
 from lcspec.server.reading import Reading, reading_of, template_arguments
+from lcspec.server.schemas_answers import STREAM, ChatCompletion, answered
 from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
@@ -71,7 +72,7 @@ class Chat:
         return Text(self.reading.reader(), self.reading.functions)
 
 
-@router.post("/v1/chat/completions", summary="Answer a conversation")
+@router.post("/v1/chat/completions", summary="Answer a conversation", responses=answered(ChatCompletion, STREAM))
 @router.post("/chat/completions", include_in_schema=False)
 async def chat_completions(body: ChatBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import ssl
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Sequence
 
@@ -17,12 +18,13 @@ from lcspec.engine_thread import EngineThread
 from lcspec.errors import UsageError
 from lcspec.modelfiles.library import LibraryModel, describe
 from lcspec.modelfiles.places import Found
+from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.server.app import app_over, create_app
 from lcspec.server.auth import read_keys
 from lcspec.server.errors import ApiError
 from lcspec.server.hosts import LOCAL
 from lcspec.server.library import Library, usual_of
-from lcspec.server.lifecycle import is_loopback, listen, serve
+from lcspec.server.lifecycle import UNIX, is_loopback, leave, listen, serve
 from lcspec.server.models import Entry, Models
 from lcspec.server.prompts import OWN_NAMES
 from lcspec.server.settings import MIB, ServerSettings
@@ -46,7 +48,7 @@ def run(**o: Any) -> int:
     _check_speculation(settings, pair)
     options = model_options(pair.target, o, exact=o["exact"], slots=o["slots"], batch=o["batch"])
     set_up_log(o["log_level"])
-    sock = listen(o["host"], o["port"])
+    sock = listen(place_of(o), o["port"])
     settings = replace(settings, hosts=names_of(o, is_loopback(sock)))
     try:
         worker = EngineThread(options, pair.draft, loading_line(), history=not o["no_history"])
@@ -60,7 +62,7 @@ def run(**o: Any) -> int:
         finally:
             worker.close(timeout=10.0)
     finally:
-        sock.close()
+        leave(sock)
 
 
 def _serve_several(o: dict[str, Any]) -> int:
@@ -69,7 +71,7 @@ def _serve_several(o: dict[str, Any]) -> int:
     settings = read_settings(o, named)
     _check_speculation(settings, ModelPair.resolve(named, o.get("draft") or (), o.get("store"), o.get("heads")))
     set_up_log(o["log_level"])
-    sock = listen(o["host"], o["port"])
+    sock = listen(place_of(o), o["port"])
     settings = replace(settings, hosts=names_of(o, is_loopback(sock)))
     try:
         first = None
@@ -93,7 +95,7 @@ def _serve_several(o: dict[str, Any]) -> int:
         finally:
             models.close_engines(timeout=10.0)
     finally:
-        sock.close()
+        leave(sock)
 
 
 def pinned_of(models: Models, names: Sequence[str]) -> list[Entry]:
@@ -144,6 +146,7 @@ def read_settings(o: dict[str, Any], target: Path | None) -> ServerSettings:
     """
     if target is None and o["alias"]:
         raise UsageError("--alias names one model: give that model, or leave --alias out")
+    check_tls(o["tls_cert"], o["tls_key"])
     names = tuple(o["alias"]) + ((target.stem, target.name) if target is not None else ("lcspec",))
     return ServerSettings(
         models=tuple(dict.fromkeys(names)),
@@ -163,13 +166,52 @@ def read_settings(o: dict[str, Any], target: Path | None) -> ServerSettings:
         max_loaded=o["max_loaded"],
         idle_unload=o["idle_unload"],
         reasoning_budget=o["reasoning_budget"],
+        sampling={f.name: o[f.name] for f in fields(SamplingParams) if f.name not in MADE},
+        request_seconds=o["timeout"],
+        tls_cert=o["tls_cert"],
+        tls_key=o["tls_key"],
     )
+
+
+def place_of(o: dict[str, Any]) -> str:
+    """Where to listen: an address, or `unix:` and a file.
+
+    Raises:
+        UsageError: two places are given.
+    """
+    if o["uds"] is None:
+        return str(o["host"])
+    if o["host"] != "127.0.0.1":
+        raise UsageError("give --host or --uds, not both")
+    return f"{UNIX}{o['uds']}"
+
+
+def check_tls(cert: Path | None, key: Path | None) -> None:
+    """Refuse a certificate that cannot be used before a model is loaded.
+
+    Raises:
+        UsageError: it cannot be read, or the key is missing or another one's.
+    """
+    if key is not None and cert is None:
+        raise UsageError("--tls-key needs --tls-cert: give the certificate as well")
+    if cert is None:
+        return
+    for file in (cert, key or cert):
+        if not file.is_file():
+            raise UsageError(f"there is no file {file}: give PEM files to --tls-cert and --tls-key")
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(cert, key, password=lambda: "")
+    except (ssl.SSLError, OSError) as error:
+        raise UsageError(
+            f"the certificate {cert} cannot be used ({error.strerror or error}): --tls-cert and --tls-key must be PEM "
+            "files that belong together, the key without a password"
+        ) from error
 
 
 def names_of(o: dict[str, Any], local: bool) -> tuple[str, ...]:
     """Names the server may be called by; empty = any, where others than this machine reach it and none is given."""
     given = tuple(o["allowed_host"])
-    if "*" in given or not (given or local):
+    if place_of(o).startswith(UNIX) or "*" in given or not (given or local):
         return ()
     return (*LOCAL, o["host"], *given)
 
@@ -232,15 +274,17 @@ def say_loading(entry: Entry) -> None:
 def say_ready(what: str, n_ctx: int | None, o: dict[str, Any], settings: ServerSettings, sock: Any) -> None:
     """One line on stderr: what is served, and where."""
     slots = f"{o['slots']} slots" + (f" of {n_ctx} tokens" if n_ctx is not None else "")
-    where = url_of(sock)
+    where = url_of(sock, settings)
     click.echo(f"lcspec: serving {what}, {slots}, speculation {settings.speculate}, at {where}/v1", err=True)
     if not is_loopback(sock) and not settings.api_keys:
         click.echo("lcspec: warning: everyone who can reach this address can use the model; set --api-key", err=True)
     sys.stderr.flush()
 
 
-def url_of(sock: Any) -> str:
+def url_of(sock: Any, settings: ServerSettings) -> str:
     """Where a socket is reached."""
-    host, port = sock.getsockname()[:2]
-    shown = f"[{host}]" if ":" in host else host
-    return f"http://{shown}:{port}"
+    name = sock.getsockname()
+    if isinstance(name, str):
+        return f"{UNIX}{name}, http://localhost"
+    shown = f"[{name[0]}]" if ":" in name[0] else name[0]
+    return f"{'https' if settings.tls_cert is not None else 'http'}://{shown}:{name[1]}"

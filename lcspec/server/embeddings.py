@@ -15,13 +15,14 @@ from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.models import Models
 from lcspec.server.schemas import EmbeddingBody
+from lcspec.server.schemas_answers import Embeddings, answered
 from lcspec.server.service import Service
 from lcspec.server.unknown import chosen
 
 router = APIRouter()
 
 
-@router.post("/v1/embeddings", summary="Embed texts")
+@router.post("/v1/embeddings", summary="Embed texts", responses=answered(Embeddings))
 @router.post("/embeddings", include_in_schema=False)
 async def embeddings(body: EmbeddingBody, http: Request) -> Response:
     """A vector of unit length for every text."""

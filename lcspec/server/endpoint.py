@@ -12,6 +12,7 @@ from fastapi.responses import Response
 from lcspec.engine.sequence import Request
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import FIRST_SECONDS, Job, begin, unless_gone
+from lcspec.server.journal import JOB
 from lcspec.server.models import Entry, Models
 from lcspec.server.schemas import Asking, Generating
 from lcspec.server.service import Service
@@ -67,7 +68,7 @@ async def respond(
         service = await unless_gone(http, models.use(entry, http))
         service.check_open()
         prepared = await service.in_thread(prepare, service, body, model)
-        return await unless_gone(http, whole(prepared, Job(service, prepared.requests)))
+        return await unless_gone(http, whole(prepared, job_of(service, prepared, http)))
     using = asyncio.ensure_future(models.use(entry, http))
     try:
         done = await unless_gone(http, asyncio.wait({using}, timeout=FIRST_SECONDS))
@@ -80,16 +81,23 @@ async def respond(
 
         def start(service: Service) -> AsyncGenerator[str, None]:
             prepared = prepare(service, body, model)
-            late.job = Job(service, prepared.requests)
+            late.job = job_of(service, prepared, http)
             return streamed(prepared, late.job)
 
         return EventStream(late.streamed(start), late.close, keep_alive, on_error, media_type)
     service = using.result()
     service.check_open()
     prepared = await service.in_thread(prepare, service, body, model)
-    job = Job(service, prepared.requests)
+    job = job_of(service, prepared, http)
     await begin(http, job)
     return EventStream(streamed(prepared, job), job.cancel, keep_alive, on_error, media_type)
+
+
+def job_of(service: Service, prepared: Prepared, http: HttpRequest) -> Job:
+    """A job, which the log hears of."""
+    job: Job = Job(service, prepared.requests)
+    http.scope[JOB] = job
+    return job
 
 
 class Late:

@@ -14,6 +14,7 @@ from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
 from lcspec.server.models import Entry, Models
 from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
 from lcspec.server.schemas import DetokenizeBody, TokenizeBody
+from lcspec.server.schemas_answers import Detokenized, Health, ModelObject, ModelObjects, Prompted, Tokenized, answered
 from lcspec.server.schemas_chat import TemplateBody
 from lcspec.server.service import Service
 from lcspec.server.unknown import chosen, named, not_found
@@ -28,7 +29,7 @@ def _models(http: Request) -> Models:
     return models
 
 
-@router.get("/health", summary="Whether it serves")
+@router.get("/health", summary="Whether it serves", responses=answered(Health))
 @router.get("/v1/health", include_in_schema=False)
 @router.head("/health", include_in_schema=False)
 @router.head("/v1/health", include_in_schema=False)
@@ -93,7 +94,7 @@ def _model(entry: Entry, name: str) -> dict[str, Any]:
     return {"id": name, "object": "model", "created": created, "owned_by": "lcspec", "status": status, "meta": meta}
 
 
-@router.get("/v1/models", summary="The models")
+@router.get("/v1/models", summary="The models", responses=answered(ModelObjects))
 @router.get("/models", include_in_schema=False)
 async def models(http: Request) -> Response:
     """Every model with its status; other names of it are in `meta.aliases`."""
@@ -102,7 +103,7 @@ async def models(http: Request) -> Response:
     return JSONResponse({"object": "list", "data": [_model(entry, entry.name) for entry in models.entries]})
 
 
-@router.get("/v1/models/{name:path}", summary="One model")
+@router.get("/v1/models/{name:path}", summary="One model", responses=answered(ModelObject))
 @router.get("/models/{name:path}", include_in_schema=False)
 async def model(name: str, http: Request) -> Response:
     """A model and its status."""
@@ -117,7 +118,7 @@ async def _service(body: TokenizeBody | DetokenizeBody | TemplateBody, http: Req
     return await unless_gone(http, _models(http).use(entry, http))
 
 
-@router.post("/tokenize", summary="Text to token ids")
+@router.post("/tokenize", summary="Text to token ids", responses=answered(Tokenized))
 async def tokenize(body: TokenizeBody, http: Request) -> Response:
     """Token ids of a text."""
     service = await _service(body, http)
@@ -133,7 +134,7 @@ async def tokenize(body: TokenizeBody, http: Request) -> Response:
     return JSONResponse({"tokens": pieces})
 
 
-@router.post("/detokenize", summary="Token ids to text")
+@router.post("/detokenize", summary="Token ids to text", responses=answered(Detokenized))
 async def detokenize(body: DetokenizeBody, http: Request) -> Response:
     """The text of token ids."""
     service = await _service(body, http)
@@ -142,7 +143,7 @@ async def detokenize(body: DetokenizeBody, http: Request) -> Response:
     return JSONResponse({"content": text})
 
 
-@router.post("/apply-template", summary="Messages to a prompt")
+@router.post("/apply-template", summary="Messages to a prompt", responses=answered(Prompted))
 async def apply_template(body: TemplateBody, http: Request) -> Response:
     """The prompt that the model's template makes of messages."""
     service = await _service(body, http)

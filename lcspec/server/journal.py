@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import re
+import secrets
 import time
 from typing import TYPE_CHECKING
 
@@ -13,16 +15,23 @@ from lcspec.server.unknown import HEADER, MAX_NAMES, STATE
 
 if TYPE_CHECKING:
     from lcspec.server.answer import Text
+    from lcspec.server.job import Job
     from lcspec.server.metrics import HttpMetrics
     from lcspec.server.service import Service
 
 log = logging.getLogger("lcspec.server")
+JOB = "lcspec.job"
+REQUEST_ID = b"x-request-id"
+PLAIN_ID = re.compile(rb"[\w.:-]{1,64}")
 QUIET_PATHS = ("/health", "/v1/health", "/metrics")
 
 
 class Journal:
-    """Middleware: logs method, path, status and seconds of every answer, and counts it. Nothing the client wrote
-    beyond the path of an endpoint that exists is logged or becomes a label."""
+    """Middleware: logs every answer (id, method, path, status, seconds, tokens, speed-up), and counts it.
+
+    Nothing the client wrote beyond the path of an endpoint that exists, and an id of its own for the request, is logged
+    or becomes a label.
+    """
 
     def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: frozenset[str]) -> None:
         self.app = app
@@ -34,15 +43,16 @@ class Journal:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        start, status = time.perf_counter(), 0
+        start, status, identity = time.perf_counter(), 0, request_id(scope)
 
         async def noted(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                more = [(REQUEST_ID, identity.encode())]
                 if ignored := scope.get(STATE):
-                    text = ", ".join(ignored[:MAX_NAMES])
-                    message["headers"] = [*message["headers"], (HEADER.encode(), text.encode())]
+                    more.append((HEADER.encode(), ", ".join(ignored[:MAX_NAMES]).encode()))
+                message["headers"] = [*message["headers"], *more]
             await send(message)
 
         try:
@@ -55,7 +65,24 @@ class Journal:
             self.metrics.answered(path, status)
             level = logging.DEBUG if path in QUIET_PATHS else logging.INFO
             seconds = time.perf_counter() - start
-            log.log(level, "%s %s %s %.3f s", scope["method"], path, status or "gone", seconds)
+            spent = spent_on(scope.get(JOB))
+            log.log(level, "%s %s %s %s %.3f s%s", identity, scope["method"], path, status or "gone", seconds, spent)
+
+
+def request_id(scope: Scope) -> str:
+    """The client's own id for the request, if it is a plain one, else a new one."""
+    for name, value in scope["headers"]:
+        if name == REQUEST_ID and PLAIN_ID.fullmatch(value):
+            return str(value.decode())
+    return f"req_{secrets.token_hex(8)}"
+
+
+def spent_on(job: Job | None) -> str:
+    """Tokens and speed-up of a request, for its line in the log."""
+    if job is None:
+        return ""
+    speedup = job.service.speedup
+    return f", {job.read} + {job.written} tokens" + (f", {speedup:.2f} times plain" if speedup is not None else "")
 
 
 def note_prompt(service: Service, text: str) -> None:

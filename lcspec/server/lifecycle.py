@@ -7,6 +7,7 @@ import os
 import socket
 import sys
 import threading
+from pathlib import Path
 from types import FrameType
 
 import uvicorn
@@ -20,6 +21,7 @@ from lcspec.server.service import Service, log
 # How often it is looked whether the engine still lives, seconds.
 WATCH = 1.0
 BACKLOG = 256
+UNIX = "unix:"
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -28,6 +30,8 @@ def listen(host: str, port: int) -> socket.socket:
     Raises:
         LcspecError: it cannot be had.
     """
+    if host.startswith(UNIX):
+        return listen_on_file(Path(host[len(UNIX) :]))
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
         family, kind, proto, _, address = found[0]
@@ -43,8 +47,49 @@ def listen(host: str, port: int) -> socket.socket:
     return sock
 
 
+def listen_on_file(path: Path) -> socket.socket:
+    """A bound Unix socket that its owner alone may use. One that a server has left behind is replaced.
+
+    Raises:
+        LcspecError: it cannot be had.
+    """
+    if not hasattr(socket, "AF_UNIX"):
+        raise UsageError("this system has no Unix sockets: use --host and --port")
+    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        if path.is_socket():
+            try:
+                sock.connect(str(path))
+            except OSError:
+                path.unlink()  # nobody listens
+            else:
+                raise LcspecError(f"another server listens on {path}: choose another --uds")
+            finally:
+                sock.close()
+            sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        before = os.umask(0o177)
+        try:
+            sock.bind(str(path))
+        finally:
+            os.umask(before)
+    except OSError as error:
+        sock.close()
+        raise LcspecError(f"cannot listen on {path} ({error.strerror or error}): choose another --uds") from error
+    return sock
+
+
+def leave(sock: socket.socket) -> None:
+    """Close it, and remove its file."""
+    name = sock.getsockname()
+    sock.close()
+    if isinstance(name, str) and name:
+        Path(name).unlink(missing_ok=True)
+
+
 def is_loopback(sock: socket.socket) -> bool:
     """Whether only this machine can reach it."""
+    if sock.family == getattr(socket, "AF_UNIX", None):
+        return True
     address = str(sock.getsockname()[0])
     return address.startswith("127.") or address == "::1"
 
@@ -62,6 +107,8 @@ class Server(uvicorn.Server):
             server_header=False,
             backlog=BACKLOG,
             ws="none",
+            ssl_certfile=settings.tls_cert,
+            ssl_keyfile=settings.tls_key,
             http=limited(settings.header_seconds, settings.write_seconds),
             timeout_keep_alive=75,
             timeout_graceful_shutdown=settings.drain_seconds,

@@ -12,6 +12,7 @@ from fastapi.responses import JSONResponse, Response
 from lcspec.engine.events import Finished, Tokens
 from lcspec.engine.sequence import Request as EngineRequest
 from lcspec.errors import UnsupportedModel
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
@@ -20,6 +21,7 @@ from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.models import Models
 from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
+from lcspec.server.schemas_answers import STREAM, NativeAnswer, Props, SlotState, answered
 from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
@@ -88,13 +90,17 @@ def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:
     return shown | {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
 
 
-@router.post("/completion", summary="Continue a text (llama-server's API)")
+@router.post(
+    "/completion",
+    summary="Continue a text (llama-server's API)",
+    responses=answered(NativeAnswer | list[NativeAnswer], STREAM),
+)
 async def completion(body: NativeCompletionBody, http: Request) -> Response:
     """The continuation of one or more prompts, at once or as server-sent events."""
     return await respond(body, http, check=_check, prepare=prepare, whole=_whole, streamed=_streamed)
 
 
-@router.post("/infill", summary="Fill in a gap (llama-server's API)")
+@router.post("/infill", summary="Fill in a gap (llama-server's API)", responses=answered(NativeAnswer, STREAM))
 async def infill(body: InfillBody, http: Request) -> Response:
     """The text between a prefix and a suffix, at once or as server-sent events."""
     return await respond(body, http, check=_check, prepare=prepare_infill, whole=_whole, streamed=_streamed)
@@ -253,7 +259,7 @@ async def _service(http: Request, model: str | None) -> Service:
     return await models.use(entry or usual(models), http)
 
 
-@router.get("/props", summary="What is served (llama-server's API)")
+@router.get("/props", summary="What is served (llama-server's API)", responses=answered(Props))
 async def props(http: Request, model: str | None = None) -> Response:
     """The model, its template, defaults; `model` names one of several."""
     service = await _service(http, model)
@@ -262,7 +268,7 @@ async def props(http: Request, model: str | None = None) -> Response:
         {
             "default_generation_settings": {
                 "n_ctx": service.n_ctx,
-                "params": settings_of(service, EngineRequest((0,))),
+                "params": settings_of(service, EngineRequest((0,), SamplingParams(**service.settings.sampling))),
             },
             "total_slots": service.slots,
             "model_alias": service.settings.models[0],
@@ -277,7 +283,7 @@ async def props(http: Request, model: str | None = None) -> Response:
     )
 
 
-@router.get("/slots", summary="What the slots do (llama-server's API)")
+@router.get("/slots", summary="What the slots do (llama-server's API)", responses=answered(list[SlotState]))
 async def slots(http: Request, model: str | None = None) -> Response:
     """Every slot, without anybody's text; `model` names one of several."""
     service = await _service(http, model)

@@ -20,6 +20,7 @@ from lcspec.server.errors import ApiError, from_validation, invalid
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
 from lcspec.server.schemas import CompletionBody, EmbeddingBody, Sampling
+from lcspec.server.schemas_answers import OllamaChatAnswer, OllamaEmbedAnswer, OllamaGenerateAnswer, answered
 from lcspec.server.schemas_chat import ToolChoice
 from lcspec.server.schemas_ollama import OllamaAsking, OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody
 from lcspec.server.service import Service
@@ -75,7 +76,7 @@ def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-@router.post("/api/chat", summary="Answer a conversation (Ollama's API)")
+@router.post("/api/chat", summary="Answer a conversation (Ollama's API)", responses=answered(OllamaChatAnswer, LINES))
 async def ollama_chat(body: OllamaChatBody, http: Request) -> Response:
     """The next message of a conversation, as JSON lines or at once."""
     if not body.messages:  # asks to load the model
@@ -86,7 +87,7 @@ async def ollama_chat(body: OllamaChatBody, http: Request) -> Response:
     )  # fmt: skip
 
 
-@router.post("/api/generate", summary="Answer a prompt (Ollama's API)")
+@router.post("/api/generate", summary="Answer a prompt (Ollama's API)", responses=answered(OllamaGenerateAnswer, LINES))
 async def ollama_generate(body: OllamaGenerateBody, http: Request) -> Response:
     """The answer to a prompt, or what comes after a raw text, as JSON lines or at once."""
     if not body.prompt and not body.suffix:
@@ -261,7 +262,7 @@ async def _streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
     yield _json(reply.line(**reply.ended(followed, reason))) + "\n"
 
 
-@router.post("/api/embed", summary="Embed texts (Ollama's API)")
+@router.post("/api/embed", summary="Embed texts (Ollama's API)", responses=answered(OllamaEmbedAnswer))
 async def ollama_embed(body: OllamaEmbedBody, http: Request) -> Response:
     """A vector of unit length for every text."""
     start = time.perf_counter()

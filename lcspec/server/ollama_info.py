@@ -15,6 +15,7 @@ from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.pairing import ENCODERS
 from lcspec.server.info import SCAN_SECONDS
 from lcspec.server.models import Entry, Models
+from lcspec.server.schemas_answers import OllamaModels, OllamaShown, OllamaVersion, answered
 from lcspec.server.schemas_ollama import OllamaShowBody
 from lcspec.server.unknown import chosen
 
@@ -69,13 +70,13 @@ def _entry(entry: Entry) -> dict[str, Any]:
     }
 
 
-@router.get("/api/version", summary="The version of Ollama's API")
+@router.get("/api/version", summary="The version of Ollama's API", responses=answered(OllamaVersion))
 async def version() -> Response:
     """What clients compare with what they need."""
     return JSONResponse({"version": VERSION})
 
 
-@router.get("/api/tags", summary="The models (Ollama's API)")
+@router.get("/api/tags", summary="The models (Ollama's API)", responses=answered(OllamaModels))
 async def tags(http: Request) -> Response:
     """Every model, loaded or not."""
     models: Models = http.app.state.models
@@ -83,7 +84,7 @@ async def tags(http: Request) -> Response:
     return JSONResponse({"models": [_entry(entry) for entry in models.entries]})
 
 
-@router.get("/api/ps", summary="The loaded models (Ollama's API)")
+@router.get("/api/ps", summary="The loaded models (Ollama's API)", responses=answered(OllamaModels))
 async def ps(http: Request) -> Response:
     """The loaded models, and when each would be unloaded if nobody used it any more."""
     models: Models = http.app.state.models
@@ -100,7 +101,7 @@ async def ps(http: Request) -> Response:
     return JSONResponse({"models": found})
 
 
-@router.post("/api/show", summary="What a model can do (Ollama's API)")
+@router.post("/api/show", summary="What a model can do (Ollama's API)", responses=answered(OllamaShown))
 async def show(body: OllamaShowBody, http: Request) -> Response:
     """Architecture, template, capabilities."""
     models: Models = http.app.state.models

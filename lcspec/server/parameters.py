@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Mapping
 
 from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
@@ -28,21 +29,23 @@ def sampling_params(
     n_vocab: int,
     index: int = 0,
     fixed: tuple[tuple[int, float], ...] = (),
+    usual: Mapping[str, Any] = MappingProxyType({}),
 ) -> SamplingParams:
     """Sampling of the `index`-th text of a request; a given seed counts up from text to text. `fixed`: a bias that the
-    request's own cannot change.
+    request's own cannot change; `usual`: what is sampled with where it says nothing.
 
     Raises:
         ApiError: a token of the bias is not in the vocabulary.
         SamplingError: a value is out of its range.
     """
-    given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
+    given = {name: value for name, value in usual.items() if name != "seed"}
+    given |= {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
     if body.dry_sequence_breakers is not None:
         given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
     if body.samplers:
         given |= switched_off(body.samplers)
-    # -1 is a random one, as in llama.cpp.
-    seed = None if body.seed in (None, -1) else (body.seed + index) % 2**64
+    first = usual.get("seed") if body.seed is None else body.seed
+    seed = None if first in (None, -1) else (first + index) % 2**64  # -1 is a random one, as in llama.cpp
     decided = {token for token, _ in fixed}
     free = [entry for entry in _bias(bias or {}, n_vocab) if entry[0] not in decided]
     return SamplingParams(**given, logit_bias=tuple(sorted((*free, *fixed))), grammar=grammar, seed=seed)

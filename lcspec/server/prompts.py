@@ -65,12 +65,12 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     )
     # As in llama-server: an end that is passed over leaves control tokens in the text. A grammar needs its end.
     fixed = service.vocab.no_end if wanted.ignore_end and wanted.grammar is None else ()
-    n_vocab = service.vocab.n_tokens
+    n_vocab, usual = service.vocab.n_tokens, service.settings.sampling
     return [
         Request(
             prompt=ids,
             sampling=replace(
-                sampling_params(wanted.sampling, wanted.grammar, wanted.bias, n_vocab, i, fixed),
+                sampling_params(wanted.sampling, wanted.grammar, wanted.bias, n_vocab, i, fixed, usual),
                 reasoning_budget=wanted.budget,
             ),
             speculation=speculation,

@@ -13,6 +13,7 @@ from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.models import Models
 from lcspec.server.schemas import INT32, Echoed, Strict
+from lcspec.server.schemas_answers import Ranking, answered
 from lcspec.server.service import Service
 from lcspec.server.unknown import chosen
 
@@ -35,7 +36,7 @@ class RerankBody(Strict):
     return_documents: bool | None = None
 
 
-@router.post("/v1/rerank", summary="Order documents by a query")
+@router.post("/v1/rerank", summary="Order documents by a query", responses=answered(Ranking))
 @router.post("/rerank", include_in_schema=False)
 @router.post("/v1/reranking", include_in_schema=False)
 @router.post("/reranking", include_in_schema=False)

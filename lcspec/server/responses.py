@@ -20,6 +20,7 @@ from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls, note_prompt
 from lcspec.server.prompts import Wanted, chat_ids, chat_prompt, content_text, engine_requests, grammar_of, tool_use
 from lcspec.server.reading import Reading, reading_of, thinking_arguments
+from lcspec.server.schemas_answers import STREAM, ResponseObject, answered
 from lcspec.server.schemas_chat import (
     AllowedToolChoice,
     JsonObjectFormat,
@@ -109,7 +110,9 @@ class Reply:
         } | ({"timings": answer.timings(text)} if text is not None else {})
 
 
-@router.post("/v1/responses", summary="Answer a conversation (Responses API)")
+@router.post(
+    "/v1/responses", summary="Answer a conversation (Responses API)", responses=answered(ResponseObject, STREAM)
+)
 @router.post("/responses", include_in_schema=False)
 async def responses(body: ResponseBody, http: Request) -> Response:
     """The answer to an input, at once or as server-sent events."""

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from lcspec.llama.template import ChatTemplate
     from lcspec.llama.vocab import Vocab
     from lcspec.server.job import Job
+    from lcspec.session import Session
 
 log = logging.getLogger("lcspec.server")
 T = TypeVar("T")
 # Threads for tokenizing and rendering; more would take time from the decodes.
 THREADS = 2
+LOOK_SECONDS = 2.0
 
 
 class Service:
@@ -58,6 +60,8 @@ class Service:
         self.created = int(time.time())
         self.embedding = asyncio.Lock()
         self.draining = False
+        self.speedup: float | None = None  # recent rate over that of plain decoding, as `look_at_speed` found it
+        self._looked = 0.0
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
         self._outbox: Outbox | None = None
 
@@ -87,6 +91,17 @@ class Service:
         if self._outbox is None or self._outbox.loop is not loop:
             self._outbox = Outbox(loop)
         return self._outbox
+
+    def look_at_speed(self) -> None:
+        """Renew `speedup`, every few seconds at most; it is there a step later."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+
+        def look(session: Session) -> None:
+            self.speedup = session.engine.totals().speedup
+
+        self.worker.call(look)
 
     def check_open(self) -> None:
         """Refuse new work while the server shuts down.

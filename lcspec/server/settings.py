@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Mapping
 
 from lcspec.config import MAX_DRAFT
 from lcspec.errors import UsageError
+from lcspec.sampling.parameters import SamplingParams
 
 MIB = 1024 * 1024
 
@@ -34,6 +36,9 @@ class ServerSettings:
         template_kwargs: what the chat template is given if a request says nothing else.
         max_loaded: models that may be loaded at once; idle_unload: seconds after which one that nobody uses is unloaded
             (0 = never).
+        sampling: what is sampled with where a request says nothing, by the names of SamplingParams.
+        request_seconds: how long a request may take in all; 0 = as long as it likes.
+        tls_cert, tls_key: files for https, given to the HTTP server.
         reasoning_budget: tokens a model may reason for if a request says nothing else; -1 = no limit.
         keep_alive_seconds: a stream that has nothing to say sends a comment this often.
     """
@@ -59,6 +64,10 @@ class ServerSettings:
     template_kwargs: Mapping[str, Any] = field(default_factory=dict)
     max_loaded: int = 3
     idle_unload: float = 0.0
+    sampling: Mapping[str, Any] = field(default_factory=dict)
+    request_seconds: float = 0.0
+    tls_cert: Path | None = None
+    tls_key: Path | None = None
     reasoning_budget: int = -1
     keep_alive_seconds: float = 15.0
 
@@ -66,12 +75,15 @@ class ServerSettings:
         """Check ranges.
 
         Raises:
-            UsageError: a value is out of its range.
+            UsageError, SamplingError: a value is out of its range.
         """
         if self.strict and self.ignore_unknown:
             raise UsageError("give --strict or --ignore-unknown, not both")
         if self.queue < 0:
             raise UsageError(f"the queue must be 0 or more requests, not {self.queue}")
+        if self.request_seconds < 0:
+            raise UsageError(f"--timeout must be 0 (none) or more seconds, not {self.request_seconds:g}")
+        SamplingParams(**self.sampling)
         if self.max_loaded < 1:
             raise UsageError(f"at least one model must be allowed to be loaded, not {self.max_loaded}")
         if self.idle_unload < 0:
