@@ -62,7 +62,7 @@ def run(**o: Any) -> int:
         finally:
             worker.close(timeout=10.0)
     finally:
-        leave(sock)
+        leave(sock, place_of(o))
 
 
 def _serve_several(o: dict[str, Any]) -> int:
@@ -95,7 +95,7 @@ def _serve_several(o: dict[str, Any]) -> int:
         finally:
             models.close_engines(timeout=10.0)
     finally:
-        leave(sock)
+        leave(sock, place_of(o))
 
 
 def pinned_of(models: Models, names: Sequence[str]) -> list[Entry]:

@@ -78,12 +78,11 @@ def listen_on_file(path: Path) -> socket.socket:
     return sock
 
 
-def leave(sock: socket.socket) -> None:
-    """Close it, and remove its file."""
-    name = sock.getsockname()
+def leave(sock: socket.socket, host: str) -> None:
+    """Close what `listen` gave (the server may have done that), and remove its file."""
     sock.close()
-    if isinstance(name, str) and name:
-        Path(name).unlink(missing_ok=True)
+    if host.startswith(UNIX):
+        Path(host[len(UNIX) :]).unlink(missing_ok=True)
 
 
 def is_loopback(sock: socket.socket) -> bool:

@@ -47,11 +47,13 @@ class Native:
         """The answer to one prompt, or what ends its stream."""
         request, end = self.requests[index], text.finished
         assert end is not None
+        content, indent = text.text, self.body.n_indent or 0
+        kept = content if streamed or not indent else until_outdent(content, indent)
         kind = {"stop": "word" if end.stop is not None else "eos", "length": "limit", "context": "limit"}
         ids = [info.id for info in text.infos]
         return {
             "index": index,
-            "content": "" if streamed else text.text,
+            "content": "" if streamed else kept,
             "tokens": ids if self.body.return_tokens and not streamed else [],
             "id_slot": -1,
             "stop": True,
@@ -62,7 +64,7 @@ class Native:
             "prompt": self.service.vocab.text(list(request.prompt), special=True),
             "has_new_line": "\n" in text.text,
             "truncated": False,
-            "stop_type": kind.get(end.reason, "none"),
+            "stop_type": kind.get(end.reason, "none") if kept == content else "limit",
             "stopping_word": end.stop or "",
             "tokens_cached": end.prompt_tokens + end.completion_tokens,
             "timings": answer.timings(text),
@@ -78,6 +80,15 @@ class Native:
             for (token, _), top in zip(info.top, entry["top_logprobs"]):
                 top["id"] = token
         return {"completion_probabilities": shown}
+
+
+def until_outdent(text: str, indent: int) -> str:
+    """`text` up to the first line after its first that is indented less than `indent`; blank lines do not count."""
+    lines = text.split("\n")
+    for i, line in enumerate(lines[1:], 1):
+        if line.strip() and len(line) - len(line.lstrip(" \t")) < indent:
+            return "\n".join(lines[:i])
+    return text
 
 
 def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:

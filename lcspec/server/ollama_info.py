@@ -6,12 +6,12 @@ import asyncio
 import datetime
 import hashlib
 import time
-from typing import Any
+from typing import Any, Mapping
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.modelfile import ModelHeader, read_header
 from lcspec.modelfiles.pairing import ENCODERS
 from lcspec.server.info import SCAN_SECONDS
 from lcspec.server.models import Entry, Models
@@ -118,7 +118,7 @@ async def show(body: OllamaShowBody, http: Request) -> Response:
         if "enable_thinking" in text or "<think>" in text:
             capabilities.append("thinking")
     info = {k: v for k, v in header.metadata.items() if not k.startswith("tokenizer.chat_template")}
-    info |= {f"{header.architecture}.context_length": service.n_ctx, "general.parameter_count": header.n_params}
+    info = named_info(header, info, service.n_ctx)
     return JSONResponse(
         {
             "modelfile": f"FROM {header.path.name}\n",
@@ -131,6 +131,12 @@ async def show(body: OllamaShowBody, http: Request) -> Response:
     )
 
 
+def named_info(header: ModelHeader, info: Mapping[str, Any], n_ctx: int) -> dict[str, Any]:
+    """What the header says, with what clients rely on: a name to show, the context, the size."""
+    own = {f"{header.architecture}.context_length": n_ctx, "general.parameter_count": header.n_params}
+    return {"general.basename": header.name or header.path.stem, **info, **own}
+
+
 def _shown(entry: Entry) -> Response:
     """What the header alone says."""
     header = read_header(entry.path)
@@ -139,8 +145,7 @@ def _shown(entry: Entry) -> Response:
     if "enable_thinking" in text or "<think>" in text:
         capabilities.append("thinking")
     info = {k: v for k, v in header.metadata.items() if not k.startswith("tokenizer.")}
-    length = header.context_length or 0
-    info |= {f"{header.architecture}.context_length": length, "general.parameter_count": header.n_params}
+    info = named_info(header, info, header.context_length or 0)
     return JSONResponse(
         {
             "modelfile": f"FROM {header.path.name}\n",
