@@ -24,7 +24,7 @@ from lcspec.server.auth import read_keys
 from lcspec.server.errors import ApiError
 from lcspec.server.hosts import LOCAL
 from lcspec.server.library import Library, usual_of
-from lcspec.server.lifecycle import UNIX, is_loopback, leave, listen, serve
+from lcspec.server.lifecycle import BACKLOG, UNIX, is_loopback, leave, listen, serve
 from lcspec.server.models import Entry, Models
 from lcspec.server.prompts import OWN_NAMES
 from lcspec.server.settings import MIB, ServerSettings
@@ -88,10 +88,11 @@ def _serve_several(o: dict[str, Any]) -> int:
                 entry.service = library.load(entry, others, lambda what, fraction: None)
                 entry.state = "loaded"
             what = f"{len(entries)} models on demand ({len(models.loaded)} loaded)"
+            app = app_over(models)
             say_ready(what, o["ctx"] or None, o, settings, sock)
             if default is not None and first is None:
                 click.echo(f"lcspec: requests that name no model get {default}", err=True)
-            return serve(app_over(models), sock)
+            return serve(app, sock)
         finally:
             models.close_engines(timeout=10.0)
     finally:
@@ -272,7 +273,8 @@ def say_loading(entry: Entry) -> None:
 
 
 def say_ready(what: str, n_ctx: int | None, o: dict[str, Any], settings: ServerSettings, sock: Any) -> None:
-    """One line on stderr: what is served, and where."""
+    """One line on stderr: what is served, and where. Who connects from now on is served."""
+    sock.listen(BACKLOG)
     slots = f"{o['slots']} slots" + (f" of {n_ctx} tokens" if n_ctx is not None else "")
     where = url_of(sock, settings)
     click.echo(f"lcspec: serving {what}, {slots}, speculation {settings.speculate}, at {where}/v1", err=True)

@@ -8,6 +8,12 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 STREAM = "text/event-stream"
+# What a stream's events consist of; `data` is JSON, or `[DONE]`.
+EVENT = {
+    "type": "object",
+    "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
+    "required": ["data"],
+}
 
 
 class Answer(BaseModel):
@@ -20,7 +26,7 @@ def answered(model: Any, stream: str | None = None) -> dict[int | str, dict[str,
     """The `responses` of an endpoint that answers with `model`, or with a stream of this media type."""
     said: dict[str, Any] = {"model": model, "description": "The answer."}
     if stream is not None:
-        said["content"] = {stream: {"schema": {"type": "string"}}}
+        said["content"] = {stream: {"schema": EVENT if stream == STREAM else {"type": "string"}}}
     return {200: said}
 
 

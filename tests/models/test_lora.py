@@ -94,3 +94,11 @@ def test_on_the_command_line(model: Path, lora: Path) -> None:
 
     assert generate() != generate("--lora", str(lora))
     assert generate() == generate("--lora", f"{lora}:0")
+
+
+def test_in_the_chat(model: Path, lora: Path) -> None:
+    from lcspec.tui.start import chat_options
+
+    assert chat_options({"model": model, "lora": (f"{lora}:0.5",), "no_draft": True}).lora == (Lora(lora, 0.5),)
+    with pytest.raises(UsageError, match="name that model"):
+        chat_options({"lora": (str(lora),)})
