@@ -180,7 +180,7 @@ def place_of(o: dict[str, Any]) -> str:
     Raises:
         UsageError: two places are given.
     """
-    if o["uds"] is None:
+    if o.get("uds") is None:
         return str(o["host"])
     if o["host"] != "127.0.0.1":
         raise UsageError("give --host or --uds, not both")
