@@ -9,12 +9,22 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
 from lcspec.errors import LcspecError
+from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
 from lcspec.server.models import Entry, Models
 from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
-from lcspec.server.schemas import DetokenizeBody, TokenizeBody
-from lcspec.server.schemas_answers import Detokenized, Health, ModelObject, ModelObjects, Prompted, Tokenized, answered
+from lcspec.server.schemas import DetokenizeBody, NamedBody, TokenizeBody
+from lcspec.server.schemas_answers import (
+    Detokenized,
+    Done,
+    Health,
+    ModelObject,
+    ModelObjects,
+    Prompted,
+    Tokenized,
+    answered,
+)
 from lcspec.server.schemas_chat import TemplateBody
 from lcspec.server.service import Service
 from lcspec.server.unknown import chosen, named, not_found
@@ -88,6 +98,8 @@ def _model(entry: Entry, name: str) -> dict[str, Any]:
     status: dict[str, Any] = {"value": entry.state, "pinned": entry.pinned}
     if entry.state == "loading":
         status["progress"] = round(entry.progress, 3)
+    if entry.state == "failed":
+        status["failed"] = True  # as llama-server says it
     if entry.error is not None:
         status["error"] = entry.error
     created = service.created if service is not None else 0
@@ -111,6 +123,28 @@ async def model(name: str, http: Request) -> Response:
     if entry is None:
         raise not_found(_models(http), name)
     return JSONResponse(_model(entry, name))
+
+
+@router.post("/models/load", summary="Load a model (llama-server's API)", responses=answered(Done))
+async def load_model(body: NamedBody, http: Request) -> Response:
+    """Load a model, as a request for it would; the answer comes when it is there."""
+    entry = named(_models(http), body.model)
+    if entry is None:
+        raise not_found(_models(http), body.model)
+    await unless_gone(http, _models(http).use(entry, http))
+    return JSONResponse({"success": True})
+
+
+@router.post("/models/unload", summary="Unload a model (llama-server's API)", responses=answered(Done))
+async def unload_model(body: NamedBody, http: Request) -> Response:
+    """Unload a model once it has finished what it was given."""
+    entry = named(_models(http), body.model)
+    if entry is None:
+        raise not_found(_models(http), body.model)
+    if entry.pinned or _models(http).loader is None:
+        raise invalid(f"{entry.name} is always loaded: start the server without pinning it", "model")
+    await _models(http).drop(entry)
+    return JSONResponse({"success": True})
 
 
 async def _service(body: TokenizeBody | DetokenizeBody | TemplateBody, http: Request) -> Service:

@@ -349,6 +349,11 @@ class Models:
         self.http.loaded(entry.name, "unloaded")
         log.info("unloaded %s", entry.name)
 
+    async def drop(self, entry: Entry) -> None:
+        """Unload it, after what it was given is finished."""
+        async with self._turn:
+            await self.unload(entry)
+
     async def unload_idle(self, entry: Entry) -> None:
         """Unload it if it can go now."""
         async with self._turn:

@@ -78,7 +78,7 @@ def reading_of(
     """How to read what follows `prompt`, and the prompt: with a grammar (`constrained`) or a budget of nothing its
     reasoning is closed. `usual`: the budget of requests that name none."""
     form = format_of(template)
-    budget = budget_of(body, usual) if body is not None else None
+    budget = budget_of(body, usual) if body is not None else None if usual < 0 else usual
     off = budget == 0 or (body is not None and switched_off(body))
     opened = opened_by(form, prompt)
     if opened is not None and (constrained or off):

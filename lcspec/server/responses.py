@@ -159,9 +159,10 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
     if not messages:
         raise invalid("the input is empty", "input")
     effort = _effort(body)
-    text = chat_prompt(service, messages, use, thinking_arguments(None, effort, None))
+    usual = service.settings.reasoning_budget
+    text = chat_prompt(service, messages, use, thinking_arguments(None, effort, None, usual))
     constrained = grammar is not None or effort == "none"
-    reading, text = reading_of(service.template_text, text, use, constrained)
+    reading, text = reading_of(service.template_text, text, use, constrained, usual=usual)
     if grammar is None:
         reading = replace(reading, forced=False)
     text += call_opening(service.template_text, use)
@@ -174,6 +175,7 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
         body.max_output_tokens,
         service.template.stop,
         (body.top_logprobs or 0) if body.top_logprobs or LOGPROBS in (body.include or ()) else None,
+        budget=reading.limit(service.vocab),
     )
     request = engine_requests(service, [chat_ids(service, text)], wanted)[0]
     note_prompt(service, text)

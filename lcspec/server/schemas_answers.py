@@ -218,6 +218,12 @@ class ModelObjects(Answer):
     data: list[ModelObject]
 
 
+class Done(Answer):
+    """It was done."""
+
+    success: bool
+
+
 class Health(Answer):
     """Whether the server serves, and how busy it is."""
 

@@ -161,6 +161,20 @@ def test_an_idle_model_is_unloaded(folder: Path, monkeypatch: pytest.MonkeyPatch
         until(server, {"red": "unloaded", "blue": "unloaded", "broken": "unloaded"})
 
 
+def test_loading_and_unloading_by_hand(folder: Path) -> None:
+    with several(folder) as server, httpx.Client(base_url=server.url, timeout=WAIT) as http:
+        assert http.post("/models/load", json={"model": "red"}).json() == {"success": True}
+        assert states(server)["red"] == "loaded"
+        assert http.post("/models/unload", json={"model": "red"}).json() == {"success": True}
+        assert states(server)["red"] == "unloaded"
+        assert http.post("/models/load", json={"model": "green"}).status_code == 404
+        assert http.post("/models/load", json={"model": "broken"}).status_code == 503
+        assert http.get("/v1/models/broken").json()["status"]["failed"] is True
+        (entry,) = [e for e in server.server.models.entries if e.name == "blue"]
+        entry.pinned = True
+        assert http.post("/models/unload", json={"model": "blue"}).status_code == 400
+
+
 class Slow(Library):
     """Loading takes a while."""
 

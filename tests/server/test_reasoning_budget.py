@@ -110,3 +110,7 @@ def test_the_servers_own_budget(tmp_path: Path) -> None:
     with background(path, ctx=512, reasoning_budget=6) as server:
         assert parts(answer(server))[1]
         assert parts(answer(server, reasoning_budget=-1))[1] == ""
+        body = {"input": "Hello", "max_output_tokens": 80, "seed": 5}
+        found = httpx.post(f"{server.url}/v1/responses", json=body, timeout=120).json()
+        assert found["output"][0]["type"] == "reasoning"
+        assert 6 <= found["usage"]["output_tokens_details"]["reasoning_tokens"] <= 18
