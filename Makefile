@@ -9,7 +9,7 @@ ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
 export CXXFLAGS := $(CXXFLAGS) -include $(CURDIR)/native/tile_config.h
 endif
 
-.PHONY: demo test lint bench-real dist setup setup-test clean
+.PHONY: demo test clients lint bench-real dist setup setup-test clean
 
 demo: setup
 	$(BIN)/python scripts/demo.py
@@ -28,6 +28,16 @@ lint: setup-test
 	@ln -s $(CURDIR)/lcspec/* build/types/lcspec/ && ln -s $(CURDIR)/tui build/types/lcspec/tui
 	cd build/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml
 	cd build/types && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
+
+# Clients of other people for tests/server/test_clients.py, an environment each: what they need contradicts itself.
+# litellm imports mcp wherever there are tools.
+CLIENTS := "litellm>=1.80,<2 mcp>=2,<3" "langchain-openai>=1,<2" "pydantic-ai-slim[openai]>=1,<3" "instructor>=1.10,<2" "llm>=0.27,<1"
+clients: $(VENV)/bin/python
+	@for client in $(CLIENTS); do \
+	  place=work/clients/$${client%%[[>]*}; \
+	  [ -x $$place/bin/python ] || $(PYTHON) -m venv $$place; \
+	  $$place/bin/python -m pip install --quiet --disable-pip-version-check $$client || exit 1; \
+	done
 
 # SmolLM2 against plain decoding: make bench-real PROMPTS=question.jsonl OPTIONS="--minutes 10 --variants shipped"
 bench-real: setup

@@ -16,6 +16,7 @@ from lcspec.commands.options import (
     MODEL_PATH,
     GpuLayers,
     engine_options,
+    lora_options,
     pairing_options,
     sampling_options,
     speculation_options,
@@ -69,6 +70,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @click.option("--json-schema", help="JSON schema (or a file with one) the text must follow.")
 @click.option("--prediction", type=MODEL_PATH, help="File with the text you expect, to draft from.")
 @sampling_options
+@lora_options
 @pairing_options
 @engine_options
 @speculation_options
@@ -199,6 +201,7 @@ def bench(**options: Any) -> None:
 @click.option("--system", help="System prompt of new conversations.")
 @click.option("-n", "--max-tokens", type=click.IntRange(min=1), help="Tokens of an answer at most.")
 @sampling_options
+@lora_options
 @pairing_options
 @engine_options
 @speculation_options
@@ -240,6 +243,30 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 @click.option("--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="Requests side by side.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
+@click.option(
+    "--models-dir", multiple=True, type=MODEL_PATH, help="Serve the models of this folder on demand (repeatable)."
+)
+@click.option(
+    "--max-loaded", type=click.IntRange(min=1), default=3, show_default=True, help="Models loaded at once at most."
+)
+@click.option(
+    "--idle-unload",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Unload a model that nobody has used for so many seconds (0: never).",
+)
+@click.option("--pin", multiple=True, metavar="NAME", help="Load this model at once and keep it (repeatable).")
+@click.option("--uds", type=MODEL_PATH, help="Listen on this Unix socket instead (or --host unix:/path).")
+@click.option("--tls-cert", type=MODEL_PATH, help="Certificate (PEM) to serve https with.")
+@click.option("--tls-key", type=MODEL_PATH, help="Its key (PEM), if it is in another file.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    show_default=True,
+    help="Seconds a request may take in all (0: as long as it likes).",
+)
 @click.option("--allowed-host", multiple=True, help="Name clients may call it by (repeatable; *: any).")
 @click.option("--api-key", envvar="LCSPEC_API_KEY", help="Key that requests must carry (or LCSPEC_API_KEY).")
 @click.option("--api-key-file", type=MODEL_PATH, help="File with keys, one a line.")
@@ -251,6 +278,13 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 @click.option("--chat-template", metavar="JINJA", help="Chat template instead of the model's own; or `chatml`.")
 @click.option("--chat-template-file", type=MODEL_PATH, help="File with that template.")
 @click.option("--chat-template-kwargs", metavar="JSON", help="What the template is given, as a JSON object.")
+@click.option(
+    "--reasoning-budget",
+    type=click.IntRange(min=-1),
+    default=-1,
+    show_default=True,
+    help="Tokens of reasoning, then it is closed; 0: none, -1: no limit.",
+)
 @click.option("--strict", is_flag=True, help="Refuse unknown parameters and names of models instead of ignoring them.")
 @click.option("--ignore-unknown", is_flag=True, help="Ignore unknown parameters even if they would change the text.")
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers to the log.")
@@ -265,12 +299,15 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
     callback=_serve_config,
     help="TOML file with defaults for these options.",
 )
+@sampling_options
+@lora_options
 @pairing_options
 @engine_options
 @speculation_options
 @click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
 def serve(**options: Any) -> None:
-    """Serve a model over HTTP, as the OpenAI API does. Without MODEL the bundled demonstration pair serves."""
+    """Serve a model over HTTP, as the OpenAI API does, and as Anthropic's, Ollama's and llama-server's do. Without
+    MODEL every model of this machine is loaded when a request names it."""
     from lcspec.server.command import run
 
     sys.exit(run(**options))

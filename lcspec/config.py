@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,32 @@ OFF = ("off", "none", "")
 # Longest chain a recurrent model may have to take back in one step. Each token of it costs a copy of the state.
 RECURRENT_ROLLBACK = 16
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
+
+
+@dataclass(frozen=True)
+class Lora:
+    """An adapter, and how strongly it acts; with a scale of 0 it does not."""
+
+    path: Path
+    scale: float = 1.0
+
+    @classmethod
+    def parse(cls, text: str) -> Lora:
+        """Read FILE or FILE:SCALE.
+
+        Raises:
+            UsageError: the scale is no finite number.
+        """
+        before, colon, after = text.rpartition(":")
+        if not colon or Path(text).exists():
+            return cls(Path(text))
+        try:
+            scale = float(after)
+        except ValueError:
+            return cls(Path(text))
+        if not math.isfinite(scale):
+            raise UsageError(f"--lora {text}: the scale must be a finite number, 0.5 say")
+        return cls(Path(before), scale)
 
 
 @dataclass(frozen=True)
@@ -43,6 +70,7 @@ class ModelOptions:
         rollback: tokens of a step that a recurrent state must be able to take back; 0 = nothing is drafted.
         planes: keep states to go back to for that, where the library does; False: go back to a saved state instead.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
+        lora: adapters that change the model.
     """
 
     path: Path
@@ -60,6 +88,12 @@ class ModelOptions:
     rollback: int = RECURRENT_ROLLBACK
     planes: bool = True
     embeddings: bool = False
+    lora: tuple[Lora, ...] = ()
+
+    @property
+    def acting(self) -> tuple[Lora, ...]:
+        """The adapters that do change it."""
+        return tuple(lora for lora in self.lora if lora.scale != 0)
 
     def __post_init__(self) -> None:
         """Check ranges.

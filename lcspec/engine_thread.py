@@ -66,6 +66,7 @@ class EngineThread:
     ) -> None:
         """Start loading at once. `progress` is called on the engine thread; returning False from it gives up."""
         self.ready: Future[Session] = Future()
+        self.error: LcspecError | None = None  # what ended it, if that was not `close`
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
         self._state = "open"  # open | draining | closed
@@ -125,13 +126,13 @@ class EngineThread:
                 self._serve(session.engine)
         except BaseException as problem:
             error = problem
+            self.error = _expected(problem)
             if not self.ready.done():
                 self.ready.set_exception(problem)
         finally:
             self._state = "closed"
-            shown = error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")
             for number in list(self._sinks):
-                self._deliver(number, [Failed(number, shown)])
+                self._deliver(number, [Failed(number, _expected(error))])
             self._refuse_orders()
 
     def _serve(self, engine: Engine) -> None:
@@ -219,4 +220,8 @@ class EngineThread:
                 return
             result = getattr(order, "refuse", None)
             if result is not None and not result.done():
-                result.set_exception(LcspecError("the engine has been closed"))
+                result.set_exception(self.error or LcspecError("the engine has been closed"))
+
+
+def _expected(error: BaseException) -> LcspecError:
+    return error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")

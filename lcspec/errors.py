@@ -23,6 +23,10 @@ class ModelLoadError(LcspecError):
     """The library could not load the model or create a context (memory, unknown architecture)."""
 
 
+class ModelClosed(LcspecError):
+    """The model was unloaded, or its engine has stopped, while somebody still wanted something of it."""
+
+
 class VocabularyMismatch(LcspecError):
     """A draft model's vocabulary differs from the target's."""
 

@@ -60,7 +60,7 @@ def main(model: Path | None, draft: Path | None, requests: int, slots: int, thre
     pair = ModelPair.resolve(model, (draft,) if draft else ())
     worker = EngineThread(ModelOptions(pair.target, ctx=256, slots=slots, threads=threads), pair.draft)
     app = create_app(worker, ServerSettings(queue=32))
-    app.state.service.warm_up()
+    app.state.models.only.warm_up()
     server = Background(app)
     before, memory, start = state_of(server), list[int](), time.monotonic()
     for i in range(ROUNDS):

@@ -305,6 +305,34 @@ def write_llama(
     return _write(path, "llama", metadata, weights.tensors, vocab=vocab, quant=quant, chat_template=chat_template)
 
 
+def write_lora(
+    path: Path | str,
+    *,
+    seed: int = 0,
+    width: int = 64,
+    n_layer: int = 2,
+    rank: int = 4,
+    strength: float = 1.0,
+    architecture: str = "llama",
+) -> Path:
+    """A LoRA adapter for the queries of `write_llama`'s models of this width: metadata and pairs of small matrices."""
+    path = Path(path)
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_type("adapter")
+    writer.add_string("adapter.type", "lora")
+    writer.add_float32("adapter.lora.alpha", float(rank))
+    random = np.random.default_rng([0x10A, seed])
+    for i in range(n_layer):
+        name = f"blk.{i}.attn_q.weight"
+        writer.add_tensor(f"{name}.lora_a", random.standard_normal((rank, width)).astype(np.float32))
+        writer.add_tensor(f"{name}.lora_b", (strength * random.standard_normal((width, rank))).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
 def write_sliding_window(
     path: Path | str,
     *,

@@ -12,7 +12,7 @@ from textual.app import App, SystemCommand
 from textual.filter import LineFilter
 from textual.screen import Screen
 
-from lcspec.config import DraftFiles, SpeculationParams
+from lcspec.config import DraftFiles, Lora, SpeculationParams
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.library import last_model, remember_model
@@ -49,6 +49,7 @@ class ChatOptions:
         more: what else there is to draft with: further draft models, a datastore, heads.
         no_draft: pair no draft model with a model by itself.
         notice: said once the first model is there (what was paired with it).
+        lora: adapters of `model`.
         history: use and keep what earlier texts taught the drafters.
         resume: open the conversation used last.
         overrides: settings given on the command line, by the names of `choices.changed`.
@@ -63,6 +64,7 @@ class ChatOptions:
     more: DraftFiles = DraftFiles()
     no_draft: bool = False
     notice: str = ""
+    lora: tuple[Lora, ...] = ()
     history: bool = True
     resume: bool = False
     overrides: Mapping[str, Any] | None = None
@@ -144,6 +146,8 @@ class ChatApp(App[int]):
         now = self.choices.now
         try:
             options = options_for(choice.model, now)
+            if choice.model == self.options.model:
+                options = replace(options, lora=self.options.lora)
             files = self.options.files(choice.draft)
             params = speculation or self.choices.speculation(files)
         except LcspecError as error:

@@ -9,7 +9,7 @@ from typing import Any, Mapping
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, rollback_for
 from lcspec.errors import LcspecError
-from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.tui.settings import ModelSettings, Preset, Settings, SettingsFile, Speculation
 
@@ -17,7 +17,7 @@ SAMPLING = {f.name for f in fields(SamplingParams)}
 SPECULATION = {f.name for f in fields(Speculation)}
 MODEL = {f.name for f in fields(ModelSettings)}
 # Of the sampling: what a file can say, and what a preset always says.
-SAMPLING_KEYS = tuple(f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "grammar"))
+SAMPLING_KEYS = tuple(f.name for f in fields(SamplingParams) if f.name not in MADE)
 ALWAYS = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
 LONGEST_NAME = 40
 OTHER = {"theme", "lens", "on_full", "folders", "system", "max_tokens", "preset"}

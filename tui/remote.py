@@ -15,7 +15,7 @@ from lcspec.answers.text import Piece
 from lcspec.config import DraftFiles, SpeculationParams
 from lcspec.engine.events import Failed, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.errors import LcspecError
-from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.tui.conversation import Prompt, answer_text
 from lcspec.tui.server_client import ServerClient, ServerError, ServerModel
 from lcspec.tui.source import UNKNOWN, Asked, Item, Loaded, Progress, Question, Running
@@ -238,7 +238,7 @@ def request_body(
     """The body of a request: what every server reads, and of the rest of the sampling what is not as usual, since
     there are servers that refuse what they do not know."""
     usual = SamplingParams()
-    names = [f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "seed")]
+    names = [f.name for f in fields(SamplingParams) if f.name not in (*MADE, "seed")]
     chosen = {n: getattr(sampling, n) for n in names if n in EVERYWHERE or getattr(sampling, n) != getattr(usual, n)}
     return {
         "model": model,

@@ -19,7 +19,7 @@ from lcspec.engine.events import Event, Finished, RequestStats, Started, TokenIn
 from lcspec.engine.explain import Explainer
 from lcspec.errors import UsageError
 from lcspec.sampling.json_schema import schema_to_lark
-from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.session import Session, loading_line, open_session, parse_speculation
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def run(**o: Any) -> int:
     log_to_stderr(o["verbose"])
     prompt = read_prompt(o["prompt"], o["prompt_file"])
     grammar = read_grammar(o["grammar_file"], o["json_schema"])
-    named = (f.name for f in fields(SamplingParams) if f.name not in ("logit_bias", "grammar"))
+    named = (f.name for f in fields(SamplingParams) if f.name not in MADE)
     sampling = SamplingParams(**{name: o[name] for name in named}, grammar=grammar)
     prediction = read_text(o["prediction"], "the prediction") if o["prediction"] is not None else ""
     pairing = paired(o)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any, Callable, Mapping
+from typing import Any, Callable, Mapping, Sequence
 
 import click
 
-from lcspec.config import ModelOptions, rollback_for
+from lcspec.config import Lora, ModelOptions, rollback_for
 
 MODEL_PATH = click.Path(path_type=Path)
 
@@ -94,9 +94,27 @@ def model_options(target: Path, o: Mapping[str, Any], *, exact: bool | None, **m
         UsageError: a value is out of its range.
     """
     given = {name: o[name] for name in ("ctx", "threads", "gpu_layers", "kv_type")}
+    if o.get("lora"):
+        given["lora"] = loras(o["lora"])
     if "speculate" in o:
         given["rollback"] = rollback_for(o["speculate"], o.get("max_draft"))
     return ModelOptions(target, **given, exact=exact, **more)
+
+
+lora_options = stacked(
+    click.option(
+        "--lora", multiple=True, metavar="FILE[:SCALE]", help="LoRA adapter (GGUF) to put on MODEL (repeatable)."
+    ),
+)
+
+
+def loras(given: Sequence[str] | None) -> tuple[Lora, ...]:
+    """The adapters that `--lora` names.
+
+    Raises:
+        UsageError: a scale is no number.
+    """
+    return tuple(Lora.parse(text) for text in given or ())
 
 
 speculation_options = stacked(

@@ -32,11 +32,11 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
         if not 0 <= token < n_vocab:
             raise UsageError(f"the prompt holds token {token}, and the vocabulary ends at {n_vocab - 1}")
     request.sampling.check_vocabulary(n_vocab)
-    if request.sampling.grammar is not None and not make_verifier(request.speculation.verifier).lossless:
+    if request.sampling.constrained and not make_verifier(request.speculation.verifier).lossless:
         # It judges by the model's own distribution.
         raise UsageError(
-            f"the verifier {request.speculation.verifier} may accept what a grammar or JSON schema forbids: "
-            "use coupled with it"
+            f"the verifier {request.speculation.verifier} may accept what a grammar, a JSON schema or a "
+            "reasoning budget forbids: use coupled with it"
         )
 
 

@@ -98,6 +98,8 @@ class Context:
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "
                 "try a smaller --ctx, fewer --gpu-layers, or --kv-type q8_0"
             )
+        if model.adapters is not None:
+            model.adapters.put_on(self.handle)
         hugepages.ask()  # for the compute buffers, whose first use by a long prompt is one page fault after the other
         self.memory = C.llama_get_memory(self.handle)  # None: an encoder, which generates nothing
         self.n_batch = int(params.n_batch)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import weakref
 
-from lcspec.llama.lib import C
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling.grammar import CompiledGrammar, GrammarTokenizer
 
@@ -40,7 +39,7 @@ def grammar_tokenizer(vocab: Vocab) -> GrammarTokenizer:
 
 
 def _is_special(vocab: Vocab, token: int, piece: bytes) -> bool:
-    attributes = int(C.llama_vocab_get_attr(vocab.handle, token))
+    attributes = vocab.attributes(token)
     if attributes & (UNKNOWN | UNUSED | CONTROL):
         return True
     # `<tool_call>` and the like: what stands in an answer for text must not be read as the beginning of a call.

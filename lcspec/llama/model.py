@@ -11,6 +11,7 @@ from enum import Enum
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import hugepages
+from lcspec.llama.adapters import Adapters
 from lcspec.llama.lib import C, error_reason, init, may_repack
 from lcspec.llama.vocab import Vocab
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
@@ -63,6 +64,7 @@ class Model:
         self.handle = handle
         self.gpu_layers = gpu_layers
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
+        self.adapters: Adapters | None = None
         description = ctypes.create_string_buffer(256)
         C.llama_model_desc(handle, description, 256)
         self.traits = Traits(
@@ -102,6 +104,11 @@ class Model:
             if handle:
                 model = cls(options, header, handle, layers if offload else 0, coverage)
                 model._check_generates()
+                try:
+                    model.adapters = Adapters(model, options.lora)
+                except BaseException:
+                    model.close()
+                    raise
                 return model
         raise ModelLoadError(f"{options.path.name} could not be loaded: {reason}")
 
@@ -120,8 +127,9 @@ class Model:
         return self.vocab.n_tokens
 
     def close(self) -> None:
-        """Free the weights. Idempotent."""
+        """Free the weights, once nobody reads the vocabulary any more. Idempotent."""
         if self.handle:
+            self.vocab.alive.end()
             C.llama_model_free(self.handle)
             self.handle = None  # type: ignore[assignment]
 
@@ -154,9 +162,11 @@ def load_vocab(options: ModelOptions, progress: Progress | None = None) -> Itera
     handle, reason = _load_once(options, 0, progress, vocab_only=True)
     if not handle:
         raise ModelLoadError(f"the vocabulary of {options.path.name} could not be loaded: {reason}")
+    vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
     try:
-        yield Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
+        yield vocab
     finally:
+        vocab.alive.end()
         C.llama_model_free(handle)
 
 

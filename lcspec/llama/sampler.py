@@ -5,7 +5,8 @@ candidates it leaves, softmaxed, are the distribution the verifiers work with. I
 adaptive-p, grammar) advances only through `accept`, i.e. along the emitted text.
 
 A grammar comes first, for every verifier and at every temperature: tokens that it does not allow are gone before any
-sampler looks, so top-k, top-p, min-p and the others choose among the allowed ones.
+sampler looks, so top-k, top-p, min-p and the others choose among the allowed ones. So does the end of reasoning whose
+budget is used up.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from lcspec.llama.vocab import Vocab
 from lcspec.sampling.distribution import Distribution
 from lcspec.sampling.grammar import Constraint
 from lcspec.sampling.parameters import SamplingParams, coupled_choice
+from lcspec.sampling.reasoning_budget import BudgetedReasoning
 from lcspec.sampling.shortlist import Shortlist
 
 
@@ -47,7 +49,7 @@ class Sampler:
         self._all = np.arange(vocab.n_tokens)
         self._shortlist = Shortlist(params, window(params.repeat_last_n, n_ctx))
         self._constraint = _constraint(vocab, params)
-        free = replace(params, grammar=None)
+        free = replace(params, grammar=None, reasoning_budget=None)
         self._chain = None if free.plain_greedy else Chain(vocab, params, seed, n_ctx)
         # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
         self._bias: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None
@@ -59,8 +61,7 @@ class Sampler:
         """The token at absolute `position` given `logits` float32 [n_vocab]: greedy, or coupled to the seed."""
         if self._chain is None:
             return self._favourite(logits)
-        if self._constraint is not None:
-            logits = self._constrained(logits)
+        logits = self._constrained(logits)
         if self._bias is not None:
             biased = logits.copy()
             biased[self._bias[0]] += self._bias[1]
@@ -72,7 +73,7 @@ class Sampler:
         """The distribution of the token at absolute `position`; one point at temperature 0."""
         if self._chain is None:
             return Distribution(np.array([self._favourite(logits)], dtype=np.int32), np.ones(1))
-        dist = self._apply(logits if self._constraint is None else self._constrained(logits), position)
+        dist = self._apply(self._constrained(logits), position)
         if self.params.greedy:
             return Distribution(np.array([self._pick(dist, position)], dtype=np.int32), np.ones(1))
         return dist
@@ -130,19 +131,20 @@ class Sampler:
 
     def _constrained(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """`logits` with -inf for what the grammar does not allow."""
-        assert self._constraint is not None
+        if self._constraint is None or self._constraint.free:
+            return logits
         return np.where(self._constraint.mask(), logits, np.float32(-np.inf))
 
     def _nothing_left(self) -> int:
         """What follows where the logit bias forbids everything: the end of the text, unless a grammar forbids that."""
         if self._constraint is not None and not self._constraint.allows(self.vocab.eos):
-            raise GrammarFailed("the logit bias forbids every token that the grammar or JSON schema allows here")
+            raise GrammarFailed("the logit bias forbids every token that the grammar, schema or budget allows here")
         return self.vocab.eos
 
     def _apply(self, logits: NDArray[np.float32], position: int) -> Distribution:
         """Candidates after the chain, softmaxed: ids int32 [k], probs float64 [k]."""
         tokens = self._shortlist.of(logits)
-        if self._constraint is not None:
+        if self._constraint is not None and not self._constraint.free:
             tokens = self._all if tokens is None else tokens
             tokens = tokens[logits[tokens] > -np.inf]  # samplers see allowed tokens only
         array = candidates(self._all, logits) if tokens is None else candidates(tokens, logits[tokens])
@@ -159,8 +161,10 @@ class Sampler:
         return Distribution(ids, weights / weights.sum())
 
 
-def _constraint(vocab: Vocab, params: SamplingParams) -> Constraint | None:
-    """The request's own way through its grammar."""
+def _constraint(vocab: Vocab, params: SamplingParams) -> Constraint | BudgetedReasoning | None:
+    """The request's own way through its grammar, or through its reasoning."""
+    if params.reasoning_budget is not None:
+        return params.reasoning_budget.start()
     if params.grammar is None:
         return None
     compiled = compile_grammar(vocab, params.grammar) if isinstance(params.grammar, str) else params.grammar

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lcspec.errors import TokenizeError, VocabularyMismatch
 from lcspec.llama.lib import C
+from lcspec.llama.lifetime import Lifetime
 from lcspec.modelfiles.modelfile import ByteCoverage, byte_coverage
 
 
@@ -25,11 +26,15 @@ class FillInMiddle(NamedTuple):
 
 
 class Vocab:
-    """Text to token ids and back, for one loaded model."""
+    """Text to token ids and back, for one loaded model; from any thread.
+
+    Once the model is closed, whatever would have to ask the library raises ModelClosed.
+    """
 
     def __init__(self, handle: ctypes.c_void_p, path: Path, coverage: ByteCoverage | None = None) -> None:
         self.handle = handle
         self.path = path
+        self.alive = Lifetime(path.name)  # to be entered wherever `handle` is used
         self.n_tokens = int(C.llama_vocab_n_tokens(handle))
         self.bos = int(C.llama_vocab_bos(handle))
         self.eos = int(C.llama_vocab_eos(handle))
@@ -48,18 +53,20 @@ class Vocab:
 
         Raises:
             TokenizeError: the vocabulary has no tokens for some of the text, or the text is too long.
+            ModelClosed: it belongs to no model any more.
         """
         self.coverage.check(text)
         data = text.encode()
         room = len(data) + 16
         buffer = (ctypes.c_int32 * room)()
-        n = C.llama_tokenize(self.handle, data, len(data), buffer, room, special, parse_special)
-        if n < 0:
-            if n == -(2**31):
-                raise TokenizeError("the text is too long to tokenize: split it")
-            room = -n
-            buffer = (ctypes.c_int32 * room)()
+        with self.alive:
             n = C.llama_tokenize(self.handle, data, len(data), buffer, room, special, parse_special)
+            if n < 0:
+                if n == -(2**31):
+                    raise TokenizeError("the text is too long to tokenize: split it")
+                room = -n
+                buffer = (ctypes.c_int32 * room)()
+                n = C.llama_tokenize(self.handle, data, len(data), buffer, room, special, parse_special)
         return list(buffer[: max(0, n)])
 
     def piece(self, token: int, *, special: bool = False) -> bytes:
@@ -68,12 +75,13 @@ class Vocab:
         found = self._pieces.get(key)
         if found is None:
             size = 64
-            while True:
-                buffer = ctypes.create_string_buffer(size)
-                n = C.llama_token_to_piece(self.handle, token, buffer, size, 0, special)
-                if n >= 0:
-                    break
-                size = -n
+            with self.alive:
+                while True:
+                    buffer = ctypes.create_string_buffer(size)
+                    n = C.llama_token_to_piece(self.handle, token, buffer, size, 0, special)
+                    if n >= 0:
+                        break
+                    size = -n
             found = self._pieces[key] = buffer.raw[:n]
         return found
 
@@ -102,7 +110,8 @@ class Vocab:
     @cached_property
     def end_mask(self) -> NDArray[np.bool_]:
         """bool [n_tokens]: tokens that end a generation."""
-        return np.array([C.llama_vocab_is_eog(self.handle, t) for t in range(self.n_tokens)], dtype=np.bool_)
+        with self.alive:
+            return np.array([C.llama_vocab_is_eog(self.handle, t) for t in range(self.n_tokens)], dtype=np.bool_)
 
     @cached_property
     def single_characters(self) -> dict[str, int]:
@@ -117,22 +126,28 @@ class Vocab:
     @cached_property
     def control_tokens(self) -> frozenset[int]:
         """Ids of the tokens that only templates write: where messages begin and end."""
-        ids = range(self.n_tokens)
-        return frozenset(t for t in ids if C.llama_vocab_get_attr(self.handle, t) & C.LLAMA_TOKEN_ATTR_CONTROL)
+        return frozenset(t for t in range(self.n_tokens) if self.attributes(t) & C.LLAMA_TOKEN_ATTR_CONTROL)
 
-    @property
+    def attributes(self, token: int) -> int:
+        """llama.cpp's LLAMA_TOKEN_ATTR_* of a token."""
+        with self.alive:
+            return int(C.llama_vocab_get_attr(self.handle, token))
+
+    @cached_property
     def fill_in_middle(self) -> FillInMiddle | None:
         """The tokens for filling in the middle; None if the model was not trained for that."""
-        found = FillInMiddle(
-            int(C.llama_vocab_fim_pre(self.handle)),
-            int(C.llama_vocab_fim_suf(self.handle)),
-            int(C.llama_vocab_fim_mid(self.handle)),
-        )
+        with self.alive:
+            found = FillInMiddle(
+                int(C.llama_vocab_fim_pre(self.handle)),
+                int(C.llama_vocab_fim_suf(self.handle)),
+                int(C.llama_vocab_fim_mid(self.handle)),
+            )
         return found if min(found) >= 0 else None
 
     def fingerprint(self) -> list[bytes]:
         """Every token's text as stored in the file, in order; two models may pair up when these agree."""
-        return [C.llama_vocab_get_text(self.handle, t) or b"" for t in range(self.n_tokens)]
+        with self.alive:
+            return [C.llama_vocab_get_text(self.handle, t) or b"" for t in range(self.n_tokens)]
 
     @cached_property
     def digest(self) -> str:

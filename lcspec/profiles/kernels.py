@@ -21,7 +21,7 @@ from lcspec.llama import Context, Model, build, version
 from lcspec.profiles.attention import PIECE, WIDTHS, Layer, times_for, with_attention
 from lcspec.profiles.certification import CHECKED_CONTEXT, CHECKED_ROWS, CHECKED_STEPS, certified, independence_of
 from lcspec.profiles.exactness import Certificate
-from lcspec.profiles.step_cost import sample_tokens
+from lcspec.profiles.step_cost import adapter_key, sample_tokens
 
 # What exactness may cost by itself: shares of a decode step's time, and of the time to a long prompt's first token.
 MOST_DECODE, MOST_FIRST = 0.03, 0.10
@@ -127,9 +127,8 @@ def _can_be_exact(model: Model, options: ModelOptions) -> bool:
 
 def _work(model: Model, options: ModelOptions) -> dict[int, float] | None:
     """Seconds of decodes of some widths with hardly any context, by width; None if they cannot be measured."""
-    key = disk_cache.key_of(
-        "work", disk_cache.file_identity(options.path), options.threads, options.repack, version(), build()
-    )
+    file, adapters = disk_cache.file_identity(options.path), adapter_key(options)
+    key = disk_cache.key_of("work", file, options.threads, options.repack, version(), build(), *adapters)
     widths = (*USUAL, LEAST_ROWS)
     stored = disk_cache.load("work", key)
     if isinstance(stored, list) and len(stored) == len(widths) and all(isinstance(s, float) and s > 0 for s in stored):

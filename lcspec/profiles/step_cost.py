@@ -194,7 +194,13 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int 
         version(),
         build(),
         *([planes] if planes else []),
+        *adapter_key(options),
     )
+
+
+def adapter_key(options: ModelOptions) -> list[object]:
+    """What adapters add to a key: with them a model has other bits and other times."""
+    return [part for lora in options.acting for part in (disk_cache.file_identity(lora.path), lora.scale)]
 
 
 def _key(context: Context) -> str:

@@ -103,6 +103,8 @@ class CompiledGrammar:
 class Constraint:
     """What the grammar allows one text to go on with."""
 
+    free = False  # it says something about every token
+
     def __init__(self, tokenizer: GrammarTokenizer, matcher: LLMatcher) -> None:
         self._tokenizer = tokenizer
         self._matcher = matcher

@@ -23,6 +23,7 @@ from lcspec.sampling.distribution import Distribution
 
 if TYPE_CHECKING:
     from lcspec.sampling.grammar import CompiledGrammar
+    from lcspec.sampling.reasoning_budget import ReasoningBudget
 
 SEED_LIMIT = 2**64
 # A temperature below this is taken for 0: it scales logits out of the range of a float.
@@ -45,6 +46,9 @@ _MASK = SEED_LIMIT - 1
 SMALL = 64
 # What an impossible candidate counts as: no noise makes up for its logarithm of -708.
 TINY = 2.0**-1022
+
+# What no option or setting names: they are made for a request.
+MADE = ("logit_bias", "grammar", "reasoning_budget")
 
 _Bits = TypeVar("_Bits", int, NDArray[Any])
 
@@ -158,6 +162,7 @@ class SamplingParams:
         adaptive_decay: how slowly adaptive-p forgets, 0 to 0.99.
         logit_bias: (token id, what is added to its logit) pairs, at most `BIAS_LIMIT` up or down; -inf forbids a token.
         grammar: GBNF or Lark (see lcspec.sampling.grammar), or one compiled for the model beforehand.
+        reasoning_budget: how long the text may reason; not beside a grammar, under which there is no reasoning.
         seed: None means that the engine draws one and reports it; so does -1 (kept as None).
     """
 
@@ -187,6 +192,7 @@ class SamplingParams:
     adaptive_decay: float = 0.9
     logit_bias: tuple[tuple[int, float], ...] = ()
     grammar: str | CompiledGrammar | None = None
+    reasoning_budget: ReasoningBudget | None = None
     seed: int | None = None
 
     def __post_init__(self) -> None:
@@ -240,6 +246,8 @@ class SamplingParams:
             )
         self._check_bias()
         self._check_breakers()
+        if self.grammar is not None and self.reasoning_budget is not None:
+            raise SamplingError("a reasoning budget cannot go with a grammar or JSON schema: leave one of them out")
         if self.seed is not None and not 0 <= self.seed < SEED_LIMIT:
             raise SamplingError(f"seed must be between 0 and 2^64 - 1, or -1 for a random one, not {self.seed}")
 
@@ -282,8 +290,14 @@ class SamplingParams:
         only."""
         if not self.mirostat:
             return self
-        kept = ("mirostat", "mirostat_tau", "mirostat_eta", "temperature", "logit_bias", "grammar", "seed")
-        return SamplingParams(**_OFF, **{name: getattr(self, name) for name in kept})
+        kept = ("mirostat", "mirostat_tau", "mirostat_eta", "temperature", "logit_bias", "seed")
+        ruled = ("grammar", "reasoning_budget")
+        return SamplingParams(**_OFF, **{name: getattr(self, name) for name in (*kept, *ruled)})
+
+    @property
+    def constrained(self) -> bool:
+        """Whether something besides the model says which tokens may come."""
+        return self.grammar is not None or self.reasoning_budget is not None
 
     @property
     def greedy(self) -> bool:
@@ -320,7 +334,7 @@ class SamplingParams:
             and not params.dry
             and not params.may_drop_best
             and not params.logit_bias
-            and params.grammar is None
+            and not params.constrained
         )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Iterable, Sequence
+from typing import Any, Iterable, Mapping, Sequence
 
-from lcspec.answers.deltas import Delta, Reasoning
+from lcspec.answers.deltas import CallArguments, CallStart, Delta, Reasoning
 from lcspec.answers.reader import AnswerReader
 from lcspec.engine.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.llama.vocab import Vocab
@@ -22,9 +22,12 @@ class Text:
 
     Attributes:
         reader: tells text, reasoning and calls apart; reasoning_tokens: how many tokens were read as reasoning.
+        functions: the tools that may be called; calls: [name, arguments] of those that were.
     """
 
     reader: AnswerReader | None = None
+    functions: Sequence[Mapping[str, Any]] = ()
+    calls: list[list[str]] = field(default_factory=list)
     reasoning_tokens: int = 0
     parts: list[str] = field(default_factory=list)
     infos: list[TokenInfo] = field(default_factory=list)
@@ -43,6 +46,15 @@ class Text:
 
     def read(self, event: Event) -> list[Delta]:
         """What an event brings: text, reasoning, calls."""
+        found = self._read(event)
+        for delta in found:
+            if isinstance(delta, CallStart):
+                self.calls.append([delta.name, ""])
+            elif isinstance(delta, CallArguments):
+                self.calls[delta.index][1] += delta.text
+        return found
+
+    def _read(self, event: Event) -> list[Delta]:
         reader = self.reader
         if reader is None:
             return []

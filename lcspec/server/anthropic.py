@@ -15,15 +15,19 @@ from lcspec.server import chat
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
+from lcspec.server.models import Models
 from lcspec.server.schemas import Sampling
-from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, Usage
+from lcspec.server.schemas_answers import STREAM, AnthropicMessageObject, TokenCount, answered
+from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, OutputConfig, Usage
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.translated import FollowedJob, chat_body, choices, whole_choice
-from lcspec.server.unknown import model_and_rest
+from lcspec.server.unknown import chosen
 
 router = APIRouter()
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+# Efforts that no template of an open model knows.
+HIGHEST = {"xhigh": "high", "max": "high"}
 CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 # Claude Code begins its system prompt with a block that is different in every request, which would keep the rest of
 # the prompt from being found in the cache.
@@ -73,7 +77,11 @@ class Answer:
         return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
 
-@router.post("/v1/messages", summary="Answer a conversation (Anthropic's API)")
+@router.post(
+    "/v1/messages",
+    summary="Answer a conversation (Anthropic's API)",
+    responses=answered(AnthropicMessageObject, STREAM),
+)
 async def messages(body: AnthropicBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""
     return await respond(
@@ -81,11 +89,14 @@ async def messages(body: AnthropicBody, http: Request) -> Response:
     )
 
 
-@router.post("/v1/messages/count_tokens", summary="Tokens of a conversation (Anthropic's API)")
+@router.post(
+    "/v1/messages/count_tokens", summary="Tokens of a conversation (Anthropic's API)", responses=answered(TokenCount)
+)
 async def count_tokens(body: CountBody, http: Request) -> Response:
     """How many tokens the prompt would have."""
-    service: Service = http.app.state.service
-    model = model_and_rest(body, http, body.model)
+    models: Models = http.app.state.models
+    entry, model = chosen(body, http, body.model)
+    service = await unless_gone(http, models.use(entry, http))
     made = await unless_gone(http, service.in_thread(_chat, service, body, model, {}))
     return JSONResponse({"input_tokens": len(made.requests[0].prompt)})
 
@@ -125,6 +136,13 @@ def _chat(service: Service, body: CountBody, model: str, given: Mapping[str, Any
     fields |= {"messages": _messages(body), "tools": tools or None, "tool_choice": choice}
     if body.thinking is not None:
         fields["think"] = body.thinking.type != "disabled"
+        fields["reasoning_budget_tokens"] = body.thinking.budget_tokens
+    wanted = body.output_config or OutputConfig()
+    if wanted.effort is not None:
+        fields["reasoning_effort"] = HIGHEST.get(wanted.effort, wanted.effort)
+    form = wanted.format or body.output_format
+    if form is not None:
+        fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}
     translated = chat_body(fields | dict(given))
     chat.check(translated)
     return chat.prepare(service, translated, model)

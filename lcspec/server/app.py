@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import Any, AsyncIterator
 
@@ -28,6 +29,7 @@ from lcspec.server.errors import install_handlers
 from lcspec.server.hosts import HostCheck
 from lcspec.server.journal import Journal
 from lcspec.server.limits import BodyLimit
+from lcspec.server.models import Leases, Models
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
 from lcspec.server.unknown import HEADER
@@ -56,23 +58,31 @@ ERRORS = {
         404: "There is no such model.",
         413: "The body is too long.",
         429: "The queue is full; Retry-After says how many seconds to wait.",
-        503: "The server is shutting down.",
+        503: "The server is shutting down, or the model cannot be loaded.",
+        504: "The answer was not finished in the time that --timeout allows.",
     }.items()
 }
 
 
 def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
-    """The application over a worker that has loaded its model; `app.state.service` is its state.
+    """The application over a worker that has loaded its model.
 
     Raises:
         LcspecError: the model could not be loaded, or its chat template cannot be used.
     """
-    service = Service(worker, settings)
+    return app_over(Models.one(Service(worker, settings)))
+
+
+def app_over(models: Models) -> FastAPI:
+    """The application; `app.state.models` is its state."""
+    settings = models.settings
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        watch = asyncio.ensure_future(models.watch())
         yield
-        service.close()
+        watch.cancel()
+        models.close()
 
     app = FastAPI(
         title="lcspec",
@@ -83,7 +93,7 @@ def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
         redoc_url=None,
         responses={status: dict(text) for status, text in ERRORS.items()},
     )
-    app.state.service = service
+    app.state.models = models
     for module in (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info, web):
         app.include_router(module.router)
     install_handlers(app)
@@ -98,12 +108,13 @@ def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
             allow_origins=list(settings.cors),
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=[HEADER, "retry-after"],
+            expose_headers=[HEADER, "retry-after", "x-request-id"],
             allow_private_network=True,  # a page of the internet asks whether it may call this machine
         )
     if settings.hosts:
         app.add_middleware(HostCheck, names=settings.hosts)
-    app.add_middleware(Journal, metrics=service.metrics, paths=paths)
+    app.add_middleware(Leases, models=models)
+    app.add_middleware(Journal, metrics=models.http, paths=paths)
     return app
 
 

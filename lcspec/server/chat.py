@@ -20,7 +20,7 @@ from lcspec.server.drafted import Drafted
 from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
-from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.journal import note_answer, note_calls, note_prompt
 from lcspec.server.prompts import (
     Wanted,
     chat_ids,
@@ -33,6 +33,7 @@ from lcspec.server.prompts import (
     tool_use,
 )
 from lcspec.server.reading import Reading, reading_of, template_arguments
+from lcspec.server.schemas_answers import STREAM, ChatCompletion, answered
 from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
@@ -68,10 +69,10 @@ class Chat:
 
     def text(self) -> Text:
         """For one of the answers."""
-        return Text(self.reading.reader())
+        return Text(self.reading.reader(), self.reading.functions)
 
 
-@router.post("/v1/chat/completions", summary="Answer a conversation")
+@router.post("/v1/chat/completions", summary="Answer a conversation", responses=answered(ChatCompletion, STREAM))
 @router.post("/chat/completions", include_in_schema=False)
 async def chat_completions(body: ChatBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""
@@ -103,11 +104,12 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
         service,
         template_messages(body.messages),
         use,
-        template_arguments(body),
+        template_arguments(body, service.settings.reasoning_budget),
         body.add_generation_prompt is not False,
         continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
     )
-    reading, text = reading_of(service.template_text, text, use, grammar is not None, body)
+    usual = service.settings.reasoning_budget
+    reading, text = reading_of(service.template_text, text, use, grammar is not None, body, usual)
     text += call_opening(service.template_text, use)
     wanted = Wanted(
         body,
@@ -120,6 +122,7 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
         (body.top_logprobs or 0) if body.logprobs else None,
         body.n or 1,
         bool(body.ignore_eos),
+        reading.limit(service.vocab),
     )
     requests = engine_requests(service, [chat_ids(service, text)], wanted)
     note_prompt(service, text)
@@ -140,6 +143,7 @@ async def whole(chat: Chat, job: Job) -> Response:
     choices = [_choice(chat, i, text, found[i]) for i, text in enumerate(texts)]
     for text in texts:
         note_answer(chat.service, text.text)
+        await note_calls(chat.service, text)
     return JSONResponse(
         chat.head("chat.completion")
         | {
@@ -217,6 +221,7 @@ async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
             spent = f', "timings": {json.dumps(answer.timings(text))}'
             yield chunk(index, {}, None, "tool_calls" if called else text.reason, spent)
             note_answer(chat.service, text.text)
+            await note_calls(chat.service, text)
     if with_usage:
         last = chat.head("chat.completion.chunk") | {"choices": [], "usage": answer.usage(texts, len(texts))}
         yield event(last)

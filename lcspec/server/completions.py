@@ -22,6 +22,7 @@ from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
 from lcspec.server.schemas import CompletionBody
+from lcspec.server.schemas_answers import STREAM, TextCompletion, answered
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
 from lcspec.server.tools import ToolUse
@@ -58,7 +59,7 @@ class Completion:
         }
 
 
-@router.post("/v1/completions", summary="Continue a text")
+@router.post("/v1/completions", summary="Continue a text", responses=answered(TextCompletion, STREAM))
 @router.post("/completions", include_in_schema=False)
 async def completions(body: CompletionBody, http: Request) -> Response:
     """The continuation of one or more prompts, at once or as server-sent events."""

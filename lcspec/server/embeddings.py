@@ -13,19 +13,23 @@ from numpy.typing import NDArray
 from lcspec.server.completions import split_prompts
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
+from lcspec.server.models import Models
 from lcspec.server.schemas import EmbeddingBody
+from lcspec.server.schemas_answers import Embeddings, answered
 from lcspec.server.service import Service
-from lcspec.server.unknown import model_and_rest
+from lcspec.server.unknown import chosen
 
 router = APIRouter()
 
 
-@router.post("/v1/embeddings", summary="Embed texts")
+@router.post("/v1/embeddings", summary="Embed texts", responses=answered(Embeddings))
 @router.post("/embeddings", include_in_schema=False)
 async def embeddings(body: EmbeddingBody, http: Request) -> Response:
     """A vector of unit length for every text."""
-    service: Service = http.app.state.service
-    model = model_and_rest(body, http, body.model)
+    models: Models = http.app.state.models
+    entry, model = chosen(body, http, body.model)
+    models.check_open()
+    service = await unless_gone(http, models.use(entry, http))
     service.check_open()
     service.capacity.take(1)
     try:

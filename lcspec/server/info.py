@@ -2,85 +2,160 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from lcspec.server.metrics import CONTENT_TYPE
-from lcspec.server.parameters import check_model
+from lcspec.errors import LcspecError
+from lcspec.server.errors import invalid
+from lcspec.server.job import unless_gone
+from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
+from lcspec.server.models import Entry, Models
 from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
-from lcspec.server.schemas import DetokenizeBody, TokenizeBody
+from lcspec.server.schemas import DetokenizeBody, NamedBody, TokenizeBody
+from lcspec.server.schemas_answers import (
+    Detokenized,
+    Done,
+    Health,
+    ModelObject,
+    ModelObjects,
+    Prompted,
+    Tokenized,
+    answered,
+)
 from lcspec.server.schemas_chat import TemplateBody
 from lcspec.server.service import Service
-from lcspec.server.unknown import model_and_rest
+from lcspec.server.unknown import chosen, named, not_found
 
 router = APIRouter()
+# A list of models is as old as this at most.
+SCAN_SECONDS = 10.0
 
 
-def _service(http: Request) -> Service:
-    service: Service = http.app.state.service
-    return service
+def _models(http: Request) -> Models:
+    models: Models = http.app.state.models
+    return models
 
 
-@router.get("/health", summary="Whether it serves")
+@router.get("/health", summary="Whether it serves", responses=answered(Health))
 @router.get("/v1/health", include_in_schema=False)
 @router.head("/health", include_in_schema=False)
 @router.head("/v1/health", include_in_schema=False)
 async def health(http: Request) -> Response:
     """200 while it serves; 503 while it shuts down, or after the engine has failed."""
-    service = _service(http)
-    alive = service.worker.alive
-    status = "ok" if alive and not service.draining else "shutting_down" if alive else "failed"
-    counts = {"slots": service.slots, "running": service.capacity.running, "waiting": service.capacity.waiting}
-    return JSONResponse({"status": status, **counts}, 200 if status == "ok" else 503)
+    models = _models(http)
+    services = [entry.service for entry in models.loaded if entry.service is not None]
+    status = "ok" if models.alive and not models.draining else "shutting_down" if models.alive else "failed"
+    found: dict[str, Any] = {"status": status, "slots": sum(s.slots for s in services)}
+    found["running"] = sum(s.capacity.running for s in services)
+    found["waiting"] = models.at_hand - found["running"]
+    if status == "failed":
+        found["error"] = str(models.only.worker.error or "the engine has stopped")
+    if models.loader is not None:
+        found["models"] = {entry.name: entry.state for entry in models.entries if entry.state != "unloaded"}
+    return JSONResponse(found, 200 if status == "ok" else 503)
 
 
-@router.get("/metrics", summary="Prometheus metrics")
+@router.get("/metrics", summary="Prometheus metrics", response_class=PlainTextResponse)
 async def metrics(http: Request) -> Response:
     """Counters, gauges and histograms for Prometheus."""
-    service = _service(http)
-    if service.worker.alive:
-        service.metrics.totals = await service.on_engine(lambda session: session.engine.totals())
-    return PlainTextResponse(service.metrics.text(), media_type=CONTENT_TYPE)
+    models = _models(http)
+    found: dict[str, Metrics] = {}
+    for entry in models.loaded:
+        service = entry.service
+        if service is None:
+            continue
+        if service.worker.alive:
+            with contextlib.suppress(LcspecError):  # it ends at this very moment
+                service.metrics.totals = await service.on_engine(lambda session: session.engine.totals())
+        found[entry.name] = service.metrics
+    page = Page(models.http, found, labelled=models.loader is not None)
+    return PlainTextResponse(page.text(), media_type=CONTENT_TYPE)
 
 
-def _model(service: Service, name: str) -> dict[str, Any]:
-    traits = service.session.model.traits
-    meta = {
-        "n_ctx": service.n_ctx,
-        "n_ctx_train": traits.n_ctx_train,
-        "n_vocab": service.vocab.n_tokens,
-        "n_embd": traits.n_embd,
-        "size": service.session.model.options.path.stat().st_size,
-        "aliases": list(service.settings.models[1:]),
-        "drafters": service.draft.drafters,
-        "slots": service.slots,
-    }
-    return {"id": name, "object": "model", "created": service.created, "owned_by": "lcspec", "meta": meta}
+def _model(entry: Entry, name: str) -> dict[str, Any]:
+    service, about = entry.service, entry.about
+    meta: dict[str, Any] = {"aliases": list(entry.names[1:])}
+    if about is not None:
+        meta |= {"n_ctx_train": about.context, "n_vocab": about.n_vocab, "n_params": about.n_params, "size": about.size}
+        meta |= {"architecture": about.architecture, "quantization": about.quantization}
+    if service is not None:
+        traits = service.session.model.traits
+        meta |= {
+            "n_ctx": service.n_ctx,
+            "n_ctx_train": traits.n_ctx_train,
+            "n_vocab": service.vocab.n_tokens,
+            "n_embd": traits.n_embd,
+            "n_params": traits.n_params,
+            "size": service.session.model.header.file_size,
+            "architecture": service.session.model.header.architecture,
+            "quantization": service.session.model.header.quantization,
+            "drafters": service.draft.drafters,
+            "slots": service.slots,
+        }
+    status: dict[str, Any] = {"value": entry.state, "pinned": entry.pinned}
+    if entry.state == "loading":
+        status["progress"] = round(entry.progress, 3)
+    if entry.state == "failed":
+        status["failed"] = True  # as llama-server says it
+    if entry.error is not None:
+        status["error"] = entry.error
+    created = service.created if service is not None else 0
+    return {"id": name, "object": "model", "created": created, "owned_by": "lcspec", "status": status, "meta": meta}
 
 
-@router.get("/v1/models", summary="The models")
+@router.get("/v1/models", summary="The models", responses=answered(ModelObjects))
 @router.get("/models", include_in_schema=False)
 async def models(http: Request) -> Response:
-    """The loaded model; its other names are in `meta.aliases`."""
-    service = _service(http)
-    return JSONResponse({"object": "list", "data": [_model(service, service.settings.models[0])]})
+    """Every model with its status; other names of it are in `meta.aliases`."""
+    models = _models(http)
+    await models.rescan(SCAN_SECONDS)
+    return JSONResponse({"object": "list", "data": [_model(entry, entry.name) for entry in models.entries]})
 
 
-@router.get("/v1/models/{name:path}", summary="One model")
+@router.get("/v1/models/{name:path}", summary="One model", responses=answered(ModelObject))
 @router.get("/models/{name:path}", include_in_schema=False)
 async def model(name: str, http: Request) -> Response:
-    """The loaded model."""
-    service = _service(http)
-    return JSONResponse(_model(service, check_model(name, service.settings)))
+    """A model and its status."""
+    entry = named(_models(http), name)
+    if entry is None:
+        raise not_found(_models(http), name)
+    return JSONResponse(_model(entry, name))
 
 
-@router.post("/tokenize", summary="Text to token ids")
+@router.post("/models/load", summary="Load a model (llama-server's API)", responses=answered(Done))
+async def load_model(body: NamedBody, http: Request) -> Response:
+    """Load a model, as a request for it would; the answer comes when it is there."""
+    entry = named(_models(http), body.model)
+    if entry is None:
+        raise not_found(_models(http), body.model)
+    await unless_gone(http, _models(http).use(entry, http))
+    return JSONResponse({"success": True})
+
+
+@router.post("/models/unload", summary="Unload a model (llama-server's API)", responses=answered(Done))
+async def unload_model(body: NamedBody, http: Request) -> Response:
+    """Unload a model once it has finished what it was given."""
+    entry = named(_models(http), body.model)
+    if entry is None:
+        raise not_found(_models(http), body.model)
+    if entry.pinned or _models(http).loader is None:
+        raise invalid(f"{entry.name} is always loaded: start the server without pinning it", "model")
+    await _models(http).drop(entry)
+    return JSONResponse({"success": True})
+
+
+async def _service(body: TokenizeBody | DetokenizeBody | TemplateBody, http: Request) -> Service:
+    entry, _ = chosen(body, http, body.model)
+    return await unless_gone(http, _models(http).use(entry, http))
+
+
+@router.post("/tokenize", summary="Text to token ids", responses=answered(Tokenized))
 async def tokenize(body: TokenizeBody, http: Request) -> Response:
     """Token ids of a text."""
-    service = _service(http)
-    model_and_rest(body, http, body.model)
+    service = await _service(body, http)
     ids = await service.in_thread(
         service.vocab.tokenize,
         body.content,
@@ -93,21 +168,19 @@ async def tokenize(body: TokenizeBody, http: Request) -> Response:
     return JSONResponse({"tokens": pieces})
 
 
-@router.post("/detokenize", summary="Token ids to text")
+@router.post("/detokenize", summary="Token ids to text", responses=answered(Detokenized))
 async def detokenize(body: DetokenizeBody, http: Request) -> Response:
     """The text of token ids."""
-    service = _service(http)
-    model_and_rest(body, http, body.model)
+    service = await _service(body, http)
     ids = service.check_ids(body.tokens)
     text = await service.in_thread(service.vocab.text, list(ids), special=True)
     return JSONResponse({"content": text})
 
 
-@router.post("/apply-template", summary="Messages to a prompt")
+@router.post("/apply-template", summary="Messages to a prompt", responses=answered(Prompted))
 async def apply_template(body: TemplateBody, http: Request) -> Response:
     """The prompt that the model's template makes of messages."""
-    service = _service(http)
-    model_and_rest(body, http, body.model)
+    service = await _service(body, http)
     use = tool_use(body.tools, None)
     prompt = await service.in_thread(
         chat_prompt,

@@ -36,6 +36,7 @@ class Job:
         self._tickets: dict[int, Ticket] = {}
         self._open: set[int] = set()  # texts whose last event has not come
         self._cancelled = False
+        self.read = self.written = 0  # tokens of the prompts, and of the answers that have ended
         self._start = time.perf_counter()
         self._first: float | None = None
 
@@ -86,6 +87,10 @@ class Job:
         last = events[-1]
         if isinstance(last, (Finished, Failed)):
             seconds = time.perf_counter() - self._start
+            if isinstance(last, Finished):
+                self.read += last.prompt_tokens
+                self.written += last.completion_tokens
+                self.service.look_at_speed()
             self._closed(index, None if self._cancelled else seconds)
             self.service.metrics.ended(last, seconds)
         if not self._cancelled:
@@ -118,11 +123,11 @@ class Job:
         """Every event with the number of its text, until all have ended.
 
         Raises:
-            ApiError: one failed; the others are cancelled.
+            ApiError: one failed, or the time is over; the others are cancelled.
         """
         left = len(self.requests)
         while left:
-            index, events = self._head.pop(0) if self._head else await self._events.get()
+            index, events = self._head.pop(0) if self._head else await self._next()
             for event in events:
                 if isinstance(event, Failed):
                     self.cancel()
@@ -132,6 +137,22 @@ class Job:
                     if event.reason == "cancelled":
                         raise ApiError(503, "the server is shutting down", code="shutting_down")
                 yield index, event
+
+    async def _next(self) -> tuple[int, list[Event]]:
+        """The next events.
+
+        Raises:
+            ApiError: 504, the time that a request may take is over.
+        """
+        limit = self.service.settings.request_seconds
+        if not limit:
+            return await self._events.get()
+        try:
+            return await asyncio.wait_for(self._events.get(), max(0.0, self._start + limit - time.perf_counter()))
+        except asyncio.TimeoutError:
+            self.cancel()
+            message = f"the answer was not finished within {limit:g} seconds: ask for fewer tokens, or raise --timeout"
+            raise ApiError(504, message, code="timeout") from None
 
     def cancel(self) -> None:
         """End what still runs or waits."""

@@ -48,6 +48,8 @@ class BodyLimit:
             given = True
             return {"type": "http.request", "body": body, "more_body": False}
 
+        if body:
+            declare(scope)
         await self.app(scope, replay, send)
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes | None:
@@ -74,6 +76,14 @@ class BodyLimit:
 
     def _too_long(self) -> ApiError:
         return ApiError(413, f"the request body is longer than {self.limit} bytes: shorten it or raise --max-body")
+
+
+def declare(scope: Scope) -> None:
+    """A body without a content type is JSON if a program sends it (some do): browsers say where their pages come from,
+    and a page may send such a body to any server without asking."""
+    names = {bytes(name) for name, _ in scope["headers"]}
+    if not names & {b"content-type", b"origin", b"referer", b"sec-fetch-site"}:
+        scope["headers"] = [*scope["headers"], (b"content-type", b"application/json")]
 
 
 async def discard_body(scope: Scope, receive: Receive) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, Iterator
+from typing import TYPE_CHECKING, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -18,8 +18,52 @@ SECONDS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 60.0, 120
 RATES = (1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0, 200.0, 500.0, 1000.0, 2000.0)
 
 
+class HttpMetrics:
+    """What the server as a whole did. Updated on the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.http = Counter(
+            "lcspec_http_requests", "Answers by path and status.", ["path", "status"], registry=self.registry
+        )
+        self.loads = Counter(
+            "lcspec_model_loads", "Models loaded, unloaded, or not loaded.", ["model", "result"], registry=self.registry
+        )
+
+    def answered(self, path: str, status: int) -> None:
+        """An HTTP answer."""
+        self.http.labels(path, str(status) if status else "gone").inc()
+
+    def loaded(self, model: str, result: str) -> None:
+        """A model was loaded, was unloaded, or failed to load."""
+        self.loads.labels(model, result).inc()
+
+
+class Page:
+    """The metrics page: the server's, and those of its models, which a label tells apart where there may be several."""
+
+    def __init__(self, whole: HttpMetrics, models: Mapping[str, Metrics], labelled: bool) -> None:
+        self.whole, self.models, self.labelled = whole, models, labelled
+
+    def collect(self) -> Iterator[Metric]:
+        """Every family once."""
+        yield from self.whole.registry.collect()
+        families: dict[str, Metric] = {}
+        for model, metrics in self.models.items():
+            for family in metrics.registry.collect():
+                known = families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+                for sample in family.samples:
+                    labels = {"model": model, **sample.labels} if self.labelled else sample.labels
+                    known.samples.append(sample._replace(labels=labels))
+        yield from families.values()
+
+    def text(self) -> bytes:
+        """As Prometheus reads it."""
+        return bytes(generate_latest(self))
+
+
 class Metrics:
-    """What happened so far. Updated on the event loop's thread.
+    """What happened to one model's requests so far. Updated on the event loop's thread.
 
     Attributes:
         totals: the engine's latest snapshot, to be renewed before the page is made.
@@ -29,9 +73,6 @@ class Metrics:
         self.capacity = capacity
         self.totals = Totals()
         registry = self.registry = CollectorRegistry()
-        self.http = Counter(
-            "lcspec_http_requests", "Answers by path and status.", ["path", "status"], registry=registry
-        )
         self.first = Histogram(
             "lcspec_time_to_first_token_seconds", "From arrival to the first text.", buckets=SECONDS, registry=registry
         )
@@ -40,6 +81,9 @@ class Metrics:
         )
         self.rate = Histogram(
             "lcspec_tokens_per_second", "Decoding rate of a request.", buckets=RATES, registry=registry
+        )
+        self.calls = Counter(
+            "lcspec_tool_calls", "Tool calls by whether they follow the schema.", ["arguments"], registry=registry
         )
         registry.register(self)
 
@@ -53,13 +97,9 @@ class Metrics:
         if isinstance(event, Finished) and event.stats.tokens_per_second:
             self.rate.observe(event.stats.tokens_per_second)
 
-    def answered(self, path: str, status: int) -> None:
-        """An HTTP answer."""
-        self.http.labels(path, str(status) if status else "gone").inc()
-
-    def text(self) -> bytes:
-        """The page."""
-        return bytes(generate_latest(self.registry))
+    def called(self, outcome: str) -> None:
+        """A tool call of a finished answer."""
+        self.calls.labels(outcome).inc()
 
     def collect(self) -> Iterator[Metric]:
         """The engine's totals; called by the registry."""

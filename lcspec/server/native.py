@@ -12,17 +12,21 @@ from fastapi.responses import JSONResponse, Response
 from lcspec.engine.events import Finished, Tokens
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.errors import UnsupportedModel
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.models import Models
 from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
+from lcspec.server.schemas_answers import STREAM, NativeAnswer, Props, SlotState, answered
 from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse
+from lcspec.server.unknown import named, not_found, usual
 
 router = APIRouter()
 # Of an infill's context, what is kept before and after the gap when it does not fit: as in llama-server.
@@ -43,11 +47,13 @@ class Native:
         """The answer to one prompt, or what ends its stream."""
         request, end = self.requests[index], text.finished
         assert end is not None
+        content, indent = text.text, self.body.n_indent or 0
+        kept = content if streamed or not indent else until_outdent(content, indent)
         kind = {"stop": "word" if end.stop is not None else "eos", "length": "limit", "context": "limit"}
         ids = [info.id for info in text.infos]
         return {
             "index": index,
-            "content": "" if streamed else text.text,
+            "content": "" if streamed else kept,
             "tokens": ids if self.body.return_tokens and not streamed else [],
             "id_slot": -1,
             "stop": True,
@@ -58,7 +64,7 @@ class Native:
             "prompt": self.service.vocab.text(list(request.prompt), special=True),
             "has_new_line": "\n" in text.text,
             "truncated": False,
-            "stop_type": kind.get(end.reason, "none"),
+            "stop_type": kind.get(end.reason, "none") if kept == content else "limit",
             "stopping_word": end.stop or "",
             "tokens_cached": end.prompt_tokens + end.completion_tokens,
             "timings": answer.timings(text),
@@ -76,6 +82,15 @@ class Native:
         return {"completion_probabilities": shown}
 
 
+def until_outdent(text: str, indent: int) -> str:
+    """`text` up to the first line after its first that is indented less than `indent`; blank lines do not count."""
+    lines = text.split("\n")
+    for i, line in enumerate(lines[1:], 1):
+        if line.strip() and len(line) - len(line.lstrip(" \t")) < indent:
+            return "\n".join(lines[:i])
+    return text
+
+
 def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:
     """How a request samples."""
     sampling = request.sampling
@@ -86,13 +101,17 @@ def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:
     return shown | {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
 
 
-@router.post("/completion", summary="Continue a text (llama-server's API)")
+@router.post(
+    "/completion",
+    summary="Continue a text (llama-server's API)",
+    responses=answered(NativeAnswer | list[NativeAnswer], STREAM),
+)
 async def completion(body: NativeCompletionBody, http: Request) -> Response:
     """The continuation of one or more prompts, at once or as server-sent events."""
     return await respond(body, http, check=_check, prepare=prepare, whole=_whole, streamed=_streamed)
 
 
-@router.post("/infill", summary="Fill in a gap (llama-server's API)")
+@router.post("/infill", summary="Fill in a gap (llama-server's API)", responses=answered(NativeAnswer, STREAM))
 async def infill(body: InfillBody, http: Request) -> Response:
     """The text between a prefix and a suffix, at once or as server-sent events."""
     return await respond(body, http, check=_check, prepare=prepare_infill, whole=_whole, streamed=_streamed)
@@ -243,16 +262,24 @@ async def _streamed(made: Native, job: Job) -> AsyncGenerator[str, None]:
             yield event(made.final(index, text, streamed=True))
 
 
-@router.get("/props", summary="What is served (llama-server's API)")
-async def props(http: Request) -> Response:
-    """The model, its template, defaults."""
-    service: Service = http.app.state.service
+async def _service(http: Request, model: str | None) -> Service:
+    models: Models = http.app.state.models
+    entry = named(models, model)
+    if entry is None and model:
+        raise not_found(models, model)
+    return await models.use(entry or usual(models), http)
+
+
+@router.get("/props", summary="What is served (llama-server's API)", responses=answered(Props))
+async def props(http: Request, model: str | None = None) -> Response:
+    """The model, its template, defaults; `model` names one of several."""
+    service = await _service(http, model)
     tokens = service.template.tokens
     return JSONResponse(
         {
             "default_generation_settings": {
                 "n_ctx": service.n_ctx,
-                "params": settings_of(service, EngineRequest((0,))),
+                "params": settings_of(service, EngineRequest((0,), SamplingParams(**service.settings.sampling))),
             },
             "total_slots": service.slots,
             "model_alias": service.settings.models[0],
@@ -267,10 +294,10 @@ async def props(http: Request) -> Response:
     )
 
 
-@router.get("/slots", summary="What the slots do (llama-server's API)")
-async def slots(http: Request) -> Response:
-    """Every slot, without anybody's text."""
-    service: Service = http.app.state.service
+@router.get("/slots", summary="What the slots do (llama-server's API)", responses=answered(list[SlotState]))
+async def slots(http: Request, model: str | None = None) -> Response:
+    """Every slot, without anybody's text; `model` names one of several."""
+    service = await _service(http, model)
     running = service.capacity.running
     return JSONResponse(
         [

@@ -17,12 +17,15 @@ from lcspec.server import chat, completions, embeddings
 from lcspec.server.anthropic import arguments_of
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, from_validation, invalid
-from lcspec.server.job import Job
+from lcspec.server.job import Job, unless_gone
+from lcspec.server.models import Models
 from lcspec.server.schemas import CompletionBody, EmbeddingBody, Sampling
+from lcspec.server.schemas_answers import OllamaChatAnswer, OllamaEmbedAnswer, OllamaGenerateAnswer, answered
 from lcspec.server.schemas_chat import ToolChoice
 from lcspec.server.schemas_ollama import OllamaAsking, OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody
 from lcspec.server.service import Service
 from lcspec.server.translated import FollowedJob, chat_body, choices, read, whole_choice
+from lcspec.server.unknown import chosen
 
 router = APIRouter()
 LINES = "application/x-ndjson"
@@ -73,33 +76,39 @@ def now() -> str:
     return datetime.datetime.now(datetime.timezone.utc).isoformat().replace("+00:00", "Z")
 
 
-@router.post("/api/chat", summary="Answer a conversation (Ollama's API)")
+@router.post("/api/chat", summary="Answer a conversation (Ollama's API)", responses=answered(OllamaChatAnswer, LINES))
 async def ollama_chat(body: OllamaChatBody, http: Request) -> Response:
     """The next message of a conversation, as JSON lines or at once."""
     if not body.messages:  # asks to load the model
-        return _loaded(http, {"message": {"role": "assistant", "content": ""}})
+        return await _loaded(body, http, {"message": {"role": "assistant", "content": ""}})
     return await respond(
         body, http, check=_check_chat, prepare=prepare_chat, whole=_whole, streamed=_streamed, on_error=_error_line,
         media_type=LINES,
     )  # fmt: skip
 
 
-@router.post("/api/generate", summary="Answer a prompt (Ollama's API)")
+@router.post("/api/generate", summary="Answer a prompt (Ollama's API)", responses=answered(OllamaGenerateAnswer, LINES))
 async def ollama_generate(body: OllamaGenerateBody, http: Request) -> Response:
     """The answer to a prompt, or what comes after a raw text, as JSON lines or at once."""
     if not body.prompt and not body.suffix:
-        return _loaded(http, {"response": ""})
+        return await _loaded(body, http, {"response": ""})
     return await respond(
         body, http, check=_check_generate, prepare=prepare_generate, whole=_whole, streamed=_streamed,
         on_error=_error_line, media_type=LINES,
     )  # fmt: skip
 
 
-def _loaded(http: Request, empty: Mapping[str, Any]) -> Response:
-    service: Service = http.app.state.service
-    service.check_open()
-    head = {"model": service.settings.models[0], "created_at": now()}
-    return JSONResponse({**head, **empty, "done": True, "done_reason": "load"})
+async def _loaded(body: OllamaAsking, http: Request, empty: Mapping[str, Any]) -> Response:
+    """Load a model, or with `keep_alive` 0 unload it."""
+    models: Models = http.app.state.models
+    entry, name = chosen(body, http, body.model)
+    models.check_open()
+    head = {"model": name, "created_at": now(), **empty, "done": True}
+    if (body.model_extra or {}).get("keep_alive") in (0, "0", "0s"):
+        await models.unload_idle(entry)
+        return JSONResponse(head | {"done_reason": "unload"})
+    (await unless_gone(http, models.use(entry, http))).check_open()
+    return JSONResponse(head | {"done_reason": "load"})
 
 
 def _error_line(error: ApiError) -> str:
@@ -253,7 +262,7 @@ async def _streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
     yield _json(reply.line(**reply.ended(followed, reason))) + "\n"
 
 
-@router.post("/api/embed", summary="Embed texts (Ollama's API)")
+@router.post("/api/embed", summary="Embed texts (Ollama's API)", responses=answered(OllamaEmbedAnswer))
 async def ollama_embed(body: OllamaEmbedBody, http: Request) -> Response:
     """A vector of unit length for every text."""
     start = time.perf_counter()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Mapping
 
 from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.sampling.parameters import SamplingParams
-from lcspec.server.errors import ApiError, invalid
+from lcspec.server.errors import invalid
 from lcspec.server.samplers import switched_off
 from lcspec.server.schemas import Sampling, Speculation
 from lcspec.server.settings import ServerSettings
@@ -21,22 +22,6 @@ SAMPLED = tuple(name for name in Sampling.model_fields if name not in ("seed", "
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")
 
 
-def check_model(name: str | None, settings: ServerSettings) -> str:
-    """The model's name for the answer.
-
-    Raises:
-        ApiError: 404, the request names another model.
-    """
-    if not name:
-        return settings.models[0]
-    if name not in settings.models:
-        known = ", ".join(settings.models)
-        raise ApiError(
-            404, f"the model {name[:200]!r} does not exist here: use {known}", param="model", code="model_not_found"
-        )
-    return name
-
-
 def sampling_params(
     body: Sampling,
     grammar: str | CompiledGrammar | None,
@@ -44,21 +29,23 @@ def sampling_params(
     n_vocab: int,
     index: int = 0,
     fixed: tuple[tuple[int, float], ...] = (),
+    usual: Mapping[str, Any] = MappingProxyType({}),
 ) -> SamplingParams:
     """Sampling of the `index`-th text of a request; a given seed counts up from text to text. `fixed`: a bias that the
-    request's own cannot change.
+    request's own cannot change; `usual`: what is sampled with where it says nothing.
 
     Raises:
         ApiError: a token of the bias is not in the vocabulary.
         SamplingError: a value is out of its range.
     """
-    given = {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
+    given = {name: value for name, value in usual.items() if name != "seed"}
+    given |= {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
     if body.dry_sequence_breakers is not None:
         given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
     if body.samplers:
         given |= switched_off(body.samplers)
-    # -1 is a random one, as in llama.cpp.
-    seed = None if body.seed in (None, -1) else (body.seed + index) % 2**64
+    first = usual.get("seed") if body.seed is None else body.seed
+    seed = None if first in (None, -1) else (first + index) % 2**64  # -1 is a random one, as in llama.cpp
     decided = {token for token, _ in fixed}
     free = [entry for entry in _bias(bias or {}, n_vocab) if entry[0] not in decided]
     return SamplingParams(**given, logit_bias=tuple(sorted((*free, *fixed))), grammar=grammar, seed=seed)

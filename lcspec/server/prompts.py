@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from lcspec.config import SpeculationParams
@@ -27,6 +27,7 @@ from lcspec.server.tools import ToolUse, render
 
 if TYPE_CHECKING:
     from lcspec.sampling.grammar import CompiledGrammar
+    from lcspec.sampling.reasoning_budget import ReasoningBudget
 
 OWN_NAMES = ("messages", "tools", "add_generation_prompt", "continue_final", "bos_token", "eos_token", "self")
 ANY_OBJECT = {"type": "object"}
@@ -46,6 +47,7 @@ class Wanted:
     logprobs: int | None = None
     n: int = 1
     ignore_end: bool = False
+    budget: ReasoningBudget | None = None
 
 
 def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted: Wanted) -> list[Request]:
@@ -63,11 +65,14 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     )
     # As in llama-server: an end that is passed over leaves control tokens in the text. A grammar needs its end.
     fixed = service.vocab.no_end if wanted.ignore_end and wanted.grammar is None else ()
-    n_vocab = service.vocab.n_tokens
+    n_vocab, usual = service.vocab.n_tokens, service.settings.sampling
     return [
         Request(
             prompt=ids,
-            sampling=sampling_params(wanted.sampling, wanted.grammar, wanted.bias, n_vocab, i, fixed),
+            sampling=replace(
+                sampling_params(wanted.sampling, wanted.grammar, wanted.bias, n_vocab, i, fixed, usual),
+                reasoning_budget=wanted.budget,
+            ),
             speculation=speculation,
             max_tokens=wanted.max_tokens,
             stop=wanted.stop,

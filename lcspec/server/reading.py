@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any, Mapping
 
 from lcspec.answers.formats import GENERIC, Format, Tags, format_of, opened_by
 from lcspec.answers.reader import AnswerReader
+from lcspec.sampling.reasoning_budget import ReasoningBudget, ReasoningTags
 from lcspec.server.errors import invalid
 from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.tools import ToolUse
+
+if TYPE_CHECKING:
+    from lcspec.llama.vocab import Vocab
 
 # What templates call the switch.
 SWITCHES = ("enable_thinking", "thinking")
@@ -23,6 +28,7 @@ class Reading:
         form: the model's format; opened: tags of reasoning that the prompt has opened.
         use: the tools; forced: a grammar makes the answer JSON.
         inline: reasoning stays in the text.
+        budget: tokens that it may reason for; None = no limit, or no reasoning.
     """
 
     form: Format = GENERIC
@@ -30,13 +36,35 @@ class Reading:
     use: ToolUse = ToolUse()
     forced: bool = False
     inline: bool = False
+    budget: int | None = None
+
+    def limit(self, vocab: Vocab) -> ReasoningBudget | None:
+        """The budget as the sampler keeps it."""
+        if self.budget is None or not self.form.reasoning:
+            return None
+
+        def known(tags: Tags) -> ReasoningTags:
+            closing = tuple(vocab.tokenize(tags.end, special=False))
+            return ReasoningTags(tags.literal.strip().encode(), tags.end.strip().encode(), closing)
+
+        return ReasoningBudget(
+            self.budget,
+            tuple(known(tags) for tags in self.form.reasoning),
+            partial(vocab.piece, special=True),
+            vocab.n_tokens,
+            known(self.opened) if self.opened is not None else None,
+        )
+
+    @property
+    def functions(self) -> list[dict[str, Any]]:
+        """The tools that may be called."""
+        return [tool["function"] for tool in self.use.tools] if self.use.active else []
 
     def reader(self) -> AnswerReader:
         """For one text."""
-        tools = [tool["function"] for tool in self.use.tools] if self.use.active else []
         return AnswerReader(
             self.form,
-            tools,
+            self.functions,
             opened=self.opened,
             forced=self.forced,
             parallel=self.use.parallel is not False,
@@ -45,12 +73,12 @@ class Reading:
 
 
 def reading_of(
-    template: str, prompt: str, use: ToolUse, constrained: bool, body: ChatBody | None = None
+    template: str, prompt: str, use: ToolUse, constrained: bool, body: ChatBody | None = None, usual: int = -1
 ) -> tuple[Reading, str]:
     """How to read what follows `prompt`, and the prompt: with a grammar (`constrained`) or a budget of nothing its
-    reasoning is closed."""
+    reasoning is closed. `usual`: the budget of requests that name none."""
     form = format_of(template)
-    budget = budget_of(body) if body is not None else None
+    budget = budget_of(body, usual) if body is not None else None if usual < 0 else usual
     off = budget == 0 or (body is not None and switched_off(body))
     opened = opened_by(form, prompt)
     if opened is not None and (constrained or off):
@@ -59,28 +87,25 @@ def reading_of(
         prompt += form.answer
     inline = body is not None and body.reasoning_format == "none"
     forced = constrained and (body is None or body.grammar is None)  # a grammar of the user's may ask for anything
-    return Reading(form, opened, use, forced, inline), prompt
+    return Reading(form, opened, use, forced, inline, None if constrained or off else budget), prompt
 
 
 def _blank(tags: Tags) -> str:
     return "\n\n" if tags.literal.startswith("<") and "|" not in tags.literal else ""
 
 
-def budget_of(body: ChatBody) -> int | None:
-    """Tokens that the model may think: 0, or None for no limit.
+def budget_of(body: ChatBody, usual: int = -1) -> int | None:
+    """Tokens that the model may reason for: what the request says, else `usual`; None for no limit.
 
     Raises:
-        ApiError: two different ones are given, or one in between.
+        ApiError: it says two different things.
     """
-    given = {b for b in (body.reasoning_budget_tokens, body.thinking_budget_tokens) if b is not None}
-    if len(given) > 1:
-        raise invalid("give reasoning_budget_tokens or thinking_budget_tokens, not both", "thinking_budget_tokens")
-    budget = next(iter(given), -1)
-    if budget > 0:
-        raise invalid(
-            "a budget for reasoning can be 0 (no reasoning) or -1 (no limit) here: max_tokens bounds the whole answer",
-            "reasoning_budget_tokens",
-        )
+    names = ("reasoning_budget_tokens", "thinking_budget_tokens", "reasoning_budget", "thinking_budget")
+    given = {name: getattr(body, name) for name in names if getattr(body, name) is not None}
+    if len(set(given.values())) > 1:
+        first, second = list(given)[:2]
+        raise invalid(f"give {first} or {second}, not both", second)
+    budget: int = next(iter(given.values()), usual)
     return None if budget < 0 else budget
 
 
@@ -91,9 +116,10 @@ def switched_off(body: ChatBody) -> bool:
     return body.enable_thinking is False or (body.enable_thinking is None and body.reasoning_effort == "none")
 
 
-def template_arguments(body: ChatBody) -> dict[str, Any]:
+def template_arguments(body: ChatBody, usual: int = -1) -> dict[str, Any]:
     """What the template is told about reasoning; `chat_template_kwargs` comes first."""
-    return thinking_arguments(body.template_kwargs, body.reasoning_effort, body.enable_thinking, budget_of(body))
+    budget = budget_of(body, usual)
+    return thinking_arguments(body.template_kwargs, body.reasoning_effort, body.enable_thinking, budget)
 
 
 def thinking_arguments(

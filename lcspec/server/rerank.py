@@ -11,9 +11,11 @@ from pydantic import Field
 from lcspec.server.embeddings import vectors
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
+from lcspec.server.models import Models
 from lcspec.server.schemas import INT32, Echoed, Strict
+from lcspec.server.schemas_answers import Ranking, answered
 from lcspec.server.service import Service
-from lcspec.server.unknown import model_and_rest
+from lcspec.server.unknown import chosen
 
 router = APIRouter()
 
@@ -34,14 +36,16 @@ class RerankBody(Strict):
     return_documents: bool | None = None
 
 
-@router.post("/v1/rerank", summary="Order documents by a query")
+@router.post("/v1/rerank", summary="Order documents by a query", responses=answered(Ranking))
 @router.post("/rerank", include_in_schema=False)
 @router.post("/v1/reranking", include_in_schema=False)
 @router.post("/reranking", include_in_schema=False)
 async def rerank(body: RerankBody, http: Request) -> Response:
     """Documents with their similarity to the query (-1 to 1), the most similar first."""
-    service: Service = http.app.state.service
-    model = model_and_rest(body, http, body.model)
+    models: Models = http.app.state.models
+    entry, model = chosen(body, http, body.model)
+    models.check_open()
+    service = await unless_gone(http, models.use(entry, http))
     service.check_open()
     service.capacity.take(1)
     try:

@@ -17,9 +17,10 @@ from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job
-from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.journal import note_answer, note_calls, note_prompt
 from lcspec.server.prompts import Wanted, chat_ids, chat_prompt, content_text, engine_requests, grammar_of, tool_use
 from lcspec.server.reading import Reading, reading_of, thinking_arguments
+from lcspec.server.schemas_answers import STREAM, ResponseObject, answered
 from lcspec.server.schemas_chat import (
     AllowedToolChoice,
     JsonObjectFormat,
@@ -66,7 +67,7 @@ class Reply:
 
     def text(self) -> Text:
         """For the answer."""
-        return Text(self.reading.reader())
+        return Text(self.reading.reader(), self.reading.functions)
 
     def logprobs(self, text: Text) -> list[Any]:
         """Log-probabilities, if they were asked for."""
@@ -109,7 +110,9 @@ class Reply:
         } | ({"timings": answer.timings(text)} if text is not None else {})
 
 
-@router.post("/v1/responses", summary="Answer a conversation (Responses API)")
+@router.post(
+    "/v1/responses", summary="Answer a conversation (Responses API)", responses=answered(ResponseObject, STREAM)
+)
 @router.post("/responses", include_in_schema=False)
 async def responses(body: ResponseBody, http: Request) -> Response:
     """The answer to an input, at once or as server-sent events."""
@@ -156,9 +159,10 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
     if not messages:
         raise invalid("the input is empty", "input")
     effort = _effort(body)
-    text = chat_prompt(service, messages, use, thinking_arguments(None, effort, None))
+    usual = service.settings.reasoning_budget
+    text = chat_prompt(service, messages, use, thinking_arguments(None, effort, None, usual))
     constrained = grammar is not None or effort == "none"
-    reading, text = reading_of(service.template_text, text, use, constrained)
+    reading, text = reading_of(service.template_text, text, use, constrained, usual=usual)
     if grammar is None:
         reading = replace(reading, forced=False)
     text += call_opening(service.template_text, use)
@@ -171,6 +175,7 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
         body.max_output_tokens,
         service.template.stop,
         (body.top_logprobs or 0) if body.top_logprobs or LOGPROBS in (body.include or ()) else None,
+        budget=reading.limit(service.vocab),
     )
     request = engine_requests(service, [chat_ids(service, text)], wanted)[0]
     note_prompt(service, text)
@@ -305,6 +310,7 @@ async def whole(reply: Reply, job: Job) -> Response:
     output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
     output += [call_item(new_id("fc"), call) for call in calls]
     note_answer(reply.service, text.text)
+    await note_calls(reply.service, text)
     return JSONResponse(reply.envelope("completed", output, text))
 
 

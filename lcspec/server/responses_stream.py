@@ -8,7 +8,7 @@ from lcspec.answers.deltas import CallStart, Content, Delta, Reasoning
 from lcspec.engine.events import Tokens
 from lcspec.server import answer
 from lcspec.server.job import Job
-from lcspec.server.journal import note_answer
+from lcspec.server.journal import note_answer, note_calls
 from lcspec.server.responses import Reply, call_item, message_item, new_id, reasoning_item
 from lcspec.server.streaming import event
 
@@ -126,5 +126,6 @@ async def streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
     for line in writer.close():
         yield line
     note_answer(reply.service, text.text)
+    await note_calls(reply.service, text)
     last = reply.envelope("completed", writer.output, text)
     yield writer.event(f"response.{last['status']}", response=last)

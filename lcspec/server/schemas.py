@@ -182,6 +182,12 @@ class TokenizeBody(Strict):
     model: str | None = None
 
 
+class NamedBody(Strict):
+    """POST /models/load and /models/unload."""
+
+    model: str
+
+
 class DetokenizeBody(Strict):
     """POST /detokenize."""
 

@@ -51,10 +51,25 @@ class AnthropicChoice(Echoed):
 
 
 class Thinking(Echoed):
-    """Whether the model reasons before it answers."""
+    """Whether the model reasons before it answers, and for how many tokens."""
 
-    type: Literal["enabled", "disabled", "adaptive"]
-    budget_tokens: int | None = None
+    type: str
+    budget_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    display: str | None = None
+
+
+class AnthropicFormat(Strict):
+    """What the answer has to look like."""
+
+    type: Literal["json_schema"]
+    schema_: dict[str, Any] = Field(alias="schema")
+
+
+class OutputConfig(Strict):
+    """How to answer."""
+
+    effort: Annotated[str, Field(max_length=32)] | None = None
+    format: AnthropicFormat | None = None
 
 
 class CountBody(Asking):
@@ -65,10 +80,11 @@ class CountBody(Asking):
     tools: Annotated[list[AnthropicTool], Field(max_length=256)] | None = None
     tool_choice: AnthropicChoice | None = None
     thinking: Thinking | None = None
+    output_config: OutputConfig | None = None
+    output_format: AnthropicFormat | None = Field(default=None, description="The older place of output_config.format.")
     # Known to the API and without a meaning here.
     betas: list[str] | None = None
     context_management: dict[str, Any] | None = None
-    output_config: dict[str, Any] | None = None
 
 
 class AnthropicBody(CountBody):

@@ -159,9 +159,11 @@ class ChatBody(Generating):
     )
     enable_thinking: bool | None = Field(default=None, description="Told to the template.")
     reasoning_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
-        default=None, description="0 is no reasoning, -1 no limit."
+        default=None, description="Tokens of reasoning, then it is closed; 0 is none, -1 no limit."
     )
     thinking_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
+    reasoning_budget: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
+    thinking_budget: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
     # Known to the OpenAI API and without a meaning here.
     verbosity: str | None = None
     modalities: list[Literal["text"]] | None = None

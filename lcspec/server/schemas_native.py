@@ -19,12 +19,14 @@ class NativeBody(Generating):
     logit_bias: Any = None  # in this API a list of pairs as well, see `native.bias`
     n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
     return_tokens: bool | None = None
+    n_indent: Annotated[int, Field(ge=0, le=INT32)] | None = Field(
+        default=None, description="The text ends before a line that is indented less; not in streams."
+    )
     # Known to the API and without a meaning here.
     id_slot: int | None = None
     min_keep: int | None = None
     n_keep: int | None = None
     n_discard: int | None = None
-    n_indent: Annotated[int, Field(ge=0, le=0)] | None = None
     t_max_prompt_ms: int | None = None
     timings_per_token: bool | None = None
     post_sampling_probs: Annotated[bool, Field()] | None = None

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
     from lcspec.llama.template import ChatTemplate
     from lcspec.llama.vocab import Vocab
     from lcspec.server.job import Job
+    from lcspec.session import Session
 
 log = logging.getLogger("lcspec.server")
 T = TypeVar("T")
 # Threads for tokenizing and rendering; more would take time from the decodes.
 THREADS = 2
+LOOK_SECONDS = 2.0
 
 
 class Service:
@@ -58,6 +60,8 @@ class Service:
         self.created = int(time.time())
         self.embedding = asyncio.Lock()
         self.draining = False
+        self.speedup: float | None = None  # recent rate over that of plain decoding, as `look_at_speed` found it
+        self._looked = 0.0
         self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
         self._outbox: Outbox | None = None
 
@@ -88,14 +92,27 @@ class Service:
             self._outbox = Outbox(loop)
         return self._outbox
 
+    def look_at_speed(self) -> None:
+        """Renew `speedup`, every few seconds at most; it is there a step later."""
+        if time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+
+        def look(session: Session) -> None:
+            self.speedup = session.engine.totals().speedup
+
+        self.worker.call(look)
+
     def check_open(self) -> None:
         """Refuse new work while the server shuts down.
 
         Raises:
             ApiError: 503.
         """
-        if self.draining or not self.worker.alive:
+        if self.draining:
             raise ApiError(503, "the server is shutting down", code="shutting_down", headers={"Retry-After": "5"})
+        if not self.worker.alive:
+            raise engine_stopped(self.worker.error)
 
     def warm_up(self) -> None:
         """Make what the first request would have to wait for: drafters, the cost curve, the certificate, memory.
@@ -158,6 +175,13 @@ class Service:
                 code="invalid_value",
             )
         return tuple(ids)
+
+
+def engine_stopped(error: Exception | None) -> ApiError:
+    """The answer to a request for an engine that runs no more."""
+    why = f" ({error})" if error is not None else ""
+    message = f"the engine has stopped{why}: restart the server; its log says more"
+    return ApiError(503, message, code="engine_stopped", headers={"Retry-After": "5"})
 
 
 class Outbox:

@@ -14,15 +14,15 @@ from typing import Any, Iterable
 from starlette.requests import Request
 
 from lcspec.server.errors import ApiError
-from lcspec.server.parameters import check_model
+from lcspec.server.models import Entry, Models
 from lcspec.server.schemas import Echoed, Speculation, Strict
-from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
 
 log = logging.getLogger("lcspec.server")
 HEADER = "x-lcspec-ignored"
 STATE = "lcspec.ignored"
 MAX_NAMES = 16  # in the header
+SHOWN = 12  # models in an error message
 # Parameters of other servers that change the text, with the values that do not.
 CHANGES_TEXT: dict[str, tuple[Any, ...]] = {
     "adaptive_target": (-1,),
@@ -68,34 +68,57 @@ CHANGES_TEXT: dict[str, tuple[Any, ...]] = {
 _warned: set[str] = set()
 
 
-def model_and_rest(body: Strict, http: Request, name: str | None) -> str:
-    """The model's name for the answer, after a look at what else the request says.
+def chosen(body: Strict, http: Request, name: str | None) -> tuple[Entry, str]:
+    """The model a request is for, and its name for the answer, after a look at what else the request says.
 
     A model of another name, and parameters that mean nothing here, are noted for the answer's header.
 
     Raises:
-        ApiError: 404 or 400 under --strict; 400 for what would change the text.
+        ApiError: 404, there is no such model and none that answers for others, or, under --strict, another one is
+            named; 400 for what would change the text.
     """
-    service: Service = http.app.state.service
-    settings = service.settings
-    ignored = unknown(body, settings)
-    if settings.strict or not name or knows_model(name, settings):
-        model = check_model(name and bare(name, settings), settings)
-    else:
-        model = settings.models[0]
-        ignored.insert(0, "model")
+    models: Models = http.app.state.models
+    ignored = unknown(body, models.settings)
+    entry = named(models, name)
+    if entry is None:
+        entry = usual(models, name)
+        if name:
+            if models.settings.strict or not models.answers_all:
+                raise not_found(models, name)
+            ignored.insert(0, "model")
+            name = None
     note(http, ignored)
-    return model
+    return entry, name.removesuffix(":latest") if name and name not in entry.names else name or entry.name
 
 
-def bare(name: str, settings: ServerSettings) -> str:
-    """A model's name without the tag `:latest`, which Ollama's clients add."""
-    return name[: -len(":latest")] if name.endswith(":latest") and name not in settings.models else name
+def named(models: Models, name: str | None) -> Entry | None:
+    """The model of that name, if there is one.
+
+    Raises:
+        ApiError: 404, several may be meant.
+    """
+    return models.find(name) if name else None
 
 
-def knows_model(name: str, settings: ServerSettings) -> bool:
-    """Whether it is a name of the loaded model."""
-    return bare(name, settings) in settings.models
+def usual(models: Models, name: str | None = None) -> Entry:
+    """The model for a request that names none, or (`name`) one that there is not.
+
+    Raises:
+        ApiError: 404, there is none.
+    """
+    entry = models.usual()
+    if entry is None:
+        raise not_found(models, name or "")
+    return entry
+
+
+def not_found(models: Models, name: str) -> ApiError:
+    """404, with the models there are."""
+    known = ", ".join(entry.name for entry in models.entries[:SHOWN])
+    known += f" and {len(models.entries) - SHOWN} others (GET /v1/models)" if len(models.entries) > SHOWN else ""
+    said = f"the model {name[:200]!r} does not exist here" if name else "name a model"
+    message = f"{said}: use {known}" if known else f"{said}, and there is none on this machine: lcspec pull gets one"
+    return ApiError(404, message, param="model", code="model_not_found")
 
 
 def unknown(body: Strict, settings: ServerSettings, where: str = "") -> list[str]:

@@ -10,8 +10,10 @@ from typing import Any
 from lcspec.config import ModelOptions
 from lcspec.engine_thread import EngineThread
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
-from lcspec.server.app import create_app
+from lcspec.server.app import app_over, create_app
+from lcspec.server.library import Library
 from lcspec.server.lifecycle import Background
+from lcspec.server.models import Models
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
 
@@ -31,7 +33,7 @@ def background(
     try:
         app = create_app(worker, ServerSettings(**{"models": (MODEL,), **settings}))
         if warm:
-            app.state.service.warm_up()
+            app.state.models.only.warm_up()
         running = Background(app)
         try:
             yield running
@@ -44,3 +46,28 @@ def background(
 def service_of(running: Background) -> Service:
     """What the endpoints share."""
     return running.server.service
+
+
+def options(**given: Any) -> dict[str, Any]:
+    """Options of `lcspec serve` for models that are loaded on demand."""
+    usual: dict[str, Any] = {"slots": 2, "ctx": 256, "batch": 512, "threads": 1, "gpu_layers": 0, "kv_type": "f16"}
+    usual |= {"exact": True, "speculate": "auto", "max_draft": None, "no_history": True, "no_draft": True}
+    usual |= {"draft": (), "heads": None, "store": None, "chat_template": None, "chat_template_file": None}
+    return usual | given
+
+
+@contextlib.contextmanager
+def several(
+    *folders: Path, loader: type[Library] = Library, o: dict[str, Any] | None = None, **settings: Any
+) -> Iterator[Background]:
+    """A server over the models of `folders`, loaded on demand."""
+    given = ServerSettings(**{"idle_unload": 0.0, **settings})
+    library = loader(o or options(), given, folders)
+    models = Models(library.entries(), given, library)
+    running = Background(app_over(models))
+    try:
+        yield running
+    finally:
+        running.close()
+        models.close_engines(60)
+        assert not any(entry.users for entry in models.entries)

@@ -175,3 +175,33 @@ def test_events_are_numbered_and_named(http: httpx.Client) -> None:
     assert names == [d["type"] for d in data]
     assert names[:2] == ["message_start", "content_block_start"]
     assert names[-3:] == ["content_block_stop", "message_delta", "message_stop"]
+
+
+SHAPE = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["cat", "dog"]}, "age": {"type": "integer", "minimum": 0, "maximum": 30}},
+    "required": ["kind", "age"],
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize("field", ["output_config", "output_format"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_structured_answer(http: httpx.Client, field: str, stream: bool) -> None:
+    form: dict[str, Any] = {"type": "json_schema", "schema": SHAPE}
+    body = {"model": "demo", "max_tokens": 60, "messages": HELLO, "stream": stream, "temperature": 1}
+    got = http.post("/v1/messages", json=body | {field: form if field == "output_format" else {"format": form}})
+    assert got.status_code == 200, got.text
+    if stream:
+        events = [json.loads(line[6:]) for line in got.text.splitlines() if line.startswith("data: {")]
+        text = "".join(e["delta"].get("text", "") for e in events if e["type"] == "content_block_delta")
+    else:
+        text = got.json()["content"][0]["text"]
+    assert json.loads(text)["kind"] in ("cat", "dog")
+
+
+def test_a_schema_that_cannot_be_held_to_is_refused(http: httpx.Client) -> None:
+    form = {"type": "json_schema", "schema": {"not": {"type": "string"}}}
+    body = {"max_tokens": 60, "messages": HELLO, "output_config": {"format": form}}
+    got = http.post("/v1/messages", json=body)
+    assert got.status_code == 400 and "not" in got.json()["error"]["message"]

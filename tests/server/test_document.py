@@ -14,6 +14,7 @@ import schemathesis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
+from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 from lcspec.server.lifecycle import Background
 from tests.server.running import HELLO, background, service_of
@@ -46,7 +47,8 @@ def test_no_request_makes_the_server_fail(case: schemathesis.Case) -> None:
         case.body.pop("model", None)
     response = case.call(timeout=120)
     ANSWERED[case.path, response.status_code] += 1
-    case.validate_response(response, checks=[not_a_server_error])
+    holds = [content_type_conformance, response_schema_conformance] if response.status_code == 200 else []
+    case.validate_response(response, checks=[not_a_server_error, *holds])
     if response.status_code >= 400:
         error = response.json()["error"]
         assert error if case.path.startswith("/api/") else error["message"] and error["type"]
@@ -165,6 +167,11 @@ def test_the_document_names_every_endpoint_and_no_422(small: Background) -> None
         "/detokenize",
         "/apply-template",
     } <= set(document["paths"])
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            shown = operation["responses"]["200"]["content"]
+            assert all(kind["schema"] for kind in shown.values()), (path, method)
+            assert path == "/metrics" or "$ref" in str(shown["application/json"]["schema"]), (path, method)
     assert all("422" not in op["responses"] for path in document["paths"].values() for op in path.values())
     assert httpx.post(f"{small.url}/v1/chat/completions", json={"messages": HELLO, "max_tokens": 1}).is_success
 

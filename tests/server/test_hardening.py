@@ -164,3 +164,15 @@ def test_an_alias_with_a_slash_and_one_model(tiny_model: Path) -> None:
         assert http.get("/v1/models/org/other").status_code == 404
         got = http.post(CHAT, json={"messages": HELLO, "max_tokens": 1, "model": "org/model:7b"})
         assert got.json()["model"] == "org/model:7b"
+
+
+def test_a_body_without_a_type_is_json_unless_a_page_sends_it(http: httpx.Client) -> None:
+    body = b'{"content": "abc"}'
+    assert http.post("/tokenize", content=body).status_code == 200
+    for headers in (
+        {"origin": "http://127.0.0.1:1"},
+        {"sec-fetch-site": "cross-site"},
+        {"referer": "http://elsewhere.example/"},
+        {"content-type": "text/plain"},
+    ):
+        assert http.post("/tokenize", content=body, headers=headers).status_code == 400

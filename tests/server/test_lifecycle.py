@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -17,51 +14,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import tiny_gguf as tiny
+from tests.server.process import WAIT, Process, run
 from tests.server.running import HELLO
-
-WAIT = 120.0
-
-
-class Process:
-    """A running `lcspec serve`."""
-
-    def __init__(self, *arguments: str) -> None:
-        command = [sys.executable, "-c", "from lcspec.cli import main; main()", "serve", "--port", "0", *arguments]
-        self.process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-        self.lines: list[str] = []
-        self.port = 0
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-            found = re.search(r"at http://127\.0\.0\.1:(\d+)/v1", line)
-            if found:
-                self.port = int(found[1])
-                break
-        self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            self.lines.append(line)
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.port}"
-
-    def wait(self) -> int:
-        """The exit code."""
-        code = self.process.wait(WAIT)
-        self._reader.join(WAIT)
-        return code
-
-    def kill(self) -> None:
-        if self.process.poll() is None:
-            self.process.kill()
-            self.process.wait(WAIT)
-        self._reader.join(WAIT)
-        assert self.process.stderr is not None
-        self.process.stderr.close()
 
 
 @pytest.fixture()
@@ -152,17 +107,6 @@ def test_an_interrupt_of_an_idle_server_is_a_clean_end(process: Process) -> None
     assert not any("Traceback" in line for line in process.lines)
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """`lcspec serve` that is expected to refuse."""
-    return subprocess.run(
-        [sys.executable, "-c", "from lcspec.cli import main; main()", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=WAIT,
-        env=os.environ | environment,
-    )
-
-
 def test_a_port_in_use_is_said_at_once(tiny_model: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -207,3 +151,54 @@ def test_options_from_a_file_and_a_key_from_the_environment(
     finally:
         running.kill()
     assert not any("sk-from" in line for line in running.lines)
+
+
+def test_models_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, seed in (("red", 1), ("blue", 2)):
+        tiny.write_llama(tmp_path / f"{name}.gguf", seed=seed, chat_template=tiny.CHATML_TEMPLATE)
+    small = ("--threads", "1", "--ctx", "256", "--slots", "1", "--speculate", "off")
+    running = Process("--models-dir", str(tmp_path), "--pin", "red", "--max-loaded", "2", "--idle-unload", "0", *small)
+    try:
+        assert running.port, "".join(running.lines)
+        assert "2 models on demand (1 loaded)" in running.lines[-1]
+        data = httpx.get(f"{running.url}/v1/models").json()["data"]
+        assert {m["id"]: (m["status"]["value"], m["status"]["pinned"]) for m in data} == {
+            "red": ("loaded", True),
+            "blue": ("unloaded", False),
+        }
+        for name in ("blue", "red"):
+            body = {"model": name, "messages": HELLO, "max_tokens": 2}
+            got = httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=WAIT)
+            assert got.status_code == 200 and got.json()["model"] == name
+        running.process.terminate()
+        assert running.wait() == 0
+    finally:
+        running.kill()
+    for said, arguments in (
+        ("no model 'green'", ["--pin", "green"]),
+        ("--max-loaded", ["--pin", "red", "--pin", "blue", "--max-loaded", "1"]),
+        ("no folder", ["--models-dir", str(tmp_path / "none")]),
+        ("--alias", ["--alias", "x"]),
+        ("belongs to one model", ["--chat-template", "chatml"]),
+    ):
+        got = run("--models-dir", str(tmp_path), *small, *arguments)
+        assert got.returncode == 2 and said in got.stderr and "Traceback" not in got.stderr, got.stderr
+
+
+def test_without_a_model_all_of_this_machine_are_served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.setenv("LCSPEC_MODELS", str(tmp_path / "mine"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine").mkdir()
+    tiny.write_llama(tmp_path / "mine" / "red.gguf", chat_template=tiny.CHATML_TEMPLATE)
+    running = Process("--threads", "1", "--ctx", "256", "--slots", "1", "--speculate", "off")
+    try:
+        assert running.port, "".join(running.lines)
+        names = {m["id"] for m in httpx.get(f"{running.url}/v1/models").json()["data"]}
+        assert {"red", "demo-target-q8_0"} <= names
+        body = {"messages": HELLO, "max_tokens": 2}  # the only one of the user's
+        got = httpx.post(f"{running.url}/v1/chat/completions", json=body, timeout=WAIT)
+        assert got.status_code == 200 and got.json()["model"] == "red"
+    finally:
+        running.kill()

@@ -182,3 +182,33 @@ def test_tools_go_with_a_response_format(http: httpx.Client) -> None:
             assert isinstance(json.loads(choice["message"]["content"])["ok"], bool)
         kinds.add(choice["finish_reason"])
     assert kinds & {"stop", "tool_calls"}
+
+
+@pytest.mark.parametrize(
+    "arguments, outcome",
+    [({"city": "Oslo", "metric": True}, "valid"), ({"city": "Paris"}, "invalid"), ({"city": "Oslo"}, "invalid")],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_arguments_that_break_the_schema_are_counted_and_left_as_they_are(
+    http: httpx.Client, arguments: dict[str, Any], outcome: str, stream: bool
+) -> None:
+    def count() -> float:
+        page = http.get("/metrics").text
+        found = [
+            line for line in page.splitlines() if line.startswith(f'lcspec_tool_calls_total{{arguments="{outcome}"')
+        ]
+        return float(found[0].split()[-1]) if found else 0.0
+
+    text = "<tool_call>" + json.dumps({"name": "get_weather", "arguments": arguments}) + "</tool_call>"
+    before = count()
+    body = {"messages": HELLO, "tools": [WEATHER], "grammar": f"root ::= {json.dumps(text)}", "stream": stream}
+    got = http.post("/v1/chat/completions", json=body)
+    assert got.status_code == 200
+    if stream:
+        chunks = [json.loads(line[6:]) for line in got.text.splitlines() if line.startswith("data: {")]
+        calls = [call for chunk in chunks for c in chunk["choices"] for call in c["delta"].get("tool_calls", ())]
+        written = "".join(call["function"].get("arguments", "") for call in calls)
+    else:
+        written = got.json()["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"]
+    assert json.loads(written) == arguments
+    assert count() == before + 1

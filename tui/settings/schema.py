@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 from lcspec.config import KV_TYPES, MAX_DRAFT
 from lcspec.errors import LcspecError
-from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.tui.settings.values import ModelSettings, Preset, Settings, Speculation
 
@@ -102,7 +102,7 @@ SAMPLING: Mapping[str, Rule] = {
     if f.name == "dry_sequence_breakers"
     else _sampling(f.name, f.name == "seed" or isinstance(f.default, int))
     for f in fields(SamplingParams)
-    if f.name not in ("logit_bias", "grammar")
+    if f.name not in MADE
 }
 TOP: Mapping[str, Rule] = {
     "theme": _string,
