@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lcspec.errors import UsageError
+from lcspec.placement import Placement
 
 # Drafted nodes a step, and children a node, that make any sense.
 MAX_DRAFT = 255
@@ -20,6 +21,7 @@ OFF = ("off", "none", "")
 # Longest chain a recurrent model may have to take back in one step. Each token of it costs a copy of the state.
 RECURRENT_ROLLBACK = 16
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
+QUANTIZED = ("q8_0", "q4_0")  # values of these types only the fused kernel reads
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,7 @@ class ModelOptions:
         rollback: tokens of a step that a recurrent state must be able to take back; 0 = nothing is drafted.
         planes: keep states to go back to for that, where the library does; False: go back to a saved state instead.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
+        placement: which devices and machines, and how it is spread over them.
     """
 
     path: Path
@@ -60,6 +63,7 @@ class ModelOptions:
     rollback: int = RECURRENT_ROLLBACK
     planes: bool = True
     embeddings: bool = False
+    placement: Placement = Placement()
 
     def __post_init__(self) -> None:
         """Check ranges.
@@ -82,6 +86,8 @@ class ModelOptions:
                 raise UsageError(f"unknown KV cache type {kind!r}: choose one of {', '.join(KV_TYPES)}")
         if self.attention not in ATTENTION:
             raise UsageError(f"unknown attention {self.attention!r}: choose one of {', '.join(ATTENTION)}")
+        if self.attention == "products" and (self.kv_type_v or self.kv_type) in QUANTIZED:
+            raise UsageError("values of a quantized type need flash attention: --flash-attn on, or --kv-type-v f16")
 
 
 def rollback_for(speculate: str, max_draft: int | None) -> int:

@@ -14,6 +14,7 @@ from lcspec.config import ModelOptions
 from lcspec.drafters import Drafter, TimedDrafter
 from lcspec.errors import DecodeError, TokenizeError
 from lcspec.llama import Context, build, version
+from lcspec.placement import Placement
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.cost import CostCurve
 from lcspec.planner.stake import Stake
@@ -204,6 +205,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int 
         version(),
         build(),
         *([planes] if planes else []),
+        *([repr(options.placement)] if gpu_layers and options.placement != Placement() else []),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import importlib.resources
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequen
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError, UsageError
 from lcspec.history import allowed
+from lcspec.placement import draft_layers
 
 if TYPE_CHECKING:
     import numpy as np
@@ -151,7 +153,8 @@ def open_session(
     """
     from lcspec.drafters import DrafterEnv
     from lcspec.engine import Engine
-    from lcspec.llama import Model, supports_gpu_offload
+    from lcspec.llama import Model, offloads
+    from lcspec.llama.fitting import fitted, reserved_for_drafts
     from lcspec.modelfiles.memory import check_memory, fit_rollback
     from lcspec.modelfiles.pairing import check_draft
 
@@ -160,20 +163,23 @@ def open_session(
 
     for path in DraftFiles.of(draft).models:
         check_draft(options.path, path)
-    if options.gpu_layers == 0 or not supports_gpu_offload():  # what a GPU has free only the library finds out
+    if options.gpu_layers == 0 or not offloads(options.placement):  # what a GPU has free only the library finds out
         options, note = fit_rollback(options, draft)
         check_memory(options, draft)
         if note:
             print(f"lcspec: {note}", file=sys.stderr)
-    with Model.load(options, report(options.path.name)) as model:
-        engine = Engine(model, options)
+    reserved = reserved_for_drafts(options, DraftFiles.of(draft).models)
+    load = functools.partial(Model.load, progress=report(options.path.name), reserved=reserved)
+    model, engine = fitted(load(options), lambda model: Engine(model, options), load)
+    with model:
         engine.env = DrafterEnv(
             target=model,
             slots=options.slots,
             ctx=engine.context.n_ctx,
             draft=DraftFiles.of(draft),
             threads=options.threads,
-            gpu_layers=options.gpu_layers,
+            gpu_layers=draft_layers(options.gpu_layers, options.placement),
+            placement=options.placement.for_draft,
             progress=progress,
             history=allowed(history),
         )

@@ -24,6 +24,7 @@ from lcspec.drafters.favourites import SHARPNESS, draft_distribution, favourites
 from lcspec.drafters.growth import MAX_LEVEL, Growth
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
+from lcspec.llama.fitting import fitted
 from lcspec.sampling import inverse_cdf, uniform_noise
 from lcspec.tree import Distribution, TokenTree
 from lcspec.verify import DRAFT_STREAM, Verdict
@@ -74,7 +75,9 @@ class ModelDrafter:
         try:
             if model is None:
                 check_same_vocabulary(env.target.vocab, self.model.vocab)
-            self.context = Context(self.model, with_attention(self.model, options or self.model.options))
+            self.model, self.context = fitted(
+                self.model, lambda m: Context(m, with_attention(m, options or m.options)), Model.load
+            )
             if self.context.branching is Branching.NONE:
                 self.context.close()
                 raise UnsupportedModel(
@@ -336,6 +339,7 @@ def load_draft(env: DrafterEnv, index: int) -> Model:
         slots=env.slots,
         threads=env.threads,
         gpu_layers=env.gpu_layers,
+        placement=env.placement,
         max_width=MAX_LEVEL,
         planes=False,  # it decodes token by token, and planes are those of one decode
     )

@@ -29,6 +29,7 @@ from lcspec.heads.states import StateStore
 from lcspec.heads.target import TargetIdentity, identify, output_rows
 from lcspec.heads.train import State, Trainer, load_state
 from lcspec.llama import Context, Model
+from lcspec.placement import loading_fields
 from lcspec.session import DEMO_TARGET, demo_path, loading_line
 
 # Share of the time for collecting when `--positions` does not end it before.
@@ -142,8 +143,8 @@ def _collect(path: Path, o: dict[str, Any], recipe: Recipe, sources: list[Source
         return store
     limit = COLLECT_SHARE * 60.0 * recipe.minutes
     options = ModelOptions(
-        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], gpu_layers=o["gpu_layers"],
-        max_width=max(64, o["slots"]),
+        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], max_width=max(64, o["slots"]),
+        **loading_fields(o),
     )  # fmt: skip
     began = time.monotonic()
 

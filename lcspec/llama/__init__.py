@@ -3,7 +3,8 @@
 from lcspec.llama.batch import Batch
 from lcspec.llama.checkpoints import Checkpoints
 from lcspec.llama.context import Context
-from lcspec.llama.lib import build, init, log_to_stderr, supports_gpu_offload, version
+from lcspec.llama.devices import offloads
+from lcspec.llama.lib import build, init, log_to_stderr, version
 from lcspec.llama.model import Branching, Model, Traits, load_vocab
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.sequences import SequencePool, SlotCache
@@ -28,6 +29,6 @@ __all__ = [
     "init",
     "load_vocab",
     "log_to_stderr",
-    "supports_gpu_offload",
+    "offloads",
     "version",
 ]

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.errors import DecodeError
-from lcspec.llama.context import GGML_TYPES, Context
+from lcspec.llama.context import Context
+from lcspec.llama.context_params import GGML_TYPES
 from lcspec.llama.model import Model
 from lcspec.llama.sequences import SequencePool, SlotCache
 from lcspec.llama.shelf import common_prefix

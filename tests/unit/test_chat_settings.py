@@ -61,6 +61,10 @@ def written(tmp_path: Path, text: str) -> SettingsFile:
     return SettingsFile(path)
 
 
+# Settings of [model] whose line in the template is an example: without it the library chooses.
+WITHOUT_DEFAULT = ("kv_type_k", "kv_type_v", "device", "tensor_split", "mmap", "draft_device", "workers")
+
+
 def test_no_file_means_defaults(tmp_path: Path) -> None:
     file = SettingsFile(tmp_path / "none" / "chat.toml")
     assert file.settings == Settings() and file.problems == () and not file.reload()
@@ -126,6 +130,11 @@ def test_a_preset_changes_what_it_names(tmp_path: Path) -> None:
         ("[speculation]\nmax_draft = 256", 2, "from 0 to 255"),
         ("[model]\ngpu_layers = 'some'", 2, '"auto", "all"'),
         ("[model]\nkv_type = 'q3'", 2, "f16"),
+        ("[model]\nkv_type_v = 'q3'", 2, "f16"),
+        ("[model]\nflash_attn = true", 2, "auto, on, off"),
+        ("[model]\ntensor_split = 'x'", 2, "is not understood"),
+        ("[model]\noverride_tensor = ['x']", 2, "PATTERN=DEVICE"),
+        ("[model]\nmmap = 1", 2, "true or false"),
         ("[model]\nctx = -4", 2, "from 0"),
         ("colour = 'red'", 1, "colour is not a setting"),
         ("[extra]\nx = 1", 1, "extra is not a setting"),
@@ -256,6 +265,7 @@ def test_the_template_says_what_there_is(tmp_path: Path) -> None:
         presets={},
         sampling=replace(full.settings.sampling, seed=None),
         speculation=replace(full.settings.speculation, max_draft=None),
+        model=replace(full.settings.model, **dict.fromkeys(WITHOUT_DEFAULT)),
     )
     assert named == Settings(), "the values shown are the defaults"
     file.path.write_text("lens = true")
