@@ -280,6 +280,20 @@ def serve(**options: Any) -> None:
 
 
 @cli.command()
+@click.option("--listen", default="127.0.0.1:50052", show_default=True, metavar="HOST:PORT", help="Port 0: any free.")
+@click.option("--device", metavar="NAME[,NAME...]|cpu", help="Devices to lend (default: the GPUs, or the CPU).")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--allow-network", is_flag=True, help="Listen where other machines can connect: there is no password.")
+@click.option("--keep-weights", is_flag=True, help="Keep large weights in the cache folder, for the next start.")
+@click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
+def worker(**options: Any) -> None:
+    """Lend this machine to an lcspec elsewhere: it computes some layers of a model that is loaded there (--workers)."""
+    from lcspec.commands.worker import run
+
+    run(**options)
+
+
+@cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the script that makes a shell complete lcspec's commands and options (see docs/chat.md)."""
@@ -359,7 +373,7 @@ def prune(**options: Any) -> None:
 @click.option("--seed", type=int, default=1, show_default=True)
 def draft_heads(**options: Any) -> None:
     """Train Medusa heads for MODEL on its own outputs. Interrupted, the same command goes on where it stopped."""
-    from lcspec.heads.command import run
+    from lcspec.commands.draft_heads import run
 
     sys.exit(run(**options))
 

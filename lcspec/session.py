@@ -5,22 +5,22 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
-import importlib.resources
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
-from lcspec.errors import ModelFileError, UsageError
-from lcspec.history import allowed
+from lcspec.errors import UsageError
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.placement import draft_layers
+from lcspec.profiles.history import allowed
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from lcspec.engine import Engine
+    from lcspec.engine.engine import Engine
     from lcspec.llama import Model
     from lcspec.llama.embedder import Embedder
 
@@ -28,22 +28,6 @@ Progress = Callable[[str, float], bool | None]
 
 # Drafters that evaluate a window beside the drafts, whose width the planner chooses unless `w` is given.
 WINDOWED = ("lookahead", "jacobi")
-DEMO_TARGET = "demo-target-q8_0.gguf"
-DEMO_DRAFT = "demo-draft-q8_0.gguf"
-
-
-def demo_path(name: str) -> Path:
-    """Path of a bundled model.
-
-    Raises:
-        ModelFileError: this installation came without it.
-    """
-    path = Path(str(importlib.resources.files("lcspec.demo_models"))) / name
-    if not path.exists():
-        raise ModelFileError(
-            f"the bundled model {name} is missing from this installation: reinstall lcspec, or name a GGUF"
-        )
-    return path
 
 
 @dataclass(frozen=True)
@@ -74,6 +58,7 @@ class Session:
     model: Model
     engine: Engine
     _embedder: Embedder | None = None
+    closes: Session | None = None  # one that took this one's model over
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         """Token ids of a raw prompt."""
@@ -130,11 +115,24 @@ class Session:
                     yield None
         yield embedder.stack(rows)
 
+    def take_over(self, fresh: Session) -> None:
+        """Go on with another session's model and engine, of the same files; the old ones are still open.
+
+        Whoever holds the old vocabulary may go on reading it.
+        """
+        self.close()
+        self.model.vocab.handle = fresh.model.vocab.handle
+        fresh.model.vocab = self.model.vocab
+        self.model, self.engine = fresh.model, fresh.engine
+        fresh.closes = self
+
     def close(self) -> None:
         """Free what `embed` made (the engine and the model belong to `open_session`)."""
         if self._embedder is not None:
             self._embedder.close()
             self._embedder = None
+        if self.closes is not None:
+            self.closes.close()
 
 
 @contextlib.contextmanager
@@ -146,13 +144,13 @@ def open_session(
 ) -> Iterator[Session]:
     """Load the target and make an engine; draft models are loaded when a request first needs them.
 
-    `history` False neither uses nor keeps anything that texts taught (see lcspec.history).
+    `history` False neither uses nor keeps anything that texts taught (see lcspec.profiles.history).
 
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
     """
     from lcspec.drafters import DrafterEnv
-    from lcspec.engine import Engine
+    from lcspec.engine.engine import Engine
     from lcspec.llama import Model, offloads
     from lcspec.llama.fitting import fitted, reserved_for_drafts
     from lcspec.modelfiles.memory import check_memory, fit_rollback

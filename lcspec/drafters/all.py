@@ -1,29 +1,28 @@
 """Importing this module registers every drafter. A new drafter is a file beside this one and a name in this line."""
 
 from lcspec.drafters import (
-    blockwise,
     cascade,
-    forced,
+    draft_model,
     jacobi,
+    jump_forward,
     lookahead,
-    medusa,
-    model,
     ngram,
     prediction,
-    store,
+    retrieval,
     suffix,
 )
+from lcspec.drafters.medusa import blockwise, drafter
 
 __all__ = [
     "blockwise",
     "cascade",
-    "forced",
+    "draft_model",
+    "drafter",
     "jacobi",
+    "jump_forward",
     "lookahead",
-    "medusa",
-    "model",
     "ngram",
     "prediction",
-    "store",
+    "retrieval",
     "suffix",
 ]

@@ -7,7 +7,8 @@ from typing import Sequence
 import numpy as np
 
 from lcspec.drafters.base import Budget
-from lcspec.tree import Distribution, TokenTree
+from lcspec.sampling.distribution import Distribution
+from lcspec.spec.token_tree import TokenTree
 
 # Widest draft decode: nodes expanded at one level.
 MAX_LEVEL = 16

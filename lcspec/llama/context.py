@@ -97,6 +97,8 @@ class Context:
         self._n_outputs = batch.n_outputs
         if self.branching is not Branching.TREE:
             self._latest.update(batch.first_positions())
+        if self.model.workers is not None:
+            self.model.workers.check()
         if code == 1:
             raise DecodeError("decoding failed: the KV cache is full; use a larger --ctx or fewer slots")
         if code != 0:

@@ -114,11 +114,15 @@ def error_reason(fallback: str) -> Iterator[list[str]]:
 def log_lines() -> Iterator[list[str]]:
     """Collects everything the library logs inside the block, debugging included."""
     global _watching
-    before, _watching = _watching, []
+    before = _watching
+    lines: list[str] = []
+    _watching = lines
     try:
-        yield _watching
+        yield lines
     finally:
         _watching = before
+        if before is not None:
+            before += lines
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from lcspec.llama.devices import Placed, place
 from lcspec.llama.fitting import plan
 from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack
 from lcspec.llama.vocab import Vocab
+from lcspec.llama.workers import Workers, connect
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
 
@@ -68,6 +69,7 @@ class Model:
         self.header = header
         self.handle = handle
         self.gpu_layers = gpu_layers
+        self.workers: Workers | None = None  # other machines that have a part of it
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
         description = ctypes.create_string_buffer(256)
         C.llama_model_desc(handle, description, 256)
@@ -102,7 +104,25 @@ class Model:
         init()
         header = read_header(options.path)
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
-        placed = place(options)
+        workers = connect(options.placement.workers) if options.placement.workers else None
+        try:
+            return cls._load(options, header, coverage, progress, reserved, workers)
+        except BaseException:
+            if workers is not None:
+                workers.close()
+            raise
+
+    @classmethod
+    def _load(
+        cls,
+        options: ModelOptions,
+        header: ModelHeader,
+        coverage: ByteCoverage | None,
+        progress: Progress | None,
+        reserved: int,
+        workers: Workers | None,
+    ) -> Model:
+        placed = place(options, workers.devices if workers is not None else ())
         count = (header.block_count or 32) + 1
         split: Sequence[float] = ()
         layers: int | None = options.gpu_layers
@@ -115,8 +135,11 @@ class Model:
             handle, reason = _load_once(options, layers, progress, placed=placed, split=split)
             if handle:
                 model = cls(options, header, handle, layers, coverage)
+                model.workers = workers
                 model._check_generates()
                 return model
+            if workers is not None:
+                workers.check()
             layers = fewer(layers, count) if options.gpu_layers is None and reason != STOPPED else None
         raise ModelLoadError(f"{options.path.name} could not be loaded: {reason}")
 
@@ -139,6 +162,8 @@ class Model:
         if self.handle:
             C.llama_model_free(self.handle)
             self.handle = None  # type: ignore[assignment]
+            if self.workers is not None:
+                self.workers.close()
 
     def __enter__(self) -> Model:
         return self

@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from lcspec.cli import cli
 from lcspec.config import DraftFiles, ModelOptions
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
 from lcspec.errors import LcspecError, ModelLoadError, UsageError
 from lcspec.llama import Context, Model, devices, model
 from lcspec.llama.capabilities import capabilities
@@ -25,7 +25,7 @@ from lcspec.modelfiles.offload import MARGIN_LEAST, layer_costs
 from lcspec.placement import Placement
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
-from tests.models.running import GREEDY, answer, options, request
+from tests.models.running import answer, options, request
 
 ON_CPU = Placement(devices=("CPU",))
 
@@ -43,7 +43,8 @@ def placed(path: Path, layers: int | None = None, placement: Placement = ON_CPU,
 
 def text_of(given: ModelOptions, draft: Path | None = None) -> list[int]:
     with open_session(given, draft) as session:
-        return answer(session.engine, request(session, "the cat and the dog", sampling=GREEDY, max_tokens=24)).tokens
+        speculate = "off" if draft is None else "model"
+        return answer(session.engine, request(session.prompt_ids("the cat and the dog"), speculate, n=24)).ids
 
 
 def cpu_with(free: int) -> Device:
@@ -253,7 +254,13 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 def test_every_command_that_loads_a_model_refuses_what_this_build_cannot_do(
     command: tuple[str, ...], llama: Path, tmp_path: Path
 ) -> None:
-    done = lcspec(*command, llama, "--device", "CUDA0", *(["--text", llama] if command[-1] == "heads" else []))
+    done = lcspec(
+        *command,
+        llama,
+        "--device",
+        "CUDA0",
+        *(["--text", __file__, "--out", tmp_path / "x.gguf"] if command[-1] == "heads" else []),
+    )
     assert done.returncode == 2, done.stderr
     assert "no device 'CUDA0'" in done.stderr and "GGML_CUDA=on" in done.stderr and "Traceback" not in done.stderr
 
@@ -265,9 +272,9 @@ def test_every_command_that_loads_a_model_refuses_what_this_build_cannot_do(
         ("--no-kv-offload", "--cpu-moe", "--no-mmap"),
         ("--mmap", "--mlock"),
         ("-ot", r"blk\.0\..*=CPU"),
-        ("-fa", "on", "-ctk", "bf16", "-ctv", "q8_0"),
+        ("-fa", "on", "-ctk", "bf16", "-ctv", "f16"),
         ("-fa", "off", "--kv-type", "f32"),
-        ("--kv-type-v", "q8_0"),
+        ("--kv-type-v", "f32"),
     ],
     ids=" ".join,
 )
@@ -275,6 +282,14 @@ def test_options_that_every_build_can_do(given: tuple[str, ...], llama: Path) ->
     done = lcspec("generate", llama, "-p", "the cat", "-n", "4", "--threads", "1", "--speculate", "off", *given)
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_quantized_values_with_keys_that_are_not(folder: Path) -> None:
+    """The attention that is measured must not choose products for them."""
+    wide = tiny.write_llama(folder / "wide.gguf", width=128)
+    for kinds in (("f16", "q8_0"), ("q8_0", "f16"), ("q8_0", "q4_0")):
+        given = options(wide, attention="measured", kv_type=kinds[0], kv_type_v=kinds[1])
+        assert len(text_of(given)) == 24
 
 
 def test_options_that_do_not_go_together(llama: Path) -> None:
