@@ -8,6 +8,7 @@ import socket
 
 import click
 
+from lcspec.disk_cache import cache_dir
 from lcspec.errors import LcspecError, UsageError
 from lcspec.llama import devices as found
 from lcspec.llama import log_to_stderr
@@ -15,7 +16,6 @@ from lcspec.llama.devices import GPUS, Device
 from lcspec.llama.threads import default_threads
 from lcspec.llama.workers import NO_RPC, serve, supports_rpc
 from lcspec.modelfiles.gguf_header import format_size
-from lcspec.paths import cache_dir
 from lcspec.placement import devices_of, endpoint
 
 DANGER = (

@@ -1,4 +1,4 @@
-"""A relay between llama.cpp's RPC client in this process and a worker, so that a worker that dies harms one request only.
+"""A relay between llama.cpp's RPC client in this process and a worker: a worker that dies does not end the process.
 
 The library ends the whole process when a worker goes away (GGML_ABORT in ggml-rpc.cpp). It talks to this relay instead,
 which passes everything on. Once the worker is gone the relay answers in its place, with zeros: the decode at hand comes
@@ -132,7 +132,7 @@ class Relay:
         self.address = address
         self.lost: str | None = None
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self.endpoint = "127.0.0.1:{}".format(self._listener.getsockname()[1])
+        self.endpoint = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._open: set[socket.socket] = set()
         self._lock = threading.Lock()
         threading.Thread(target=self._listen, name="lcspec-relay", daemon=True).start()
