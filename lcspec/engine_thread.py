@@ -71,7 +71,7 @@ class EngineThread:
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
         self._state = "open"  # open | draining | closed
-        self._away: WorkerLost | None = None  # why requests are refused at the moment
+        self._away: str | None = None  # why requests are refused at the moment
         self._thread = threading.Thread(
             target=self._main, args=(options, draft, progress, history), name="lcspec-engine", daemon=True
         )
@@ -89,7 +89,7 @@ class EngineThread:
             if self._state != "open":
                 raise LcspecError("the engine is shutting down and takes no new requests")
             if self._away is not None:
-                raise self._away
+                raise WorkerLost(self._away)
             number = engine.submit(request)
             self._sinks[number] = sink
             result.set_result(Ticket(self, number))
@@ -124,12 +124,15 @@ class EngineThread:
         self, options: ModelOptions, draft: DraftFiles | Path | None, progress: Progress | None, history: bool
     ) -> None:
         error: BaseException = LcspecError("the engine has been closed")
+        opened = contextlib.ExitStack()
         try:
-            with contextlib.ExitStack() as opened:
+            try:
                 session = opened.enter_context(open_session(options, draft, progress, history))
                 self.ready.set_result(session)
                 while not self._serve(session.engine):
                     opened = self._reconnect(session, opened, options, draft, history)
+            finally:
+                opened.close()
         except BaseException as problem:
             error = problem
             if not self.ready.done():
@@ -174,13 +177,12 @@ class EngineThread:
         """
         workers = session.model.workers
         assert workers is not None
-        away = WorkerLost(f"the worker {workers.lost} is away; the engine reconnects as soon as it is back")
+        self._away = f"the worker {workers.lost} is away; the engine reconnects as soon as it is back: try again then"
         for number in list(self._sinks):
-            self._deliver(number, [Failed(number, away)])
+            self._deliver(number, [Failed(number, WorkerLost(self._away))])
         workers.cut()  # they serve one program at a time
-        self._away = away
         while self._state == "open":
-            self._obey(session.engine, RECONNECT_SECONDS, once=True)
+            self._refuse_for(RECONNECT_SECONDS, session.engine)
             with contextlib.suppress(LcspecError):
                 fresh = contextlib.ExitStack()
                 session.take_over(fresh.enter_context(open_session(options, draft, None, history)))
@@ -200,13 +202,17 @@ class EngineThread:
                 raise  # nobody's request is to blame, so it would happen again
             return engine.fail_all(LcspecError(f"internal error: {problem!r}; LCSPEC_DEBUG=1 shows where"))
 
-    def _obey(self, engine: Engine, linger: float, once: bool = False) -> None:
-        """Carry out what was ordered; wait for an order when there is nothing to do, else for `linger` seconds.
+    def _refuse_for(self, seconds: float, engine: Engine) -> None:
+        """Answer what is ordered for so long, or until the end is ordered."""
+        end = time.monotonic() + seconds
+        while self._state == "open" and (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(Exception):
+                self._orders.get(timeout=left)(engine)
 
-        With `once`: come back after `linger` seconds without an order.
-        """
+    def _obey(self, engine: Engine, linger: float) -> None:
+        """Carry out what was ordered; wait for an order when there is nothing to do, else for `linger` seconds."""
         while True:
-            idle = self._state == "open" and not engine.busy and not once
+            idle = self._state == "open" and not engine.busy
             waits = idle and linger == 0 and not engine.read_ahead()
             try:
                 order = self._orders.get(block=waits or linger > 0, timeout=None if waits else linger)
@@ -215,10 +221,7 @@ class EngineThread:
                     return
                 linger = 0.0
                 continue
-            if not once:
-                linger = 0.0
-            elif self._state != "open":
-                return
+            linger = 0.0
             with contextlib.suppress(Exception):  # whoever wants to know asks through a future
                 order(engine)
 
