@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from lcspec.modelfiles.memory import machine_memory
 from lcspec.modelfiles.starter import STARTER, starter_path
 from lcspec.paths import config_dir, data_dir
 
+RPC = "-DGGML_RPC=on"
 # Names of instruction sets: the kernel's in /proc/cpuinfo, and the library's.
 INSTRUCTIONS = {
     "avx": "AVX",
@@ -89,6 +90,7 @@ def describe(can: Capabilities, has: Hardware) -> dict[str, Any]:
         "gpu": can.gpu,
         "gpu_backends": list(can.backends),
         "rpc": can.rpc,
+        "rpc_build": None if can.rpc else command(replace(advice, cmake=(*advice.cmake, RPC))),
         "eagle3": can.eagle3,
         "mtp": can.mtp,
         "instructions": sorted(can.instructions),
@@ -131,7 +133,7 @@ def text(info: dict[str, Any]) -> list[str]:
         "KV cache types": ", ".join(info["kv_types"]),
         "EAGLE-3 heads": "yes" if info["eagle3"] else "no: this library does not give out a model's hidden states",
         "MTP heads": "yes" if info["mtp"] else "no: this library does not give out a model's hidden states",
-        "other machines": "yes (RPC)" if info["rpc"] else "no (RPC: compile with CMAKE_ARGS=-DGGML_RPC=on)",
+        "other machines": "yes (RPC)" if info["rpc"] else f"no (RPC); a build that can: {info['rpc_build']}",
     }
     lines = [f"{name + ':':<16} {value}" for name, value in rows.items()]
     lines.append("devices:")
