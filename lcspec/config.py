@@ -254,5 +254,5 @@ def load_toml(path: Path) -> dict[str, Any]:
         return data
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error

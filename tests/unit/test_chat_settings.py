@@ -117,6 +117,7 @@ def test_a_preset_changes_what_it_names(tmp_path: Path) -> None:
         ("max_tokens = true", 1, "whole number from 1"),
         ("preset = 'nope'", 1, "no preset 'nope'"),
         ("[sampling]\n# comment\ntemperature = -1", 3, "sampling.temperature must be between 0 and 100, not -1"),
+        ("[sampling]\nmirostat = " + "9" * 400, 2, "between 0 and 2, not a number that large"),
         ("[sampling]\ntop_k = 1.5", 2, "sampling.top_k must be a whole number"),
         ("[sampling]\nmirostat = 3", 2, "sampling.mirostat must be between 0 and 2"),
         ('[sampling]\ndry_sequence_breakers = ":"', 2, "sampling.dry_sequence_breakers must be a list of texts"),
