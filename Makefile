@@ -8,6 +8,8 @@ BIN    := $(VENV)/bin
 ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
 export CXXFLAGS := $(CXXFLAGS) -include $(CURDIR)/native/tile_config.h
 endif
+# Lets models be spread over several machines: docs/distributed.md.
+export CMAKE_ARGS := $(CMAKE_ARGS) -DGGML_RPC=on
 
 .PHONY: demo test clients lint bench-real dist setup setup-test clean
 

@@ -14,7 +14,8 @@ from lcspec import __version__
 from lcspec.commands.options import (
     MODEL_NAME,
     MODEL_PATH,
-    GpuLayers,
+    device_options,
+    draft_device_options,
     engine_options,
     lora_options,
     pairing_options,
@@ -140,7 +141,8 @@ def inspect(model: Path | None, as_json: bool) -> None:
 @click.option("--draft", type=MODEL_NAME, multiple=True, help="Also measure this draft model's step (repeatable).")
 @click.option("--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
-@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
+@device_options
+@draft_device_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate(**options: Any) -> None:
     """Measure what a step of each width costs here, and say which speculation can pay."""
@@ -153,7 +155,8 @@ def calibrate(**options: Any) -> None:
 @click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--draft", type=MODEL_NAME, multiple=True, help="Draft model to compare texts with (repeatable).")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
-@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
+@device_options
+@draft_device_options
 @click.option("--positions", type=click.IntRange(min=1), default=320, show_default=True, help="Positions to compare.")
 @click.option("-n", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens per text.")
 @click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True)
@@ -314,6 +317,20 @@ def serve(**options: Any) -> None:
 
 
 @cli.command()
+@click.option("--listen", default="127.0.0.1:50052", show_default=True, metavar="HOST:PORT", help="Port 0: any free.")
+@click.option("--device", metavar="NAME[,NAME...]|cpu", help="Devices to lend (default: the GPUs, or the CPU).")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@click.option("--allow-network", is_flag=True, help="Listen where other machines can connect: there is no password.")
+@click.option("--keep-weights", is_flag=True, help="Keep large weights in the cache folder, for the next start.")
+@click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
+def worker(**options: Any) -> None:
+    """Lend this machine to an lcspec elsewhere: it computes some layers of a model that is loaded there (--workers)."""
+    from lcspec.commands.worker import run
+
+    run(**options)
+
+
+@cli.command()
 @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
 def completion(shell: str) -> None:
     """Print the script that makes a shell complete lcspec's commands and options (see docs/chat.md)."""
@@ -348,7 +365,7 @@ def store(**options: Any) -> None:
 @click.option("--out", type=MODEL_PATH, help="The GGUF to write (default: MODEL-keepN.gguf in this directory).")
 @click.option("--tokens", type=click.IntRange(min=1), default=384, show_default=True, help="Own text to compare on.")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
-@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True)
+@device_options
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def prune(**options: Any) -> None:
     """Make a draft model of the model itself by leaving layers out: those it agrees with itself best without."""
@@ -389,7 +406,7 @@ def prune(**options: Any) -> None:
 )
 @click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
-@click.option("--gpu-layers", type=GpuLayers(), default="auto", show_default=True, help="Layers on the GPU.")
+@device_options
 @click.option("--seed", type=int, default=1, show_default=True)
 def draft_heads(**options: Any) -> None:
     """Train Medusa heads for MODEL on its own outputs. Interrupted, the same command goes on where it stopped."""

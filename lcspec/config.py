@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lcspec.errors import UsageError
+from lcspec.placement import Placement
 
 # Drafted nodes a step, and children a node, that make any sense.
 MAX_DRAFT = 255
@@ -21,6 +22,7 @@ OFF = ("off", "none", "")
 # Longest chain a recurrent model may have to take back in one step. Each token of it costs a copy of the state.
 RECURRENT_ROLLBACK = 16
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
+QUANTIZED = ("q8_0", "q4_0")  # values of these types only the fused kernel reads
 
 
 @dataclass(frozen=True)
@@ -71,6 +73,7 @@ class ModelOptions:
         planes: keep states to go back to for that, where the library does; False: go back to a saved state instead.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
         lora: adapters that change the model.
+        placement: which devices and machines, and how it is spread over them.
     """
 
     path: Path
@@ -89,6 +92,7 @@ class ModelOptions:
     planes: bool = True
     embeddings: bool = False
     lora: tuple[Lora, ...] = ()
+    placement: Placement = Placement()
 
     @property
     def acting(self) -> tuple[Lora, ...]:
@@ -116,6 +120,8 @@ class ModelOptions:
                 raise UsageError(f"unknown KV cache type {kind!r}: choose one of {', '.join(KV_TYPES)}")
         if self.attention not in ATTENTION:
             raise UsageError(f"unknown attention {self.attention!r}: choose one of {', '.join(ATTENTION)}")
+        if self.attention == "products" and (self.kv_type_v or self.kv_type) in QUANTIZED:
+            raise UsageError("values of a quantized type need flash attention: --flash-attn on, or --kv-type-v f16")
 
 
 def rollback_for(speculate: str, max_draft: int | None) -> int:
@@ -282,5 +288,5 @@ def load_toml(path: Path) -> dict[str, Any]:
         return data
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise UsageError(f"{path} is not valid TOML: {error}") from error

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Callable, Sequence, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.events import Event, Failed, Finished
-from lcspec.errors import LcspecError
+from lcspec.errors import LcspecError, WorkerLost
 from lcspec.session import Progress, Session, open_session
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ Sink = Callable[[Sequence[Event]], None]
 # Whoever has had an answer often sends the next request at once, and would wait for a whole step of the others: they
 # wait for it instead, for this share of the last step's time at most.
 LINGER = 0.1
+# Seconds between two attempts to reach other machines that are gone.
+RECONNECT_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -70,6 +72,7 @@ class EngineThread:
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
         self._state = "open"  # open | draining | closed
+        self._away: str | None = None  # why requests are refused at the moment
         self._thread = threading.Thread(
             target=self._main, args=(options, draft, progress, history), name="lcspec-engine", daemon=True
         )
@@ -86,6 +89,8 @@ class EngineThread:
         def enter(engine: Engine) -> None:
             if self._state != "open":
                 raise LcspecError("the engine is shutting down and takes no new requests")
+            if self._away is not None:
+                raise WorkerLost(self._away)
             number = engine.submit(request)
             self._sinks[number] = sink
             result.set_result(Ticket(self, number))
@@ -120,10 +125,15 @@ class EngineThread:
         self, options: ModelOptions, draft: DraftFiles | Path | None, progress: Progress | None, history: bool
     ) -> None:
         error: BaseException = LcspecError("the engine has been closed")
+        opened = contextlib.ExitStack()
         try:
-            with open_session(options, draft, progress, history) as session:
+            try:
+                session = opened.enter_context(open_session(options, draft, progress, history))
                 self.ready.set_result(session)
-                self._serve(session.engine)
+                while not self._serve(session.engine):
+                    opened = self._reconnect(session, opened, options, draft, history)
+            finally:
+                opened.close()
         except BaseException as problem:
             error = problem
             self.error = _expected(problem)
@@ -135,7 +145,8 @@ class EngineThread:
                 self._deliver(number, [Failed(number, _expected(error))])
             self._refuse_orders()
 
-    def _serve(self, engine: Engine) -> None:
+    def _serve(self, engine: Engine) -> bool:
+        """Run steps until the end; False if another machine that has a part of the model is gone before."""
         linger = 0.0
         while self._state == "open" or engine.busy:
             self._obey(engine, linger)
@@ -148,6 +159,38 @@ class EngineThread:
                     engine.cancel(number)
             ended = any(isinstance(events[-1], Finished) for events in found.values()) and not engine.waiting
             linger = LINGER * (time.perf_counter() - start) if ended else 0.0
+            if engine.model.workers is not None and engine.model.workers.lost is not None:
+                return False
+        return True
+
+    def _reconnect(
+        self,
+        session: Session,
+        opened: contextlib.ExitStack,
+        options: ModelOptions,
+        draft: DraftFiles | Path | None,
+        history: bool,
+    ) -> contextlib.ExitStack:
+        """Load the model again as soon as all workers are there; requests are refused until then.
+
+        `session` stays the same object for those who have it, and holds the new model and engine afterwards. Returns
+        what is to be closed instead of `opened`.
+        """
+        workers = session.model.workers
+        assert workers is not None
+        self._away = f"the worker {workers.lost} is away; the engine reconnects as soon as it is back: try again then"
+        for number in list(self._sinks):
+            self._deliver(number, [Failed(number, WorkerLost(self._away))])
+        workers.cut()  # they serve one program at a time
+        while self._state == "open":
+            self._refuse_for(RECONNECT_SECONDS, session.engine)
+            with contextlib.suppress(LcspecError):
+                fresh = contextlib.ExitStack()
+                session.take_over(fresh.enter_context(open_session(options, draft, None, history)))
+                opened.close()
+                self._away = None
+                return fresh
+        return opened
 
     def _step(self, engine: Engine) -> list[Event]:
         """A step. A bug in it costs those who run their answers, and nobody else."""
@@ -159,6 +202,13 @@ class EngineThread:
             if not engine.running and not engine.lanes.running:
                 raise  # nobody's request is to blame, so it would happen again
             return engine.fail_all(LcspecError(f"internal error: {problem!r}; LCSPEC_DEBUG=1 shows where"))
+
+    def _refuse_for(self, seconds: float, engine: Engine) -> None:
+        """Answer what is ordered for so long, or until the end is ordered."""
+        end = time.monotonic() + seconds
+        while self._state == "open" and (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(Exception):
+                self._orders.get(timeout=left)(engine)
 
     def _obey(self, engine: Engine, linger: float) -> None:
         """Carry out what was ordered; wait for an order when there is nothing to do, else for `linger` seconds."""

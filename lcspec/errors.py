@@ -69,3 +69,7 @@ class UnsupportedModel(LcspecError):
 
 class DownloadError(LcspecError):
     """A model could not be downloaded: no network, no such name, or not what was expected."""
+
+
+class WorkerLost(DecodeError):
+    """Another machine that computes a part of the model is gone; the model must be loaded again."""

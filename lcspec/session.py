@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import sys
 from dataclasses import dataclass, replace
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequen
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import UsageError
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.placement import draft_layers
 from lcspec.profiles.history import allowed
 
 if TYPE_CHECKING:
@@ -57,6 +59,7 @@ class Session:
     model: Model
     engine: Engine
     _embedder: Embedder | None = None
+    closes: Session | None = None  # one that took this one's model over
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         """Token ids of a raw prompt."""
@@ -113,11 +116,24 @@ class Session:
                     yield None
         yield embedder.stack(rows)
 
+    def take_over(self, fresh: Session) -> None:
+        """Go on with another session's model and engine, of the same files; the old ones are still open.
+
+        Whoever holds the old vocabulary may go on reading it.
+        """
+        self.close()
+        self.model.vocab.handle = fresh.model.vocab.handle
+        fresh.model.vocab = self.model.vocab
+        self.model, self.engine = fresh.model, fresh.engine
+        fresh.closes = self
+
     def close(self) -> None:
         """Free what `embed` made (the engine and the model belong to `open_session`)."""
         if self._embedder is not None:
             self._embedder.close()
             self._embedder = None
+        if self.closes is not None:
+            self.closes.close()
 
 
 @contextlib.contextmanager
@@ -135,7 +151,8 @@ def open_session(
         LcspecError: the files cannot be used; the message says what to do.
     """
     from lcspec.drafters import DrafterEnv
-    from lcspec.llama import Model, supports_gpu_offload
+    from lcspec.llama import Model, offloads
+    from lcspec.llama.fitting import fitted, reserved_for_drafts
     from lcspec.modelfiles.memory import check_memory, fit_rollback
     from lcspec.modelfiles.pairing import check_draft
 
@@ -144,22 +161,28 @@ def open_session(
 
     for path in DraftFiles.of(draft).models:
         check_draft(options.path, path)
-    if options.gpu_layers == 0 or not supports_gpu_offload():  # what a GPU has free only the library finds out
+    if options.gpu_layers == 0 or not offloads(options.placement):  # what a GPU has free only the library finds out
         options, note = fit_rollback(options, draft)
         check_memory(options, draft)
         if note:
             print(f"lcspec: {note}", file=sys.stderr)
-    with Model.load(options, report(options.path.name)) as model:
-        env = DrafterEnv(
+    reserved = reserved_for_drafts(options, DraftFiles.of(draft).models)
+    load = functools.partial(Model.load, progress=report(options.path.name), reserved=reserved)
+
+    def env_of(model: Model) -> DrafterEnv:
+        return DrafterEnv(
             target=model,
             slots=options.slots,
             draft=DraftFiles.of(draft),
             threads=options.threads,
-            gpu_layers=options.gpu_layers,
+            gpu_layers=draft_layers(options.gpu_layers, options.placement),
+            placement=options.placement.for_draft,
             progress=progress,
             history=allowed(history),
         )
-        engine = make_engine(model, options, env)
+
+    model, engine = fitted(load(options), lambda model: make_engine(model, options, env_of(model)), load)
+    with model:
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         session = Session(model, engine)
         with engine:

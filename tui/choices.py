@@ -9,6 +9,7 @@ from typing import Any, Mapping
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, rollback_for
 from lcspec.errors import LcspecError
+from lcspec.placement import loading_fields
 from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.tui.settings import ModelSettings, Preset, Settings, SettingsFile, Speculation
@@ -56,10 +57,12 @@ def options_for(path: Path, now: Settings) -> ModelOptions:
     Raises:
         UsageError: a value is out of its range.
     """
-    said = now.speculation
+    said, model = now.speculation, now.model
     return ModelOptions(
         path,
-        **vars(now.model),
+        ctx=model.ctx,
+        threads=model.threads,
+        **loading_fields(vars(model)),
         rollback=rollback_for("auto", said.max_draft or None),
         planes=rollback_for(said.drafters, said.max_draft) > 0,
         exact=said.exact or None,

@@ -10,7 +10,8 @@ from typing import Any, Sequence
 
 import click
 
-from lcspec.config import ModelOptions, model_drafter, rollback_for
+from lcspec.commands.options import model_options
+from lcspec.config import model_drafter, rollback_for
 from lcspec.engine.admission import check_writes
 from lcspec.llama import Branching
 from lcspec.profiles.cost_curve import CostCurve
@@ -21,17 +22,15 @@ BAR = 40
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
 
 
-def run(
-    model: Path | None, draft: Sequence[Path], threads: int, gpu_layers: int | None, ctx: int, as_json: bool
-) -> None:
-    """Measure, print, store.
+def run(model: Path | None, draft: Sequence[Path], as_json: bool, **o: Any) -> None:
+    """Measure, print, store. `o`: ctx, threads and `device_options`.
 
     Raises:
         LcspecError: the model cannot be loaded or measured, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
     rollback = rollback_for("auto", None)  # the curve is that of the steps that will be made
-    options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers, rollback=rollback)
+    options = model_options(pair.target, o, exact=None, rollback=rollback)
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine.context)
         curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import click
@@ -21,6 +21,7 @@ from lcspec.modelfiles.memory import machine_memory
 from lcspec.modelfiles.starter import STARTER, starter_path
 from lcspec.paths import config_dir, data_dir
 
+RPC = "-DGGML_RPC=on"
 # Names of instruction sets: the kernel's in /proc/cpuinfo, and the library's.
 INSTRUCTIONS = {
     "avx": "AVX",
@@ -87,12 +88,14 @@ def describe(can: Capabilities, has: Hardware) -> dict[str, Any]:
         "memory": None if memory is None else asdict(memory),
         "amx": can.amx,
         "gpu": can.gpu,
+        "gpu_backends": list(can.backends),
         "rpc": can.rpc,
+        "rpc_build": None if can.rpc else command(replace(advice, cmake=(*advice.cmake, RPC))),
         "eagle3": can.eagle3,
         "mtp": can.mtp,
         "instructions": sorted(can.instructions),
         "kv_types": list(KV_TYPES),
-        "devices": [asdict(d) for d in can.devices],
+        "devices": [{k: v for k, v in asdict(d).items() if k != "handle"} for d in can.devices],
         "starter_model": str(starter_path()) if starter_path().exists() else None,
         "folders": {"data": str(data_dir()), "cache": str(cache_dir()), "configuration": str(config_dir())},
         "better_build": {
@@ -104,12 +107,18 @@ def describe(can: Capabilities, has: Hardware) -> dict[str, Any]:
     }
 
 
+def gpu_state(found: bool, backends: list[str]) -> str:
+    """Whether layers can go to a GPU, and if not, why."""
+    if found:
+        return f"yes ({', '.join(backends)})"
+    return f"none found (this build is for {', '.join(backends)})" if backends else "no: this build knows none"
+
+
 # --- telling ----------------------------------------------------------------------------------------------------------
 
 
 def text(info: dict[str, Any]) -> list[str]:
     """The same for people, as lines."""
-    yes = {True: "yes", False: "no"}
     memory, folders = info["memory"], info["folders"]
     kernels = [name for name in info["instructions"] if name not in ("OPENMP", "LLAMAFILE", "REPACK", AMX)]
     rows = {
@@ -120,11 +129,11 @@ def text(info: dict[str, Any]) -> list[str]:
         else f"{format_size(memory['free'])} of {format_size(memory['total'])} free",
         "compiled for": " ".join(kernels) or "any processor",
         "AMX": AMX_STATES[info["amx"]],
-        "GPU": yes[info["gpu"]],
+        "GPU": gpu_state(info["gpu"], info["gpu_backends"]),
         "KV cache types": ", ".join(info["kv_types"]),
         "EAGLE-3 heads": "yes" if info["eagle3"] else "no: this library does not give out a model's hidden states",
         "MTP heads": "yes" if info["mtp"] else "no: this library does not give out a model's hidden states",
-        "other machines": "yes (RPC)" if info["rpc"] else "no (RPC: compile with CMAKE_ARGS=-DGGML_RPC=on)",
+        "other machines": "yes (RPC)" if info["rpc"] else f"no (RPC); a build that can: {info['rpc_build']}",
     }
     lines = [f"{name + ':':<16} {value}" for name, value in rows.items()]
     lines.append("devices:")

@@ -24,6 +24,7 @@ from lcspec.drafters.medusa.target import TargetIdentity, identify, output_rows
 from lcspec.errors import LcspecError, UnsupportedModel, UsageError
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
+from lcspec.placement import loading_fields
 from lcspec.session import loading_line
 from lcspec.training.collect import Job, Writer, answer_jobs, invent
 from lcspec.training.data import Dataset, make_dataset
@@ -143,8 +144,8 @@ def _collect(path: Path, o: dict[str, Any], recipe: Recipe, sources: list[Source
         return store
     limit = COLLECT_SHARE * 60.0 * recipe.minutes
     options = ModelOptions(
-        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], gpu_layers=o["gpu_layers"],
-        max_width=max(64, o["slots"]),
+        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], max_width=max(64, o["slots"]),
+        **loading_fields(o),
     )  # fmt: skip
     began = time.monotonic()
 

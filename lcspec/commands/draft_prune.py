@@ -19,6 +19,7 @@ import click
 import numpy as np
 
 from lcspec.commands.calibrate import speedup
+from lcspec.commands.options import model_options
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.engine.events import Tokens
 from lcspec.errors import UnsupportedModel, UsageError
@@ -63,9 +64,8 @@ def run(
     keep_layers: int | None,
     search: bool | None,
     tokens: int,
-    threads: int,
-    gpu_layers: int | None,
     as_json: bool,
+    **o: Any,
 ) -> int:
     """Search, write, print; 1 if nothing was worth writing.
 
@@ -82,7 +82,7 @@ def run(
     if out is not None and out.exists() and out.samefile(target):
         raise UsageError(f"{out} would be written over itself: give another name")
     ctx = min(CTX, read_header(target).context_length or CTX)
-    options = ModelOptions(target, ctx=ctx, threads=threads, gpu_layers=gpu_layers, max_width=CHUNK)
+    options = model_options(target, o, exact=None, ctx=ctx, max_width=CHUNK)
     with open_session(options, None, loading_line()) as session:
         if not session.model.traits.attention_only:
             raise UnsupportedModel(f"{target.name} has a recurrent state, which cannot draft: use n-gram drafters")

@@ -9,6 +9,7 @@ from typing import Any, Callable, Mapping, Sequence
 import click
 
 from lcspec.config import Lora, ModelOptions, rollback_for
+from lcspec.placement import FLASH_ATTN, SPLIT_MODES, loading_fields
 
 MODEL_PATH = click.Path(path_type=Path)
 
@@ -69,6 +70,57 @@ pairing_options = stacked(
     click.option("--no-draft", is_flag=True, help="Pair no draft model or heads by itself."),
 )
 
+# Where a model goes: for every command that loads one.
+device_options = stacked(
+    click.option(
+        "--gpu-layers",
+        type=GpuLayers(),
+        default="auto",
+        show_default=True,
+        help="Layers on the GPU; the output is one.",
+    ),
+    click.option("--device", metavar="NAME[,NAME...]|none", help="Devices to use, as `lcspec doctor` lists them."),
+    click.option("--main-gpu", type=click.IntRange(min=0), default=0, help="Which one, with --split-mode none."),
+    click.option(
+        "--split-mode",
+        type=click.Choice(SPLIT_MODES),
+        default="layer",
+        show_default=True,
+        help="Over several devices: layers, one device only, rows, or every tensor.",
+    ),
+    click.option("--tensor-split", metavar="N,N...", help="Share of each device (default: by free memory)."),
+    click.option(
+        "--override-tensor",
+        "-ot",
+        multiple=True,
+        metavar="PATTERN=DEVICE",
+        help="Weights whose names the pattern finds go to this device, or CPU (repeatable).",
+    ),
+    click.option("--cpu-moe", is_flag=True, help="Keep the experts' weights in main memory."),
+    click.option("--kv-offload/--no-kv-offload", default=True, help="Keep the KV cache where its layers are."),
+    click.option("--mmap/--no-mmap", default=None, help="Map the file, or read it (default: the library's choice)."),
+    click.option("--mlock", is_flag=True, help="Keep the weights in main memory, out of swap."),
+    click.option(
+        "--flash-attn",
+        "-fa",
+        type=click.Choice(tuple(FLASH_ATTN)),
+        default="auto",
+        show_default=True,
+        help="The fused attention kernel, matrix products, or whichever is faster here.",
+    ),
+    click.option(
+        "--kv-type", default="f16", show_default=True, help="KV cache element type: f16, f32, bf16, q8_0, q4_0."
+    ),
+    click.option("--kv-type-k", "--cache-type-k", "-ctk", "kv_type_k", help="The same for keys alone."),
+    click.option("--kv-type-v", "--cache-type-v", "-ctv", "kv_type_v", help="The same for values alone."),
+    click.option("--workers", metavar="HOST:PORT[,...]", help="Spread the model over these machines' `lcspec worker`."),
+)
+
+draft_device_options = stacked(
+    click.option("--draft-device", metavar="NAME[,NAME...]|none", help="Devices for draft models (default: as above)."),
+    click.option("--draft-gpu-layers", type=GpuLayers(), default="auto", help="Layers of draft models on devices."),
+)
+
 engine_options = stacked(
     click.option(
         "--draft", type=MODEL_NAME, multiple=True, help="Draft model: a smaller GGUF of the same family (repeatable)."
@@ -80,10 +132,8 @@ engine_options = stacked(
         "--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens (0: the model's, at most 8192)."
     ),
     click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores)."),
-    click.option("--gpu-layers", type=GpuLayers(), default="auto", help="Layers on the GPU.", show_default=True),
-    click.option(
-        "--kv-type", default="f16", show_default=True, help="KV cache element type: f16, f32, bf16, q8_0, q4_0."
-    ),
+    device_options,
+    draft_device_options,
 )
 
 
@@ -93,12 +143,12 @@ def model_options(target: Path, o: Mapping[str, Any], *, exact: bool | None, **m
     Raises:
         UsageError: a value is out of its range.
     """
-    given = {name: o[name] for name in ("ctx", "threads", "gpu_layers", "kv_type")}
+    given: dict[str, Any] = {name: o[name] for name in ("ctx", "threads") if name in o} | loading_fields(o)
     if o.get("lora"):
         given["lora"] = loras(o["lora"])
     if "speculate" in o:
         given["rollback"] = rollback_for(o["speculate"], o.get("max_draft"))
-    return ModelOptions(target, **given, exact=exact, **more)
+    return ModelOptions(target, exact=exact, **{**given, **more})
 
 
 lora_options = stacked(

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import click
 
-from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.commands.options import model_options
+from lcspec.config import DrafterSpec, SpeculationParams
 from lcspec.engine.admission import check_writes
 from lcspec.engine.events import Tokens
 from lcspec.errors import ExactnessError
@@ -28,13 +29,12 @@ PROMPT_TOKENS = 48
 def run(
     model: Path | None,
     draft: Sequence[Path],
-    threads: int,
-    gpu_layers: int | None,
     positions: int,
     n: int,
     prompts: int,
     repack: bool,
     as_json: bool,
+    **o: Any,
 ) -> int:
     """Measure, compare, print; returns 0 when everything that is promised holds.
 
@@ -44,7 +44,7 @@ def run(
         LcspecError: the model cannot be loaded, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
-    options = ModelOptions(pair.target, threads=threads, gpu_layers=gpu_layers, repack=repack, exact=True)
+    options = model_options(pair.target, o, exact=True, repack=repack)
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine.context)
         result: dict[str, Any] = {

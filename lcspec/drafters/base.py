@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec, DraftFiles
 from lcspec.errors import UsageError
+from lcspec.placement import Placement
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
@@ -232,7 +233,8 @@ class DrafterEnv:
         slots: requests side by side.
         ctx: positions a slot may use.
         draft: the files to draft with.
-        threads, gpu_layers: as for the target.
+        threads: as for the target.
+        gpu_layers, placement: layers of draft models on devices (None: as many as fit), and which devices.
         progress: told a file's name and how far it has loaded.
         history: drafters and planner may use and keep what earlier sessions taught (see lcspec.profiles.history).
     """
@@ -243,6 +245,7 @@ class DrafterEnv:
     draft: DraftFiles = DraftFiles()
     threads: int = 0
     gpu_layers: int | None = None
+    placement: Placement = Placement()
     progress: Callable[[str, float], bool | None] | None = None
     history: bool = False
 

@@ -26,6 +26,7 @@ from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
 from lcspec.llama import Branching, Context, Model, check_same_vocabulary
+from lcspec.llama.fitting import fitted
 from lcspec.profiles.attention import with_attention
 from lcspec.sampling.distribution import Distribution
 from lcspec.sampling.parameters import inverse_cdf, uniform_noise
@@ -77,7 +78,9 @@ class ModelDrafter(Drafter):
         try:
             if model is None:
                 check_same_vocabulary(env.target.vocab, self.model.vocab)
-            self.context = Context(self.model, with_attention(self.model, options or self.model.options))
+            self.model, self.context = fitted(
+                self.model, lambda m: Context(m, with_attention(m, options or m.options)), Model.load
+            )
             if self.context.branching is Branching.NONE:
                 self.context.close()
                 raise UnsupportedModel(
@@ -356,6 +359,7 @@ def load_draft(env: DrafterEnv, index: int) -> Model:
         slots=env.slots,
         threads=env.threads,
         gpu_layers=env.gpu_layers,
+        placement=env.placement,
         max_width=MAX_LEVEL,
         planes=False,  # it decodes token by token, and planes are those of one decode
     )

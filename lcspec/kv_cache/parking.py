@@ -10,7 +10,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Iterable
 
-from lcspec.llama.context import Context, parking_room
+from lcspec.llama.context import Context
+from lcspec.llama.context_params import parking_room
 
 if TYPE_CHECKING:
     from lcspec.kv_cache.sequence_cache import SequenceCache

@@ -19,7 +19,8 @@ from lcspec.config import ModelOptions
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.prefix_cache import common_prefix
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
-from lcspec.llama.context import GGML_TYPES, Context
+from lcspec.llama.context import Context
+from lcspec.llama.context_params import GGML_TYPES
 from lcspec.llama.model import Model
 
 # The tiled kernel's least rows (ggml-cpu, GGML_FA_TILE_Q), and the blocks that kernels for weights take rows in.

@@ -2,7 +2,8 @@
 
 from lcspec.llama.batch import Batch
 from lcspec.llama.context import Context
-from lcspec.llama.lib import build, init, log_to_stderr, supports_gpu_offload, version
+from lcspec.llama.devices import offloads
+from lcspec.llama.lib import build, init, log_to_stderr, version
 from lcspec.llama.model import Branching, Model, Traits, load_vocab
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab, check_same_vocabulary
@@ -20,6 +21,6 @@ __all__ = [
     "init",
     "load_vocab",
     "log_to_stderr",
-    "supports_gpu_offload",
+    "offloads",
     "version",
 ]

@@ -9,26 +9,13 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.config import ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
 from lcspec.llama import hugepages
 from lcspec.llama.batch import Batch
+from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
-from lcspec.llama.threads import default_threads
-
-GGML_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}
-FLASH_ATTN = {"library": -1, "measured": -1, "products": 0, "fused": 1}
-# Sequence ids a context has beyond one a slot: the leaves of all trees of a step. The library's limit is 256, and it
-# keeps a row of logits for each.
-LEAF_SEQUENCES = 63
-CELL_BLOCK = 256
-# Cells for what exact requests freed and the library must not use again yet (lcspec.kv_cache.parking): a share of
-# all others, within these bounds.
-PARKING_SHARE, PARKING_LEAST, PARKING_MOST = 1 / 8, 256, 2048
-# Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
-# processor's caches, and prompts in larger pieces take up to three times as long over their attention.
-PRODUCT_ROWS = 128
 
 
 class Context:
@@ -61,36 +48,10 @@ class Context:
         options = options or model.options
         self.model = model
         self.options = options
-        self.n_ctx = options.ctx or min(model.traits.n_ctx_train or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
-        self.n_threads = options.threads or default_threads()
+        self.n_ctx = context_length(options, model.traits.n_ctx_train)
         attention_only = model.traits.attention_only
-        # Recurrent states are allocated per sequence id, so those models get one id a slot and one to pad with.
-        self.n_seq = min(256, options.slots + 1 + (LEAF_SEQUENCES if attention_only else 0))
-        if separate:
-            self.n_seq = options.slots
-        cells = options.slots * self.n_ctx + options.max_width + 1
-        if options.exact:
-            cells += parking_room(options.slots * self.n_ctx)
-        block = CELL_BLOCK * options.slots if separate else CELL_BLOCK
-        params = C.llama_context_default_params()
-        params.n_ctx = -(-cells // block) * block
-        params.n_batch = max(options.batch, options.max_width) + options.slots
-        params.n_ubatch = params.n_batch
-        if options.attention == "products":
-            params.n_ubatch = min(params.n_batch, max(PRODUCT_ROWS, options.max_width + options.slots))
-        params.n_seq_max = self.n_seq
-        params.n_rs_seq = 0 if attention_only or not options.planes else options.rollback
-        # the library wants room for one output per sequence id
-        params.n_outputs_max = max(options.max_width + 1, self.n_seq)
-        params.n_threads = params.n_threads_batch = self.n_threads
-        params.type_k = GGML_TYPES[options.kv_type]
-        params.type_v = GGML_TYPES[options.kv_type_v or options.kv_type]
-        params.flash_attn_type = FLASH_ATTN[options.attention]
-        params.embeddings = options.embeddings
-        params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
-        params.no_perf = True
-        params.swa_full = True
-        params.kv_unified = not separate
+        params = context_params(options, model.traits.n_ctx_train, attention_only, separate=separate)
+        self.n_threads, self.n_seq = int(params.n_threads), int(params.n_seq_max)
         with error_reason("the library gave no reason") as reason:
             self.handle = C.llama_init_from_model(model.handle, params)
         if not self.handle:
@@ -138,6 +99,8 @@ class Context:
         self._n_outputs = batch.n_outputs
         if self.branching is not Branching.TREE:
             self._latest.update(batch.first_positions())
+        if self.model.workers is not None:
+            self.model.workers.check()
         if code == 1:
             raise DecodeError("decoding failed: the KV cache is full; use a larger --ctx or fewer slots")
         if code != 0:
@@ -295,11 +258,6 @@ class Context:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def parking_room(cells: int) -> int:
-    """Cells beside `cells` others for what has been freed and may not be used again yet."""
-    return int(min(PARKING_MOST, max(PARKING_LEAST, PARKING_SHARE * cells)))
 
 
 def _bytes(data: NDArray[np.uint8]) -> ctypes._Pointer[ctypes.c_uint8]:

@@ -23,6 +23,7 @@ __all__ = [
     "build",
     "init",
     "last_errors",
+    "log_lines",
     "log_to_stderr",
     "logits_address",
     "may_repack",
@@ -37,6 +38,7 @@ logits_address = _ADDRESS(ctypes.cast(C.llama_get_logits, ctypes.c_void_p).value
 
 _recent: collections.deque[str] = collections.deque(maxlen=40)
 _echo = bool(os.environ.get("LCSPEC_LLAMA_LOG"))
+_watching: list[str] | None = None
 _initialised = False
 _repacks = True
 
@@ -46,6 +48,8 @@ def _on_log(level: int, text: bytes, _user: Any) -> None:
     message = text.decode("utf-8", "replace").rstrip("\n")
     if level == ERROR_LEVEL and message.strip(" ."):
         _recent.append(message)
+    if _watching is not None:
+        _watching.append(message)
     if _echo:
         print(message, file=sys.stderr)
 
@@ -90,11 +94,6 @@ def build() -> str:
     return tiles + str(C.llama_print_system_info().decode())
 
 
-def supports_gpu_offload() -> bool:
-    """Whether this build of the library can put layers on a GPU (and there is one)."""
-    return bool(C.llama_supports_gpu_offload())
-
-
 def version() -> str:
     """Version of llama-cpp-python and of the llama.cpp inside it."""
     inner = C.llama_version().decode() if hasattr(C, "llama_version") else "unknown"
@@ -109,6 +108,21 @@ def error_reason(fallback: str) -> Iterator[list[str]]:
     yield out
     lines = [line.split(": ", 1)[-1] for line in last_errors()]
     out.append(lines[0] if lines else fallback)
+
+
+@contextlib.contextmanager
+def log_lines() -> Iterator[list[str]]:
+    """Collects everything the library logs inside the block, debugging included."""
+    global _watching
+    before = _watching
+    lines: list[str] = []
+    _watching = lines
+    try:
+        yield lines
+    finally:
+        _watching = before
+        if before is not None:
+            before += lines
 
 
 @contextlib.contextmanager

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import Any
 
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import hugepages
 from lcspec.llama.adapters import Adapters
-from lcspec.llama.lib import C, error_reason, init, may_repack
+from lcspec.llama.context_params import context_params
+from lcspec.llama.devices import Placed, place
+from lcspec.llama.fitting import plan
+from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack
 from lcspec.llama.vocab import Vocab
+from lcspec.llama.workers import Workers, connect
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
+from lcspec.modelfiles.offload import fewer
 
 Progress = Callable[[float], bool | None]
 
@@ -63,6 +70,7 @@ class Model:
         self.header = header
         self.handle = handle
         self.gpu_layers = gpu_layers
+        self.workers: Workers | None = None  # other machines that have a part of it
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
         self.adapters: Adapters | None = None
         description = ctypes.create_string_buffer(256)
@@ -81,14 +89,16 @@ class Model:
         )
 
     @classmethod
-    def load(cls, options: ModelOptions, progress: Progress | None = None) -> Model:
+    def load(cls, options: ModelOptions, progress: Progress | None = None, reserved: int = 0) -> Model:
         """Load the file.
 
         Args:
             options: see ModelOptions.
             progress: called with 0.0 .. 1.0; returning False stops the load.
+            reserved: bytes on the devices to leave for other models, where the number of layers was left open.
 
         Raises:
+            UsageError: this build of the library cannot place it so; the message says which build can.
             ModelFileError: the file cannot be a model that runs (see `modelfile.read_header`).
             ModelLoadError: the library refused it, or loading was stopped.
             UnsupportedModel: the model does not generate text from left to right.
@@ -96,13 +106,38 @@ class Model:
         init()
         header = read_header(options.path)
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
-        offload = bool(C.llama_supports_gpu_offload())
-        attempts = [options.gpu_layers] if options.gpu_layers is not None else _auto_layers(header, offload)
-        reason = ""
-        for layers in attempts:
-            handle, reason = _load_once(options, layers if offload else 0, progress)
+        workers = connect(options.placement.workers) if options.placement.workers else None
+        try:
+            return cls._load(options, header, coverage, progress, reserved, workers)
+        except BaseException:
+            if workers is not None:
+                workers.close()
+            raise
+
+    @classmethod
+    def _load(
+        cls,
+        options: ModelOptions,
+        header: ModelHeader,
+        coverage: ByteCoverage | None,
+        progress: Progress | None,
+        reserved: int,
+        workers: Workers | None,
+    ) -> Model:
+        placed = place(options, workers.devices if workers is not None else ())
+        count = (header.block_count or 32) + 1
+        split: Sequence[float] = ()
+        layers: int | None = options.gpu_layers
+        if not placed.devices:
+            layers = 0
+        elif layers is None:
+            wanted = plan(placed, header, options, _rehearsed, reserved)
+            layers, split = wanted.layers, wanted.split
+        while layers is not None:
+            handle, reason = _load_once(options, layers, progress, placed=placed, split=split)
             if handle:
-                model = cls(options, header, handle, layers if offload else 0, coverage)
+                model = cls(options, header, handle, layers, coverage)
+                model.workers = workers
                 model._check_generates()
                 try:
                     model.adapters = Adapters(model, options.lora)
@@ -110,6 +145,9 @@ class Model:
                     model.close()
                     raise
                 return model
+            if workers is not None:
+                workers.check()
+            layers = fewer(layers, count) if options.gpu_layers is None and reason != STOPPED else None
         raise ModelLoadError(f"{options.path.name} could not be loaded: {reason}")
 
     def _check_generates(self) -> None:
@@ -132,6 +170,8 @@ class Model:
             self.vocab.alive.end()
             C.llama_model_free(self.handle)
             self.handle = None  # type: ignore[assignment]
+            if self.workers is not None:
+                self.workers.close()
 
     def __enter__(self) -> Model:
         return self
@@ -140,12 +180,10 @@ class Model:
         self.close()
 
 
-def _auto_layers(header: ModelHeader, offload: bool) -> list[int]:
-    """Layer counts to try in turn when the user left it open: everything, then less and less, then none."""
-    if not offload:
-        return [0]
-    n = header.block_count or 32
-    return [-1, n * 3 // 4, n // 2, n // 4, 0]
+def _rehearsed(handle: ctypes.c_void_p, options: ModelOptions) -> Any:
+    """Parameters of the context that a model of which only the header was read will get."""
+    attention_only = not (C.llama_model_is_recurrent(handle) or C.llama_model_is_hybrid(handle))
+    return context_params(options, int(C.llama_model_n_ctx_train(handle)), attention_only)
 
 
 @contextlib.contextmanager
@@ -170,16 +208,24 @@ def load_vocab(options: ModelOptions, progress: Progress | None = None) -> Itera
         C.llama_model_free(handle)
 
 
+STOPPED = "stopped"
+MLOCK_LIMIT = "raise the limit on locked memory with `ulimit -l unlimited`"
 # Progress reports on which huge pages are asked for.
 HUGE_PAGE_REPORTS = 4
 
 
 def _load_once(
-    options: ModelOptions, layers: int, progress: Progress | None, vocab_only: bool = False
+    options: ModelOptions,
+    layers: int,
+    progress: Progress | None,
+    vocab_only: bool = False,
+    placed: Placed | None = None,
+    split: Sequence[float] = (),
 ) -> tuple[ctypes.c_void_p | None, str]:
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = layers
+    kept = placed.into(params, options.placement, layers, split) if placed is not None else []
     params.use_extra_bufts = options.repack and may_repack()
     stopped, reports = False, 0
 
@@ -198,6 +244,9 @@ def _load_once(
         return not stopped
 
     params.progress_callback = on_progress
-    with error_reason("the library gave no reason; is there enough memory?") as reason:
+    with error_reason("the library gave no reason; is there enough memory?") as reason, log_lines() as lines:
         handle = C.llama_model_load_from_file(str(options.path).encode(), params)
-    return handle, "stopped" if stopped else reason[0]
+    del kept
+    if options.placement.mlock and any("failed to mlock" in line for line in lines):
+        print(f"lcspec: {options.path.name} could not be locked in memory as a whole: {MLOCK_LIMIT}", file=sys.stderr)
+    return handle, STOPPED if stopped else reason[0]

@@ -99,7 +99,8 @@ def needed(header: ModelHeader, options: ModelOptions) -> Need:
     shape = kv_shape(header)  # None: a cache of which the header tells too little
     recurrent = state_shape(header) if shape is None else None
     per_token = shape.elements if shape is not None else recurrent.token if recurrent is not None else 0
-    kv_cache = int(options.slots * ctx * per_token * KV_BYTES[options.kv_type])
+    kv_bytes = (KV_BYTES[options.kv_type] + KV_BYTES[options.kv_type_v or options.kv_type]) / 2  # as if equally long
+    kv_cache = int(options.slots * ctx * per_token * kv_bytes)
     # A state for every slot and one for padding, and as many again for every plane.
     states = recurrent.state * STATE_BYTES * (options.slots + 1) if recurrent is not None else 0
     planes = planes_of(header.architecture, options.rollback) if options.planes else 0

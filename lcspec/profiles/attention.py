@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from lcspec import disk_cache
-from lcspec.config import ModelOptions
+from lcspec.config import QUANTIZED, ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model, build, version
-from lcspec.llama.context import PRODUCT_ROWS
+from lcspec.llama.context_params import PRODUCT_ROWS
 from lcspec.modelfiles.kv_shape import kv_shape
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.modelfiles.one_layer import Heads, write_layer
@@ -40,8 +40,6 @@ MOST_SLOTS = 4
 WORTH = 0.05
 # Memory that their scores may take, as a share of the machine's.
 SCORES_SHARE = 1 / 8
-# Cache types that only the fused kernel reads.
-QUANTIZED = ("q8_0", "q4_0")
 
 
 class Layer(NamedTuple):
@@ -86,7 +84,8 @@ def times_for(model: Model, options: ModelOptions) -> Times | None:
     heads, traits = heads_of(model.header), model.traits
     # Where layers have a sliding window only the fused kernel passes over what lies behind it.
     alike = traits.attention_only and not traits.n_swa
-    if heads is None or not alike or model.gpu_layers != 0 or options.kv_type in QUANTIZED:
+    quantized = options.kv_type in QUANTIZED or options.kv_type_v in QUANTIZED
+    if heads is None or not alike or model.gpu_layers != 0 or quantized:
         return None
     return _known(heads, options) if _has_room(heads, model, options) else None
 

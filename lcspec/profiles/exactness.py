@@ -92,7 +92,7 @@ class Certificate:
             classes = tuple(tuple(int(w) for w in c) for c in data["classes"])
             flags = [bool(data[name]) for name in ("trees", "repeatable", "independent")]
             out = cls(classes, int(data["positions"]), *flags)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not a certificate: {error}") from error
         if not classes or not all(classes) or any(w < 1 for c in classes for w in c):
             raise ValueError("not a certificate: bad widths")

@@ -12,6 +12,7 @@ from lcspec import disk_cache
 from lcspec.config import ModelOptions
 from lcspec.errors import TokenizeError
 from lcspec.llama import Context, build, version
+from lcspec.placement import Placement
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
 from lcspec.profiles.steadiness import RETRIES, disturbed, settled
@@ -195,6 +196,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int 
         build(),
         *([planes] if planes else []),
         *adapter_key(options),
+        *([repr(options.placement)] if gpu_layers and options.placement != Placement() else []),
     )
 
 

@@ -239,7 +239,8 @@ class SamplingParams:
                     limit = f"at most {high:g}"
                 elif high == float("inf"):
                     limit = f"at least {low:g}"
-                raise SamplingError(f"{name} must be {limit}, not {value:g}")
+                shown = f"{value:g}" if abs(value) < 1e300 else "a number that large"
+                raise SamplingError(f"{name} must be {limit}, not {shown}")
         if self.repeat_penalty <= 0:
             raise SamplingError(
                 f"repeat_penalty must be greater than 0 (1 switches it off), not {self.repeat_penalty:g}"

@@ -10,7 +10,7 @@ import pytest
 
 from lcspec.cli import cli
 from lcspec.config import Lora, ModelOptions
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError, ModelFileError, UsageError
 from lcspec.profiles.step_cost import curve_key
 from lcspec.sampling.parameters import SamplingParams

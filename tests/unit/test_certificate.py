@@ -162,3 +162,10 @@ def test_the_comparison_of_texts_is_shown() -> None:
     text = texts_text({"texts": [row, {**row, "temperature": 0.8}]})
     assert "--exact 3/3" in text and "without 2/3" in text and "greedy" in text and "temperature 0.8, seeded" in text
     assert texts_text({"refused": "no"}) == "no"
+
+
+@pytest.mark.parametrize("text", ['{"classes": [[1e400]]', '{"classes": [[1]], "positions": 1e400'])
+def test_numbers_beyond_all_bounds(text: str) -> None:
+    data = json.loads(text + ', "trees": true, "repeatable": true, "independent": false, "more": 1}')
+    with pytest.raises(ValueError, match="not a certificate"):
+        Certificate.from_dict({"positions": 1, **data})

@@ -61,6 +61,10 @@ def written(tmp_path: Path, text: str) -> SettingsFile:
     return SettingsFile(path)
 
 
+# Settings of [model] whose line in the template is an example: without it the library chooses.
+WITHOUT_DEFAULT = ("kv_type_k", "kv_type_v", "device", "tensor_split", "mmap", "draft_device", "workers")
+
+
 def test_no_file_means_defaults(tmp_path: Path) -> None:
     file = SettingsFile(tmp_path / "none" / "chat.toml")
     assert file.settings == Settings() and file.problems == () and not file.reload()
@@ -113,6 +117,7 @@ def test_a_preset_changes_what_it_names(tmp_path: Path) -> None:
         ("max_tokens = true", 1, "whole number from 1"),
         ("preset = 'nope'", 1, "no preset 'nope'"),
         ("[sampling]\n# comment\ntemperature = -1", 3, "sampling.temperature must be between 0 and 100, not -1"),
+        ("[sampling]\nmirostat = " + "9" * 400, 2, "between 0 and 2, not a number that large"),
         ("[sampling]\ntop_k = 1.5", 2, "sampling.top_k must be a whole number"),
         ("[sampling]\nmirostat = 3", 2, "sampling.mirostat must be between 0 and 2"),
         ('[sampling]\ndry_sequence_breakers = ":"', 2, "sampling.dry_sequence_breakers must be a list of texts"),
@@ -126,6 +131,11 @@ def test_a_preset_changes_what_it_names(tmp_path: Path) -> None:
         ("[speculation]\nmax_draft = 256", 2, "from 0 to 255"),
         ("[model]\ngpu_layers = 'some'", 2, '"auto", "all"'),
         ("[model]\nkv_type = 'q3'", 2, "f16"),
+        ("[model]\nkv_type_v = 'q3'", 2, "f16"),
+        ("[model]\nflash_attn = true", 2, "auto, on, off"),
+        ("[model]\ntensor_split = 'x'", 2, "is not understood"),
+        ("[model]\noverride_tensor = ['x']", 2, "PATTERN=DEVICE"),
+        ("[model]\nmmap = 1", 2, "true or false"),
         ("[model]\nctx = -4", 2, "from 0"),
         ("colour = 'red'", 1, "colour is not a setting"),
         ("[extra]\nx = 1", 1, "extra is not a setting"),
@@ -256,6 +266,7 @@ def test_the_template_says_what_there_is(tmp_path: Path) -> None:
         presets={},
         sampling=replace(full.settings.sampling, seed=None),
         speculation=replace(full.settings.speculation, max_draft=None),
+        model=replace(full.settings.model, **dict.fromkeys(WITHOUT_DEFAULT)),
     )
     assert named == Settings(), "the values shown are the defaults"
     file.path.write_text("lens = true")

@@ -106,3 +106,11 @@ def test_load_toml(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as caught:
             load_toml(path)
         assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "= 1", "\udcff"])
+def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "config.toml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UsageError, match="is not valid TOML"):
+        load_toml(path)

@@ -313,6 +313,21 @@ def test_a_damaged_file_is_left_alone_and_reported(tmp_path: Path, damage: str) 
         assert path.read_bytes() == bad
 
 
+def test_a_damaged_name_in_the_file_is_reported(tmp_path: Path) -> None:
+    """SQLite quotes it as it is, and it may be no text at all."""
+    path = tmp_path / "chats.db"
+    filled(path)
+    good = path.read_bytes()
+    bad = good.replace(b"system TEXT NOT NULL DEFAULT", b"system TEXT NOT \xbf\x1b\xf7\x10lEFAULT")
+    assert bad != good
+    path.write_bytes(bad)
+    problems = Problems()
+    with Store(path, problems) as store:
+        assert store.chats() == [] and store.search("before") == []
+        assert problems.kinds() == ["corrupt"]
+    assert path.read_bytes() == bad
+
+
 def test_another_program_s_database_is_not_touched(tmp_path: Path) -> None:
     path = tmp_path / "chats.db"
     with sqlite3.connect(path) as connection:

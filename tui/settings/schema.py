@@ -9,6 +9,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 from lcspec.config import KV_TYPES, MAX_DRAFT
 from lcspec.errors import LcspecError
+from lcspec.placement import FLASH_ATTN, SPLIT_MODES, overrides_of, shares_of
 from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.tui.settings.values import ModelSettings, Preset, Settings, Speculation
@@ -64,13 +65,29 @@ def _gpu_layers(value: object) -> int | None:
     return value
 
 
+def _meaning(read: Callable[[str], object]) -> Rule:
+    """A text that `read` must understand."""
+
+    def check(value: object) -> str:
+        text = _string(value)
+        try:
+            read(text)
+        except LcspecError as error:
+            raise ValueError(f"is not understood: {error}") from None
+        return text
+
+    return check
+
+
+def _overrides(value: object) -> tuple[str, ...]:
+    texts = _strings(value)
+    for text in texts:
+        _meaning(lambda t: overrides_of((t,)))(text)
+    return texts
+
+
 def _drafters(value: object) -> str:
-    text = _string(value)
-    try:
-        parse_speculation(text)
-    except LcspecError as error:
-        raise ValueError(f"is not understood: {error}") from None
-    return text
+    return str(_meaning(parse_speculation)(value))
 
 
 def _sampling(name: str, whole: bool) -> Rule:
@@ -124,6 +141,21 @@ MODEL: Mapping[str, Rule] = {
     "threads": _integer(0),
     "gpu_layers": _gpu_layers,
     "kv_type": _choice(*KV_TYPES),
+    "kv_type_k": _choice(*KV_TYPES),
+    "kv_type_v": _choice(*KV_TYPES),
+    "flash_attn": _choice(*FLASH_ATTN),
+    "device": _string,
+    "main_gpu": _integer(0),
+    "split_mode": _choice(*SPLIT_MODES),
+    "tensor_split": _meaning(shares_of),
+    "override_tensor": _overrides,
+    "cpu_moe": _boolean,
+    "kv_offload": _boolean,
+    "mmap": _boolean,
+    "mlock": _boolean,
+    "draft_device": _string,
+    "draft_gpu_layers": _gpu_layers,
+    "workers": _string,
 }
 _PRESET_OWN: Mapping[str, Rule] = {"system": _string, "drafters": _drafters, "max_tokens": _integer(1)}
 PRESET: Mapping[str, Rule] = {**_PRESET_OWN, **SAMPLING}
@@ -161,8 +193,9 @@ def plain_values(settings: Settings) -> dict[Path, Any]:
     out: dict[Path, Any] = {(key,): _plain(getattr(settings, key)) for key in TOP}
     for section, rules in SECTIONS.items():
         out.update({(section, key): _plain(getattr(getattr(settings, section), key)) for key in rules})
-    layers = settings.model.gpu_layers
-    out["model", "gpu_layers"] = "auto" if layers is None else "all" if layers < 0 else layers
+    for key in ("gpu_layers", "draft_gpu_layers"):
+        layers = getattr(settings.model, key)
+        out["model", key] = "auto" if layers is None else "all" if layers < 0 else layers
     for name, preset in settings.presets.items():
         out["presets", name] = {}
         out.update({("presets", name, key): getattr(preset, key) for key in _PRESET_OWN})
@@ -221,7 +254,10 @@ def _toml(value: Any) -> str:
 
 
 _HEAD = "# Settings of `lcspec chat`. Take away a # to change one; the values shown are the defaults.\n"
-_EXAMPLES = {"max_tokens": 1024, "preset": "coding", "seed": 7, "max_draft": 16}
+_EXAMPLES = {
+    **{"max_tokens": 1024, "preset": "coding", "seed": 7, "max_draft": 16, "kv_type_k": "f16", "kv_type_v": "q8_0"},
+    **{"device": "CUDA0", "tensor_split": "3,1", "mmap": True, "draft_device": "none", "workers": "127.0.0.1:50052"},
+}
 _ABOUT = {
     "theme": "name of a theme (empty: chosen for your terminal)",
     "lens": "tint every token by who drafted it",
@@ -232,7 +268,7 @@ _ABOUT = {
     "preset": "preset in use",
     "sampling": "as the options of `lcspec generate`; without a seed every answer gets a new one",
     "speculation": 'drafters: "auto", "off" or names, as for --speculate',
-    "model": "ctx 0: the model's own, threads 0: physical cores",
+    "model": "ctx 0: the model's own, threads 0: physical cores; devices as in docs/devices.md",
     "presets": "presets change any of system, drafters, max_tokens and the sampling keys",
 }
 _PRESET_EXAMPLE = ("#[presets.coding]", '#system = "Answer with code."', "#temperature = 0.2")

@@ -23,12 +23,27 @@ class Speculation:
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """As ModelOptions; None or 0 = decide for me, gpu_layers -1 = all."""
+    """As the options of `lcspec generate`; None or 0 = decide for me, gpu_layers -1 = all."""
 
     ctx: int = 0
     threads: int = 0
     gpu_layers: int | None = None
     kv_type: str = "f16"
+    kv_type_k: str | None = None
+    kv_type_v: str | None = None
+    flash_attn: str = "auto"
+    device: str | None = None
+    main_gpu: int = 0
+    split_mode: str = "layer"
+    tensor_split: str | None = None
+    override_tensor: tuple[str, ...] = ()
+    cpu_moe: bool = False
+    kv_offload: bool = True
+    mmap: bool | None = None
+    mlock: bool = False
+    draft_device: str | None = None
+    draft_gpu_layers: int | None = None
+    workers: str | None = None
 
 
 @dataclass(frozen=True)

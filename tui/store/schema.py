@@ -82,7 +82,7 @@ def open_writer(path: Path) -> sqlite3.Connection:
     except DatabaseProblem:
         connection.close()
         raise
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeDecodeError) as error:
         connection.close()
         raise DatabaseProblem(problem_of(error, path)) from error
     return connection
@@ -123,7 +123,9 @@ def _read_only(uri: str) -> sqlite3.Connection:
 
 def problem_of(error: Exception, path: Path) -> StoreProblem:
     """What an error of SQLite or of the system means for the user."""
-    text, shown = printable(str(error)), printable(path)
+    # SQLite quotes a damaged name in its message as it is, and Python cannot read that.
+    text = "malformed name" if isinstance(error, UnicodeDecodeError) else printable(str(error))
+    shown = printable(path)
     kind: ProblemKind = next((kind for words, kind in _KINDS if words in text.lower()), "io")
     advice = {
         "corrupt": f"{shown} is damaged: move it away (or put a copy of it back) and start again",

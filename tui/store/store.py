@@ -199,7 +199,7 @@ class Store:
         try:
             with contextlib.closing(open_reader(self._path)) as connection:
                 return query(connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             problem = problem_of(error, self._path)
             if problem.lasting:
                 self._writer.report(problem)

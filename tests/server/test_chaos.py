@@ -1,0 +1,14 @@
+"""The short form of scripts/chaos_server.py: a server process under each condition."""
+
+from __future__ import annotations
+
+import pytest
+
+from scripts.chaos_server import run
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("condition", ["usual", "full disk", "unwritable cache", "clock jumps"])
+def test_a_server_under_faults(condition: str) -> None:
+    counts, wrong = run(condition, 30, seed=4)
+    assert wrong == [] and sum(counts.values()) == 30 and len(counts) >= 6, counts
