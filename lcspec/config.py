@@ -43,6 +43,7 @@ class ModelOptions:
         rollback: tokens of a step that a recurrent state must be able to take back; 0 = nothing is drafted.
         planes: keep states to go back to for that, where the library does; False: go back to a saved state instead.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
+        mtp: load the model's layers for multi-token prediction, if it has any.
     """
 
     path: Path
@@ -60,6 +61,7 @@ class ModelOptions:
     rollback: int = RECURRENT_ROLLBACK
     planes: bool = True
     embeddings: bool = False
+    mtp: bool = False
 
     def __post_init__(self) -> None:
         """Check ranges.
@@ -103,11 +105,15 @@ class DraftFiles:
         models: draft models, the first of them for the drafter `model`, the second for `model2` and so on.
         store: a datastore of text (`lcspec draft store`).
         heads: heads trained on the target (`lcspec draft heads`).
+        mtp: the file with the layers for multi-token prediction: the target itself, or a companion of it.
+        eagle: an EAGLE-3 head.
     """
 
     models: tuple[Path, ...] = ()
     store: Path | None = None
     heads: Path | None = None
+    mtp: Path | None = None
+    eagle: Path | None = None
 
     def __post_init__(self) -> None:
         """Check the number of draft models.
@@ -129,7 +135,13 @@ class DraftFiles:
     def drafters(self) -> list[str]:
         """The drafters that these files make possible."""
         free = ["store"] * (self.store is not None) + ["medusa"] * (self.heads is not None)
+        free += ["mtp"] * (self.mtp is not None) + ["eagle"] * (self.eagle is not None)
         return free + [model_drafter(i) for i in range(len(self.models))]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Everything that was named with --draft, and layers inside the target."""
+        return (*self.models, *(path for path in (self.mtp, self.eagle) if path is not None))
 
 
 def model_drafter(index: int) -> str:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from lcspec.apart import ReadingApart
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
+from lcspec.drafters.base import tell_states
 from lcspec.errors import GrammarFailed, LcspecError
 from lcspec.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.exact import Certificate, ScratchPad, in_order
@@ -65,7 +66,7 @@ class Engine:
             share=self.context.branching is Branching.TREE,
             checkpoints=checkpoints_for(self.context),
         )
-        self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
+        self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx, context=self.context)
         self.fixed = FixedPlanner()
         # Where a row depends on the rest of a batch, it is made when --exact is first asked for.
         self.certificate: Certificate | None = certificate
@@ -149,6 +150,7 @@ class Engine:
     def _stage(self, item: Staged) -> None:
         """Put a slot's tokens into the batch."""
         slot, batch, cache = item.slot, self.context.batch, item.slot.cache
+        item.first_row, item.start = batch.n, cache.length
         if item.proposal is None or item.proposal.kept is None:
             batch.add_run(slot.tokens[cache.length : item.length], cache.length, cache.main)
             return
@@ -176,6 +178,7 @@ class Engine:
         slot = item.slot
         if item.proposal is None or item.proposal.kept is None:
             slot.cache.length = item.length
+            tell_states(slot, slot.drafters, slot.cache, item.start, item.rows())
             self.shelf.keep(slot.cache, slot.tokens)
             self._mark_canonical(slot)
             return [Prefill(slot.id, slot.cache.length, slot.n_prompt)]
@@ -200,6 +203,8 @@ class Engine:
         if slot.wants_hidden:
             hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
             slot.hidden = hidden[last].copy() if len(hidden) else None
+        if not slot.reason:
+            tell_states(slot, slot.drafters, slot.cache, item.start, item.rows(verdict.path))
         if item.resting:
             slot.untold += slot.generated - before
         elif not slot.reason:

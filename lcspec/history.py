@@ -55,7 +55,7 @@ def folder_of(target: Path) -> str:
 
 def pair_key(draft: DraftFiles) -> str:
     """The file of a target's history that belongs to what drafts for it."""
-    named = [*draft.models, *([draft.store] if draft.store is not None else [])]
+    named = [*draft.files, *([draft.store] if draft.store is not None else [])]
     return "pair-" + cache.key_of(*(p.resolve() for p in named))
 
 
@@ -63,7 +63,7 @@ def _identities(target: Path, draft: DraftFiles | None) -> list[str]:
     """What must not have changed for the history to hold."""
     named = [target]
     if draft is not None:
-        named += [*draft.models, *([draft.store] if draft.store is not None else [])]
+        named += [*draft.files, *([draft.store] if draft.store is not None else [])]
     return [cache.file_identity(p) for p in named]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from lcspec.admission import check_request, make_ready
 from lcspec.config import SpeculationParams
+from lcspec.drafters.base import state_drafters
 from lcspec.errors import LcspecError
 from lcspec.events import Event, Failed, Finished, RequestStats, Started
 from lcspec.llama import Sampler
@@ -144,6 +145,8 @@ class Roster:
     def _follow_hidden(self) -> None:
         """Hidden states are kept while a running request needs them."""
         self.engine.context.want_hidden(any(slot.wants_hidden for slot in self.running))
+        readers = state_drafters(drafter for slot in self.running for drafter in slot.drafters)
+        self.engine.context.want_states(layer for drafter in readers for layer in drafter.wants_states)
 
     def finish(self, slot: Slot) -> Event:
         """End a request, whose cache others may go on from."""

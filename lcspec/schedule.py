@@ -38,6 +38,16 @@ class Staged:
     resting: bool = False  # a plain step that the slot's planner and drafters know nothing of
     order: list[int] = field(default_factory=list)
     row_of: list[int] = field(default_factory=list)
+    start: int = 0  # position of its first token
+    first_row: int = 0  # ... and which of the batch's tokens that is
+
+    def rows(self, path: Sequence[int] = ()) -> list[int]:
+        """Which tokens of the batch are the text's: from `start` to the pending one, then the accepted `path`."""
+        if self.proposal is None or self.proposal.kept is None:
+            return list(range(self.first_row, self.first_row + self.length - self.start))
+        root = self.first_row + self.length - 1 - self.start
+        at = {node: root + i for i, node in enumerate(self.order)} if path else {}
+        return [*range(self.first_row, root + 1), *(at[node] for node in path)]
 
     @property
     def decodes(self) -> bool:

@@ -6,13 +6,14 @@ import contextlib
 import gc
 import importlib.resources
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import ModelFileError, UsageError
 from lcspec.history import allowed
+from lcspec.modelfiles.companions import sort_drafts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,10 +60,14 @@ class ModelPair:
         store: Path | None = None,
         heads: Path | None = None,
     ) -> ModelPair:
-        """Fill in the bundled files."""
+        """Fill in the bundled files, and find out what each of `draft` is.
+
+        Raises:
+            LcspecError: one of them cannot draft for the model (see lcspec.modelfiles.companions).
+        """
         if model is None:
             return cls(demo_path(DEMO_TARGET), DraftFiles(tuple(draft) or (demo_path(DEMO_DRAFT),), store, heads))
-        return cls(model, DraftFiles(tuple(draft), store, heads))
+        return cls(model, sort_drafts(model, DraftFiles(tuple(draft), store, heads)))
 
 
 @dataclass
@@ -153,13 +158,12 @@ def open_session(
     from lcspec.engine import Engine
     from lcspec.llama import Model, supports_gpu_offload
     from lcspec.modelfiles.memory import check_memory, fit_rollback
-    from lcspec.modelfiles.pairing import check_draft
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)
 
-    for path in DraftFiles.of(draft).models:
-        check_draft(options.path, path)
+    draft = sort_drafts(options.path, DraftFiles.of(draft))
+    options = replace(options, mtp=options.rollback > 0 and draft.mtp == options.path)
     if options.gpu_layers == 0 or not supports_gpu_offload():  # what a GPU has free only the library finds out
         options, note = fit_rollback(options, draft)
         check_memory(options, draft)
@@ -171,11 +175,12 @@ def open_session(
             target=model,
             slots=options.slots,
             ctx=engine.context.n_ctx,
-            draft=DraftFiles.of(draft),
+            draft=draft,
             threads=options.threads,
             gpu_layers=options.gpu_layers,
             progress=progress,
             history=allowed(history),
+            context=engine.context,
         )
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         session = Session(model, engine)

@@ -16,7 +16,9 @@ from lcspec.tree import TokenTree
 from lcspec.verify import Verdict
 
 if TYPE_CHECKING:
+    from lcspec.llama.context import Context
     from lcspec.llama.model import Model
+    from lcspec.llama.sequences import SlotCache
 
 
 class SlotView(Protocol):
@@ -184,6 +186,42 @@ class ProbingDrafter(Drafter, Protocol):
         """What came of the latest step; told once."""
 
 
+class StateDrafter(Drafter, Protocol):
+    """A drafter that reads the target's hidden states (MTP, EAGLE). It is told of every token the target evaluates.
+
+    Attributes:
+        wants_states: the layers whose inputs it reads (see Context.states).
+    """
+
+    wants_states: tuple[int, ...]
+
+    def process(self, slot: SlotView, cells: SlotCache, start: int, states: NDArray[np.float32]) -> None:
+        """The target has evaluated the tokens of the text from position `start` on.
+
+        Called after every decode, for prompt chunks as for accepted drafts, before `observe`. Positions may come twice
+        (where accepted tokens are decoded again) or never (where they were taken over from another text).
+
+        Args:
+            slot: whose text it is; `slot.tokens` holds the emitted tokens already.
+            cells: where the target keeps the text.
+            start: position of the first of them.
+            states: the states of `wants_states` side by side, float32 [n, len(wants_states) * n_embd]; not to keep.
+        """
+
+
+def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
+    """Those of `drafters` that read the target's hidden states."""
+    return [cast(StateDrafter, d) for d in drafters if getattr(d, "wants_states", ())]
+
+
+def tell_states(slot: SlotView, drafters: Iterable[Drafter], cells: SlotCache, start: int, rows: Sequence[int]) -> None:
+    """Hand on the states of `rows` of the latest decode of `cells.context`, those of the text from `start` on."""
+    for drafter in state_drafters(drafters):
+        states = cells.context.states(drafter.wants_states)
+        if len(states):
+            drafter.process(slot, cells, start, states[rows])
+
+
 @runtime_checkable
 class ReadingDrafter(Drafter, Protocol):
     """A drafter that has to read a text before it can draft, and keeps what it read for a later request."""
@@ -226,6 +264,7 @@ class DrafterEnv:
         threads, gpu_layers: as for the target.
         progress: told a file's name and how far it has loaded.
         history: drafters and planner may use and keep what earlier sessions taught (see lcspec.history).
+        context: the target's context.
     """
 
     target: Model
@@ -236,6 +275,7 @@ class DrafterEnv:
     gpu_layers: int | None = None
     progress: Callable[[str, float], bool | None] | None = None
     history: bool = False
+    context: Context | None = None
 
 
 Factory = Callable[[DrafterEnv], Drafter]

@@ -18,14 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.attention import with_attention
-from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
+from lcspec.config import MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SlotView, register
-from lcspec.drafters.favourites import SHARPNESS, draft_distribution, favourites
-from lcspec.drafters.growth import MAX_LEVEL, Growth
+from lcspec.drafters.favourites import SHARPNESS
+from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache, check_same_vocabulary
-from lcspec.sampling import inverse_cdf, uniform_noise
-from lcspec.tree import Distribution, TokenTree
+from lcspec.tree import TokenTree
 from lcspec.verify import DRAFT_STREAM, Verdict
 
 # A child less likely than this (in the draft model's eyes) ends its branch, if the user says so.
@@ -126,7 +125,7 @@ class ModelDrafter:
             if not fresh or enough or tree.depths[fresh[0]] >= depth:
                 break
             level = fresh if branch == 1 else growth.next_level(fresh, branch)
-            level = self._placeable(state.cache, tree, level)
+            level = placeable(state.cache.forks, tree, level)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
             self._decode_level(state, tree, level, base)
@@ -225,20 +224,9 @@ class ModelDrafter:
         for node, row in zip(level, self.context.logits() if rows is None else rows):
             position = base + growth.tree.depths[node] + 1
             room = min(slot.draws, branch) or branch
-            fresh += growth.add(node, self._children(slot, row[: self.n_vocab], position, room, node, sharpness))
+            found = children(slot, row[: self.n_vocab], position, room, node, sharpness, DRAFT_STREAM + self.index)
+            fresh += growth.add(node, found)
         return fresh
-
-    @staticmethod
-    def _placeable(cache: SlotCache, tree: TokenTree, level: list[int]) -> list[int]:
-        """The nodes of a level there are sequence ids for: a node's first child needs none, every other one does."""
-        forks, continued, out = cache.forks, set(), []
-        for node in level:
-            forks -= tree.parents[node] in continued
-            if forks < 0:
-                break
-            continued.add(tree.parents[node])
-            out.append(node)
-        return out
 
     def _catch_up(self, state: _State, slot: SlotView, base: int, seconds: float) -> bool:
         """Decode tokens the draft has not seen: a slice of them, and more while that has taken less than `seconds`.
@@ -284,19 +272,6 @@ class ModelDrafter:
             state.placed[node] = len(state.placed)
             batch.add(tree.tokens[node], base + tree.depths[node], (seq,), logits=True)
         self.context.decode()
-
-    def _children(
-        self, slot: SlotView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float
-    ) -> list[tuple[int, float, Distribution | None]]:
-        """The `n` best continuations: (token, probability that the target agrees, the distribution if it was drawn)."""
-        if not slot.draws:
-            return [(token, prob, None) for token, prob in favourites(slot, logits, position, n, sharpness=sharpness)]
-        dist = draft_distribution(logits, slot.params)
-        # Draws below different nodes at one position must be independent.
-        counters = [node * MAX_BRANCH + i for i in range(n)]
-        # ... and so must those of several draft models.
-        noise = uniform_noise(slot.seed, position, counters, DRAFT_STREAM + self.index)
-        return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
 
 
 def draft_with(env: DrafterEnv, index: int) -> Drafter:

@@ -28,7 +28,9 @@ class Branching(Enum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What the library says about a model (never its name)."""
+    """What the library says about a model (never its name). `n_layer` does not count the `n_mtp` layers for multi-token
+    prediction, which are 0 where they were not loaded.
+    """
 
     recurrent: bool
     hybrid: bool
@@ -37,6 +39,7 @@ class Traits:
     n_embd: int
     n_embd_out: int
     n_layer: int
+    n_mtp: int
     n_params: int
     size_bytes: int
     description: str
@@ -73,18 +76,20 @@ class Model:
             n_embd=int(C.llama_model_n_embd(handle)),
             n_embd_out=int(C.llama_model_n_embd_out(handle)),
             n_layer=int(C.llama_model_n_layer(handle)),
+            n_mtp=int(C.llama_model_n_layer_nextn(handle)) if options.mtp else 0,
             n_params=int(C.llama_model_n_params(handle)),
             size_bytes=int(C.llama_model_size(handle)),
             description=description.value.decode("utf-8", "replace"),
         )
 
     @classmethod
-    def load(cls, options: ModelOptions, progress: Progress | None = None) -> Model:
+    def load(cls, options: ModelOptions, progress: Progress | None = None, *, head: bool = False) -> Model:
         """Load the file.
 
         Args:
             options: see ModelOptions.
             progress: called with 0.0 .. 1.0; returning False stops the load.
+            head: it is a head for another model, which writes nothing by itself.
 
         Raises:
             ModelFileError: the file cannot be a model that runs (see `modelfile.read_header`).
@@ -101,7 +106,8 @@ class Model:
             handle, reason = _load_once(options, layers if offload else 0, progress)
             if handle:
                 model = cls(options, header, handle, layers if offload else 0, coverage)
-                model._check_generates()
+                if not head:
+                    model._check_generates()
                 return model
         raise ModelLoadError(f"{options.path.name} could not be loaded: {reason}")
 
@@ -170,6 +176,7 @@ def _load_once(
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = layers
+    params.load_mtp = options.mtp
     params.use_extra_bufts = options.repack and may_repack()
     stopped, reports = False, 0
 
