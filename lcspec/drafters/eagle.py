@@ -37,10 +37,11 @@ class EagleDrafter(FeatureDrafter):
         super().__init__(context, env.slots, len(layers) * env.target.traits.n_embd)
         self.wants_states = layers
         self._model = model
+        self._blank = self.pool.take()
 
     def convert(self, states: States) -> States:
         """Three states a token, float32 [n, 3 * n_embd], made one."""
-        return self.context.encode(states)
+        return self.context.encode(states, self._blank)
 
     def close(self) -> None:
         """Free the head."""

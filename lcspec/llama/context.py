@@ -220,8 +220,10 @@ class Context:
         """Run the layer number `index` of several for multi-token prediction from now on."""
         states.set_head(self.handle, index)
 
-    def encode(self, features: NDArray[np.float32]) -> NDArray[np.float32]:
+    def encode(self, features: NDArray[np.float32], seq: int) -> NDArray[np.float32]:
         """What a head makes of the target's states, float32 [n, k]: float32 [n, reads], to go with its tokens.
+
+        `seq` is an id without cells, which gets none.
 
         Raises:
             DecodeError: the library failed.
@@ -231,7 +233,7 @@ class Context:
             part = features[start : start + self.n_seq]
             batch = StateBatch(len(part), 1, part.shape[1], tokens=False)
             for i, row in enumerate(part):
-                batch.add_state(0, i, (0,), row, logits=True)
+                batch.add_state(0, i, (seq,), row, logits=True)
             batch.struct.n_tokens = batch.n
             code = C.llama_encode(self.handle, batch.struct)
             C.llama_synchronize(self.handle)
