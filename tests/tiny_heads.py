@@ -119,7 +119,7 @@ def write_assistant(path: Path, *, seed: int = 0, vocab: tiny.Vocab | None = Non
     net.matrix("token_embd", VOCAB, width, gain=2.5)
     net.norm("output_norm", width)
     net.matrix("nextn.post_projection", WIDTH, width)
-    net.matrix("blk.0.nextn.pre_projection", width, 2 * WIDTH)
+    net.matrix("nextn.pre_projection", width, 2 * WIDTH)
     net.constant("rope_freqs.weight", np.ones(full // 2))
     for i in range(2):
         block, head = f"blk.{i}", full if i % 2 else HEAD

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from lcspec.config import ModelOptions
 from lcspec.drafters.base import Drafter, DrafterEnv, register
-from lcspec.drafters.feature import SLICE, FeatureDrafter, States
+from lcspec.drafters.feature import FeatureDrafter, States
 from lcspec.drafters.growth import MAX_LEVEL
 from lcspec.errors import UsageError
 from lcspec.llama import Context, Model, check_same_vocabulary
 from lcspec.llama.states import get_layer, get_nextn, require, set_layer, set_nextn
 from lcspec.modelfiles.companions import target_layers
 from lcspec.verify import DRAFT_STREAM
+
+# Rows read at a time: the library makes logits of all of them, of which it keeps a few for each sequence id.
+SLICE = 64
 
 
 class EagleDrafter(FeatureDrafter):
@@ -25,6 +28,8 @@ class EagleDrafter(FeatureDrafter):
     default_nodes = 5
     lead = 1  # the first token's state comes with the second token
     stream = DRAFT_STREAM + 17
+    slice = SLICE
+    every_row = True
 
     def __init__(self, env: DrafterEnv, model: Model) -> None:
         """Draft with the head in `model`, which is the drafter's own from then on.

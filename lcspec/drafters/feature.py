@@ -30,7 +30,7 @@ from lcspec.llama.batch import StateBatch
 from lcspec.tree import TokenTree
 from lcspec.verify import DRAFT_STREAM, Verdict
 
-# Rows that are read at a time, and that may wait to be read.
+# Rows that most heads read at a time.
 SLICE = 512
 # Unknown states that are read as zeros; a longer stretch is left out.
 GAP = 8
@@ -87,6 +87,9 @@ class FeatureDrafter:
         lead: tokens at the beginning of a text that have no row.
         width: numbers in a token's states as the target gives them.
         deepest: levels a draft may have; None = any.
+        slice: rows that are read at a time, and that may wait to be read.
+        every_row: the library makes logits of every row of a head's batch and hands out the first ones, so all of a
+            batch must have them, or none.
     """
 
     name = "feature"
@@ -96,6 +99,8 @@ class FeatureDrafter:
     wants_states: tuple[int, ...] = ()
     lead = 0
     deepest: int | None = None
+    slice = SLICE
+    every_row = False
     stream = DRAFT_STREAM + 16  # of the noise: none of a draft model's
 
     def __init__(self, context: Context, slots: int, width: int) -> None:
@@ -141,7 +146,7 @@ class FeatureDrafter:
         if start < slot.n_prompt:
             self._remember(slot.tokens, state, stop - 2)
             self._remember(slot.tokens, state, stop - 1)
-        if len(state.states) > SLICE:
+        if len(state.states) > self.slice:
             self._flush(slot, state)
 
     def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
@@ -227,10 +232,10 @@ class FeatureDrafter:
         """Decode the row of the pending token, and with it those before it that have yet to be read."""
         batch, first, at = self._batch(), state.next, len(state.rows)
         tokens, states = list(slot.tokens[first : base + 1]), self.convert(state.before(first, base + 1))
-        batch.add_state_run(tokens[:-1], at, state.cache.main, states[:-1])
-        at += len(tokens) - 1
-        batch.add_state(tokens[-1], at, (state.cache.main,), states[-1], logits=True)
-        state.cache.grow(at)
+        for i, (token, given) in enumerate(zip(tokens, states)):
+            wanted = self.every_row or i == len(tokens) - 1
+            batch.add_state(token, at + i, (state.cache.main,), given, logits=wanted)
+        state.cache.grow(at + len(tokens) - 1)
         state.placed = {0: 0}
         self.context.decode()
         self._took(state, tokens)
@@ -266,7 +271,7 @@ class FeatureDrafter:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
         sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` is about the head's own probabilities
-        rows, below = self.context.logits(), self.context.row_states()
+        rows, below = self.context.logits()[-len(level) :], self.context.row_states()[-len(level) :]
         for i, node in enumerate(level):
             state.node_states[node] = below[i].copy()
             position, room = base + growth.tree.depths[node] + 1, min(slot.draws, branch) or branch
@@ -276,10 +281,10 @@ class FeatureDrafter:
 
     def _catch_up(self, slot: SlotView, state: FeatureState, base: int, seconds: float) -> bool:
         """Read rows until few are left before that of the pending token, or for so many seconds; whether that is so."""
-        while base - state.next >= SLICE:
+        while base - state.next >= self.slice:
             seconds -= self._read_slice(slot, state, base)
             if seconds <= 0.0:
-                return base - state.next < SLICE
+                return base - state.next < self.slice
         return True
 
     def _flush(self, slot: SlotView, state: FeatureState) -> None:
@@ -290,7 +295,7 @@ class FeatureDrafter:
         self._drop_known(state)
 
     def _read_slice(self, slot: SlotView, state: FeatureState, stop: int) -> float:
-        tokens = list(slot.tokens[state.next : min(stop, state.next + SLICE)])
+        tokens = list(slot.tokens[state.next : min(stop, state.next + self.slice)])
         seconds = self.read(state, tokens, self.convert(state.before(state.next, state.next + len(tokens))))
         self._took(state, tokens)
         state.cache.length = len(state.rows)
