@@ -27,6 +27,7 @@ lint: setup-test
 	@rm -rf build/types && mkdir -p build/types/lcspec
 	@ln -s $(CURDIR)/lcspec/* build/types/lcspec/ && ln -s $(CURDIR)/tui build/types/lcspec/tui
 	cd build/types && $(abspath $(BIN))/mypy --config-file $(CURDIR)/pyproject.toml
+	cd build/types && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
 # SmolLM2 against plain decoding: make bench-real PROMPTS=question.jsonl OPTIONS="--minutes 10 --variants shipped"
 bench-real: setup

@@ -356,7 +356,7 @@ def prune(**options: Any) -> None:
 @click.option("--seed", type=int, default=1, show_default=True)
 def draft_heads(**options: Any) -> None:
     """Train Medusa heads for MODEL on its own outputs. Interrupted, the same command goes on where it stopped."""
-    from lcspec.heads.command import run
+    from lcspec.commands.draft_heads import run
 
     sys.exit(run(**options))
 

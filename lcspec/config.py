@@ -13,7 +13,7 @@ from lcspec.errors import UsageError
 MAX_DRAFT = 255
 MAX_BRANCH = 64
 # The library's choice; its fused kernel (flash attention); matrix products; whichever of these is faster here (see
-# lcspec.attention).
+# lcspec.profiles.attention).
 ATTENTION = ("library", "fused", "products", "measured")
 # What `--speculate` says for plain decoding.
 OFF = ("off", "none", "")
@@ -36,7 +36,7 @@ class ModelOptions:
         kv_type_v: element type of its values where it is another than that of the keys; None: the same.
         attention: how attention is computed, one of `ATTENTION`; exact requests need what `library` gives.
         exact: choose cache types and attention that give a token the same bits at every step width and beside every
-            other request; None: where that costs next to nothing (see lcspec.attention).
+            other request; None: where that costs next to nothing (see lcspec.profiles.attention).
         batch: tokens per prompt chunk.
         repack: let the library repack weights for this CPU (faster; other bits than without).
         max_width: the widest step (pending token + drafted nodes over all slots) the context must take.

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import importlib.resources
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
-from lcspec.errors import ModelFileError, UsageError
-from lcspec.history import allowed
+from lcspec.errors import UsageError
 from lcspec.modelfiles.companions import sort_drafts
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.profiles.history import allowed
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from lcspec.engine import Engine
+    from lcspec.engine.engine import Engine
     from lcspec.llama import Model
     from lcspec.llama.embedder import Embedder
 
@@ -27,22 +27,6 @@ Progress = Callable[[str, float], bool | None]
 
 # Drafters that evaluate a window beside the drafts, whose width the planner chooses unless `w` is given.
 WINDOWED = ("lookahead", "jacobi")
-DEMO_TARGET = "demo-target-q8_0.gguf"
-DEMO_DRAFT = "demo-draft-q8_0.gguf"
-
-
-def demo_path(name: str) -> Path:
-    """Path of a bundled model.
-
-    Raises:
-        ModelFileError: this installation came without it.
-    """
-    path = Path(str(importlib.resources.files("lcspec.demo_models"))) / name
-    if not path.exists():
-        raise ModelFileError(
-            f"the bundled model {name} is missing from this installation: reinstall lcspec, or name a GGUF"
-        )
-    return path
 
 
 @dataclass(frozen=True)
@@ -149,13 +133,13 @@ def open_session(
 ) -> Iterator[Session]:
     """Load the target and make an engine; draft models are loaded when a request first needs them.
 
-    `history` False neither uses nor keeps anything that texts taught (see lcspec.history).
+    `history` False neither uses nor keeps anything that texts taught (see lcspec.profiles.history).
 
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
     """
     from lcspec.drafters import DrafterEnv
-    from lcspec.engine import Engine
+    from lcspec.engine.engine import Engine
     from lcspec.llama import Model, supports_gpu_offload
     from lcspec.modelfiles.memory import check_memory, fit_rollback
 

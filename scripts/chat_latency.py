@@ -32,7 +32,7 @@ from typing import Any
 import click
 from scale_model import scale_model
 
-from lcspec.session import DEMO_TARGET, demo_path
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.tui.store import Message, Store
 
 PROMPT = "Write a python function to find the maximum of a list of numbers."
@@ -192,7 +192,7 @@ async def heartbeat(pauses: list[float], every: float = 0.005) -> None:
 async def opening(data: Path, n_messages: int) -> dict[str, Any]:
     """Seconds to open a conversation of many messages; milliseconds of a page up in it, and of the longest times in
     which the interface could not have taken a key."""
-    from lcspec.text import Piece
+    from lcspec.answers.text import Piece
     from lcspec.tui.app import ChatApp, ChatOptions
     from lcspec.tui.screens.chat import ChatScreen
 

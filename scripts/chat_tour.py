@@ -247,7 +247,7 @@ def main(model: Path | None, out: Path, ctx: int, threads: int) -> None:
         raise click.ClickException("this needs tmux: install it with the system's packages")
     lcspec = Path(sys.executable).with_name("lcspec")
     if model is None:
-        from lcspec.session import DEMO_TARGET, demo_path
+        from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 
         model = demo_path(DEMO_TARGET)
     tour = Tour(out)

@@ -19,11 +19,11 @@ import click
 from scale_model import quantize
 
 from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
+from lcspec.engine.events import TokenInfo, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import TokenInfo, Tokens
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, open_session
-from lcspec.slot import Request
 
 STRATEGIES = {
     "ngram chain": "ngram:nodes=7",

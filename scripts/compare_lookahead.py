@@ -23,13 +23,13 @@ from peers.runners import ExampleRunner, Job, RunError
 from lcspec.bench.builtin import builtin_prompts
 from lcspec.bench.prompts import Prompt, read_prompts, spread
 from lcspec.config import ModelOptions
+from lcspec.engine.events import Finished, RequestStats
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import Finished, RequestStats
 from lcspec.planner.auto import AutoPlanner
-from lcspec.planner.cost import CostCurve
-from lcspec.sampling import SamplingParams
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, open_session, parse_speculation
-from lcspec.slot import Request
 
 WORK = Path(__file__).resolve().parents[1] / "work" / "peers"
 THEIRS = "w=15:n=5:g=15"

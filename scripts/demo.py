@@ -18,12 +18,13 @@ from scale_model import scale_model
 
 from lcspec.commands.offer import starter_or_reason
 from lcspec.config import ModelOptions
+from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import Finished, Tokens
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.starter import PACKAGES, STARTER
-from lcspec.sampling import SamplingParams
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path, open_session, parse_speculation
-from lcspec.slot import Request
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.session import Session, open_session, parse_speculation
 
 PROMPT = "Hi! I'd like to order a coffee, please."
 QUESTION = "What is a token in a language model? Answer in two sentences."

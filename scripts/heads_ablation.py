@@ -22,20 +22,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DraftFiles, ModelOptions
-from lcspec.engine import Engine
-from lcspec.events import Finished, Tokens
-from lcspec.heads.collect import Job, Writer, answer_jobs
-from lcspec.heads.file import HeadsFile, check_heads, read_heads
-from lcspec.heads.network import forward
-from lcspec.heads.prompts import PromptMaker, read_sources
-from lcspec.heads.states import NONE, StateStore, labels
-from lcspec.heads.target import identify
+from lcspec.drafters.medusa.file import HeadsFile, check_heads, read_heads
+from lcspec.drafters.medusa.network import forward
+from lcspec.drafters.medusa.target import identify
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.llama import Context, Model
 from lcspec.llama.template import ChatTemplate
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import open_session, parse_speculation
-from lcspec.shape import Shape, by_depth_and_rank, expected_length, random_shape, sparse_shape
-from lcspec.slot import Request
+from lcspec.spec.tree_shapes import Shape, by_depth_and_rank, expected_length, random_shape, sparse_shape
+from lcspec.training.collect import Job, Writer, answer_jobs
+from lcspec.training.prompts import PromptMaker, read_sources
+from lcspec.training.states import NONE, StateStore, labels
 
 FILE = click.Path(path_type=Path, exists=True)
 RANDOM_TREES = 8

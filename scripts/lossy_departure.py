@@ -13,8 +13,9 @@ import click
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import make_verifier
+from lcspec.sampling.distribution import Distribution
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import make_verifier
 
 Table = NDArray[np.float64]
 VERIFIERS = ("typical", "lenient:lenience=0.8", "lenient:lenience=0.5", "lenient:lenience=0.2")
@@ -24,7 +25,7 @@ OWN = -1  # stands for the target's own choice
 
 
 class OneRow:
-    """A target (lcspec.verify.Target) with the same distribution everywhere, whose own choice is recognisable."""
+    """A target (verifiers.Target) with the same distribution everywhere, whose own choice is recognisable."""
 
     greedy = False
 

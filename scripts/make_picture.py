@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.text import Text
 
 from lcspec.config import ModelOptions
-from lcspec.events import Finished, Tokens
-from lcspec.sampling import SamplingParams
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path, open_session, parse_speculation
-from lcspec.slot import Request
+from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.sequence import Request
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.session import open_session, parse_speculation
 
 COLOURS = {"model": "green", "ngram": "cyan", "suffix": "magenta"}
 PROMPT = "Hi! I'd like to order a large iced latte, please."

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from lcspec.session import DEMO_TARGET, demo_path
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
 

@@ -21,8 +21,8 @@ import click
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model
-from lcspec.measure import Meter
 from lcspec.modelfiles.one_layer import Heads, write_layer
+from lcspec.profiles.step_cost import Meter
 
 REPEAT = 9
 WAYS = ("fused", "products")

@@ -27,7 +27,7 @@ from lcspec.bench.runner import AUTO, PLAIN, Bench, BenchOptions
 from lcspec.bench.stats import geometric_mean, median
 from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams, model_drafter
 from lcspec.errors import LcspecError, UsageError
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import loading_line, open_session, parse_speculation
 
 FREE = ("ngram", "suffix", "lookahead")

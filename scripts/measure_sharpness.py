@@ -4,7 +4,7 @@
 
 The target answers every prompt; then the draft model reads the answers, and at every token of them its favourite either
 is the token or not. For each power this prints the mean log loss (nats; less is better) of its probability that it is:
-taken as it is, and through the calibration that `auto` learns (lcspec.planner.trend), which begins anew for every line.
+taken as it is, and through the calibration that `auto` learns (calibrator.py), which begins anew for every line.
 Order and temperature are as in use: with a temperature the favourite is the one under the target's own noise.
 """
 
@@ -20,14 +20,14 @@ from numpy.typing import NDArray
 
 from lcspec.bench.prompts import read_prompts, spread
 from lcspec.config import ModelOptions, SpeculationParams
-from lcspec.drafters.favourites import favourites
+from lcspec.drafters.top_candidates import top_candidates
+from lcspec.engine.events import Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import Tokens
 from lcspec.llama import Context, Model, check_same_vocabulary
-from lcspec.planner.trend import Trend
-from lcspec.sampling import SamplingParams
+from lcspec.planner.calibrator import Trend
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from lcspec.slot import Request
 
 POWERS = (1.0, 1.5, 2.0, 3.0, 4.0)
 SURE = 1e-3
@@ -82,7 +82,7 @@ def measured(answers: list[Answer], logits: list[NDArray[np.float32]], power: fl
     trend, hits, plain, learned = Trend(), list[bool](), 0.0, 0.0
     for answer, table in zip(answers, logits):
         for at, row in enumerate(table, start=answer.n_prompt):
-            [(token, prob)] = favourites(answer, row, at, 1, sharpness=power)  # type: ignore[arg-type]
+            [(token, prob)] = top_candidates(answer, row, at, 1, sharpness=power)  # type: ignore[arg-type]
             hits.append(token == answer.tokens[at])
             plain += log_loss(prob, hits[-1])
             learned += log_loss(trend.value(prob), hits[-1])

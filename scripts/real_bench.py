@@ -33,7 +33,7 @@ from lcspec.bench.runner import AUTO, PLAIN, BenchOptions
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.errors import LcspecError, UsageError
 from lcspec.modelfiles.starter import download_starter
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import open_session, parse_speculation
 
 WORK = Path(__file__).resolve().parents[1] / "work"

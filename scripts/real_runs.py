@@ -19,12 +19,12 @@ from lcspec.bench.prompts import Prompt, groups, read_prompts, spread
 from lcspec.bench.records import PromptResult, Run
 from lcspec.bench.runner import AUTO, PLAIN, Bench
 from lcspec.bench.stats import median
+from lcspec.engine.events import Event, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError, UsageError
-from lcspec.events import Event, Tokens
 from lcspec.llama.template import ChatTemplate
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
-from lcspec.slot import Request
 
 # `auto` on a question that was asked before: its first answer is known.
 AGAIN = "auto, asked again"

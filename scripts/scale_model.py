@@ -26,8 +26,8 @@ import click
 import gguf
 import numpy as np
 
+from lcspec.drafters.medusa.target import SCALED_FROM, fingerprint
 from lcspec.errors import LcspecError, ModelFileError, UsageError
-from lcspec.heads.target import SCALED_FROM, fingerprint
 from lcspec.modelfiles.gguf_header import FILE_TYPES, TENSOR_TYPES, GGUFContents, TensorInfo, format_size, read_gguf
 from lcspec.modelfiles.prune import copy_field
 

@@ -18,7 +18,7 @@ from typing import Any, Callable, cast
 
 import click
 
-from lcspec.schedule import Scheduler
+from lcspec.engine.scheduler import Scheduler
 
 # Milliseconds of a step by width: a 1B model in Q4_0 on two cores.
 POINTS = "1:21,2:40,4:62,8:98,16:134,32:250,64:460,128:900,512:3400"
@@ -114,8 +114,8 @@ def scheduled() -> Rule:
             if stream.turn < 0:
                 scheduler.enter(cast(Any, stream))
         work, _ = scheduler.plan()
-        width = sum(w.length - w.slot.cache.length for w in work)
-        parts = [(cast(Stream, w.slot), w.length) for w in work]
+        width = sum(w.length - w.sequence.cache.length for w in work)
+        parts = [(cast(Stream, w.sequence), w.length) for w in work]
         return parts, lambda seconds: scheduler.pace.observe(width, seconds)
 
     return rule

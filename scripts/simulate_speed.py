@@ -25,7 +25,7 @@ from typing import Any
 
 import click
 
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 
 # A wider batch than was measured is a prompt: it takes what its pieces would.
 DRAFT_WIDENING = 0.05
@@ -64,19 +64,25 @@ class VirtualTime:
 
     def install(self) -> None:
         """Replace the clock everywhere."""
-        import lcspec.engine
+        import lcspec.engine.engine
+        import lcspec.engine.sequence
         import lcspec.llama.context
-        import lcspec.planner.asking
         import lcspec.planner.auto
         import lcspec.planner.base
-        import lcspec.slot
+        import lcspec.planner.policy
 
         clock = SimpleNamespace(perf_counter=self.perf_counter)
-        for module in (lcspec.planner.asking, lcspec.planner.auto, lcspec.engine, lcspec.planner.base, lcspec.slot):
+        for module in (
+            lcspec.planner.policy,
+            lcspec.planner.auto,
+            lcspec.engine.engine,
+            lcspec.planner.base,
+            lcspec.engine.sequence,
+        ):
             module.time = clock  # type: ignore[attr-defined]
-        real, begin = lcspec.llama.context.Context.decode, lcspec.engine.Engine.__init__
+        real, begin = lcspec.llama.context.Context.decode, lcspec.engine.engine.Engine.__init__
 
-        def init(engine: lcspec.engine.Engine, *args: Any, **options: Any) -> None:
+        def init(engine: lcspec.engine.engine.Engine, *args: Any, **options: Any) -> None:
             begin(engine, *args, **options)
             self.targets.append(engine.context)
 
@@ -87,7 +93,7 @@ class VirtualTime:
             return took
 
         lcspec.llama.context.Context.decode = decode  # type: ignore[method-assign]
-        lcspec.engine.Engine.__init__ = init  # type: ignore[method-assign]
+        lcspec.engine.engine.Engine.__init__ = init  # type: ignore[method-assign]
 
 
 @click.command(context_settings={"ignore_unknown_options": True})

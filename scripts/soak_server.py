@@ -21,11 +21,11 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lcspec.config import ModelOptions
+from lcspec.engine_thread import EngineThread
 from lcspec.server.app import create_app
 from lcspec.server.lifecycle import Background
 from lcspec.server.settings import ServerSettings
 from lcspec.session import ModelPair
-from lcspec.worker import EngineThread
 from tests.server.leaks import state_of, wait_idle
 from tests.server.test_disorder import disorder
 

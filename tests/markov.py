@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.drafters.base import Window, probing
-from lcspec.llama.sequences import SequencePool
+from lcspec.kv_cache.sequence_cache import SequencePool
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits, Planner, Proposal
-from lcspec.planner.window import feed
-from lcspec.sampling import SamplingParams
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.planner.lookahead_budget import feed
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 from tests.simulate import UNIT, Clock, Outcome
 
 

@@ -14,10 +14,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lcspec import sampling, verify
-from lcspec.sampling import coupled_choice, coupled_scores, coupled_top, inverse_cdf
-from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import ACCEPT_STREAM, DRAFT_STREAM, RESAMPLE_STREAM, Verifier
+from lcspec.sampling import parameters as sampling
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import coupled_choice, coupled_scores, coupled_top, inverse_cdf
+from lcspec.spec import verifiers as verify
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import ACCEPT_STREAM, DRAFT_STREAM, RESAMPLE_STREAM, Verifier
 
 Text = tuple[int, ...]
 FloatTable = NDArray[np.float64]
@@ -229,7 +231,7 @@ def noise_of_seeds(n_seeds: int, position: int, stream: int, n_ids: int) -> Floa
 
 
 class NoiseTables:
-    """The noise functions of lcspec.sampling, read from tables: the same bits, an order of magnitude sooner."""
+    """The noise of lcspec.sampling, read from tables: the same bits, an order of magnitude sooner."""
 
     def __init__(self, n_seeds: int) -> None:
         self.n_seeds = n_seeds

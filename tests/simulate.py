@@ -16,12 +16,12 @@ import pytest
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget
-from lcspec.planner import asking as asking_module
 from lcspec.planner import auto as auto_module
+from lcspec.planner import policy as policy_module
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits
-from lcspec.planner.cost import CostCurve
-from lcspec.tree import TokenTree
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.spec.token_tree import TokenTree
 
 # Time of a decode of 1, 2, 3 ... tokens relative to one, as measured (design.md; widths in between filled in alike).
 Q4_0 = [1.0, 1.36, 1.92, 1.33, 1.89, 2.2, 2.6, 2.3, 2.8, 3.1, 3.5, 2.9, 3.4, 3.6, 3.9, 3.26] + [
@@ -113,10 +113,10 @@ class FakeDrafter:
             self.known[position] = rng.random() < truth, stated, rng.random() < self.share
         return self.known[position]
 
-    def draft(self, slot: Any, budget: Budget) -> TokenTree:
+    def draft(self, sequence: Any, budget: Budget) -> TokenTree:
         """A chain of at most `budget.nodes`, a level at a time if it is costly."""
-        tree = TokenTree.root(slot.tokens[-1])
-        start = len(slot.tokens)
+        tree = TokenTree.root(sequence.tokens[-1])
+        start = len(sequence.tokens)
         self.asked += 1
         self.clock.now += self.extra
         self.spent += self.extra
@@ -266,6 +266,6 @@ def best_fixed(drafters: Sequence[FakeDrafter], relative: Sequence[float], token
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     """Virtual time inside the planner."""
     virtual = Clock()
-    for module in (auto_module, asking_module):
+    for module in (auto_module, policy_module):
         monkeypatch.setattr(module, "time", virtual)
     return virtual

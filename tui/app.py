@@ -14,8 +14,8 @@ from textual.screen import Screen
 
 from lcspec.config import DraftFiles, SpeculationParams
 from lcspec.errors import LcspecError
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.library import last_model, remember_model
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.tui.ascii import AsciiFilter, ascii_wanted
 from lcspec.tui.bridge import Bridge
 from lcspec.tui.choices import Choices, options_for

@@ -16,17 +16,17 @@ from typing import TYPE_CHECKING, Sequence
 from lcspec.answers.formats import format_of, opened_by
 from lcspec.answers.stored import ThinkTags
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, model_drafter
+from lcspec.engine.events import Event, Failed, Finished, Started, StepStats
+from lcspec.engine_thread import EngineThread, Ticket
 from lcspec.errors import LcspecError
-from lcspec.events import Event, Failed, Finished, Started, StepStats
+from lcspec.profiles.steadiness import disturbance
 from lcspec.session import Session
-from lcspec.steadiness import disturbance
 from lcspec.tui.source import Asked, Item, Loaded, Progress, Question, Running
 from lcspec.tui.speculation import Step
-from lcspec.worker import EngineThread, Ticket
 
 if TYPE_CHECKING:
-    from lcspec.planner.cost import CostCurve
-    from lcspec.slot import Request
+    from lcspec.engine.sequence import Request
+    from lcspec.profiles.cost_curve import CostCurve
 
 # The share of right guesses that an expected speed-up is told for.
 TYPICAL = 0.7
@@ -159,7 +159,7 @@ class Bridge:
 
     @property
     def session(self) -> Session:
-        """The loaded session, for what may be used from any thread (see lcspec.worker).
+        """The loaded session, for what may be used from any thread (see lcspec.engine_thread).
 
         Raises:
             RuntimeError: it is still loading.
@@ -186,15 +186,21 @@ class Bridge:
         return await asyncio.wrap_future(self.worker.call(lambda session: self._prepare(session, speculation)))
 
     def _prepare(self, session: Session, speculation: SpeculationParams) -> Loaded:
-        from lcspec.admission import make_ready
+        from lcspec.engine.admission import make_ready
         from lcspec.llama import Branching
         from lcspec.llama.threads import default_threads
-        from lcspec.measure import prepare
+        from lcspec.planner.learned import prepare
 
         header, engine = session.model.header, session.engine
         if engine.auto is None and engine.context.branching is not Branching.NONE:
             # also without the planner: what a step costs is shown in the inspector
-            engine.auto = prepare(engine, lambda fraction: self._tell("measuring how fast this machine is", fraction))
+            engine.auto = prepare(
+                engine.context,
+                engine.pad.seq,
+                engine.env,
+                list(engine.drafters),
+                lambda fraction: self._tell("measuring how fast this machine is", fraction),
+            )
         self._tell("loading what drafts", 1.0)
         settled = make_ready(engine, speculation)
         planner = engine.auto
@@ -228,7 +234,7 @@ class Bridge:
 
     async def ask(self, question: Question) -> Asked:
         """Submit the request of a question."""
-        from lcspec.slot import Request
+        from lcspec.engine.sequence import Request
 
         model, prompt, before = self.session.model, question.prompt, question.before
         form = format_of(model.header.chat_template or "")

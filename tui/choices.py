@@ -9,7 +9,7 @@ from typing import Any, Mapping
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, rollback_for
 from lcspec.errors import LcspecError
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.tui.settings import ModelSettings, Preset, Settings, SettingsFile, Speculation
 

@@ -7,8 +7,8 @@ import os
 from typing import Any, Callable, Mapping
 
 from lcspec.config import SpeculationParams
+from lcspec.engine.events import Failed, Tokens
 from lcspec.errors import UsageError
-from lcspec.events import Failed, Tokens
 from lcspec.server.auth import read_keys
 from lcspec.tui.app import Server
 from lcspec.tui.choices import Choices

@@ -6,7 +6,7 @@ from typing import Iterable, Sequence
 
 from textual.content import Content
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 
 # A drafter keeps its tint in every answer. Names not listed take the others' in turn.
 TINTS = {

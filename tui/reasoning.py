@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 
 PartKind = Literal["reasoning", "answer"]
 

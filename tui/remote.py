@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any, Mapping, Sequence
 
 from lcspec.answers.stored import CLOSING, OPENING
+from lcspec.answers.text import Piece
 from lcspec.config import DraftFiles, SpeculationParams
+from lcspec.engine.events import Failed, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.errors import LcspecError
-from lcspec.events import Failed, Finished, RequestStats, Started, TokenInfo, Tokens
-from lcspec.sampling import SamplingParams
-from lcspec.text import Piece
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.tui.conversation import Prompt, answer_text
 from lcspec.tui.server_client import ServerClient, ServerError, ServerModel
 from lcspec.tui.source import UNKNOWN, Asked, Item, Loaded, Progress, Question, Running

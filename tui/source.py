@@ -9,8 +9,8 @@ from typing import Protocol, Sequence, Union
 
 from lcspec.answers.stored import ThinkTags
 from lcspec.config import DraftFiles, SpeculationParams
-from lcspec.events import Failed, Finished, Prefill, Started, Tokens
-from lcspec.sampling import SamplingParams
+from lcspec.engine.events import Failed, Finished, Prefill, Started, Tokens
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.tui.conversation import ChatTokenizer, Prompt
 from lcspec.tui.speculation import Step
 from lcspec.tui.store import Message

@@ -7,8 +7,8 @@ import math
 from dataclasses import dataclass, field
 from typing import Sequence
 
-from lcspec.events import RequestStats, StepStats
-from lcspec.tree import TokenTree
+from lcspec.engine.events import RequestStats, StepStats
+from lcspec.spec.token_tree import TokenTree
 
 # Steps the inspector can show.
 KEPT = 24

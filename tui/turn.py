@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Sequence
 
 from lcspec.answers.stored import ThinkTags
+from lcspec.answers.text import Piece
+from lcspec.engine.events import Failed, Finished, Prefill, Started, Tokens
 from lcspec.errors import LcspecError
-from lcspec.events import Failed, Finished, Prefill, Started, Tokens
-from lcspec.text import Piece
 from lcspec.tui.conversation import ContextFill, Prompt
 from lcspec.tui.source import Running
 from lcspec.tui.speculation import SpeculationLog, Step

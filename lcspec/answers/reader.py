@@ -8,7 +8,7 @@ from lcspec.answers.calls import JsonCalls, Syntax, Writer
 from lcspec.answers.deltas import CallArguments, CallStart, Content, Delta, Reasoning
 from lcspec.answers.formats import Format, Tags
 from lcspec.answers.source import Steps, compiled, escaped
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 
 BARE = JsonCalls("")
 

@@ -8,7 +8,7 @@ from typing import Iterable, Sequence
 from lcspec.answers.deltas import Content, Delta, Reasoning
 from lcspec.answers.formats import Format, Tags
 from lcspec.answers.reader import AnswerReader
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 
 OPENING, CLOSING = "<think>\n", "\n</think>\n\n"
 

@@ -23,7 +23,7 @@ from lcspec.commands.generate import show_heads_note
 from lcspec.commands.options import model_options
 from lcspec.config import DraftFiles, SpeculationParams, rollback_for
 from lcspec.errors import UsageError
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
 
 FORMAT = 1

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Callable, Sequence
 
 from lcspec.bench.records import Run, Step
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 
 Price = Callable[[int, int], float]  # (position, width) -> seconds of the cheapest decode at least that wide
 

@@ -7,7 +7,7 @@ from typing import Any, Sequence
 
 from lcspec.bench.svg import Bar, Plot, Series, ticks
 from lcspec.bench.table import counted, number, percent
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 
 GROUPS_PER_PLOT = 7
 MAX_DEPTH_SHOWN = 16

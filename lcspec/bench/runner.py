@@ -17,18 +17,19 @@ from lcspec.bench.prompts import Prompt, fit
 from lcspec.bench.records import PromptResult, Run, Step, first_difference
 from lcspec.config import SpeculationParams
 from lcspec.drafters import create
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Event, Finished, StepStats, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError, TokenizeError, UsageError
-from lcspec.events import Event, Finished, StepStats, Tokens
 from lcspec.llama import Branching
-from lcspec.measure import load_curve, measure, prepare, save_curve
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Proposal
-from lcspec.planner.cost import CostCurve
-from lcspec.sampling import SamplingParams
+from lcspec.planner.learned import prepare
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.profiles.step_cost import load_curve, measure, save_curve
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session
-from lcspec.slot import Request
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 
 PLAIN = "off"
 AUTO = "auto"
@@ -140,7 +141,7 @@ class Bench:
                     engine.drafters[name] = create(name, engine.env)
             planned = [name for name, s in self.options.strategies.items() if s.auto]
             if planned:
-                self._base = prepare(engine)
+                self._base = prepare(engine.context, engine.pad.seq, engine.env, list(engine.drafters))
                 self._witnesses = {name: WitnessPlanner(self._base) for name in planned}
         prompt = self.session.prompt_ids(WARM_UP_TEXT)[: room - 1]
         for strategy in self.options.strategies:

@@ -10,7 +10,7 @@ from lcspec.bench.prompts import groups
 from lcspec.bench.records import PromptResult, Run
 from lcspec.bench.runner import AUTO, PLAIN
 from lcspec.bench.stats import Estimate, geometric_mean, median, speedups
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 
 Statistic = Callable[[Sequence[float]], float]
 

@@ -10,12 +10,12 @@ from typing import Any, Sequence
 
 import click
 
-from lcspec.admission import check_writes
 from lcspec.config import ModelOptions, model_drafter, rollback_for
+from lcspec.engine.admission import check_writes
 from lcspec.llama import Branching
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.profiles.steadiness import disturbance
 from lcspec.session import ModelPair, Session, loading_line, open_session
-from lcspec.steadiness import disturbance
 
 BAR = 40
 K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
@@ -51,7 +51,7 @@ def run(
 
 def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float], dict[int, float], bool]:
     """The curve, seconds of a step of every draft model, T(1) by thread count, and whether the curve was stored."""
-    from lcspec.measure import ENOUGH_SECONDS, Meter, measure, save_curve
+    from lcspec.profiles.step_cost import ENOUGH_SECONDS, Meter, measure, save_curve
 
     engine = session.engine
     seq = engine.pool.take()
@@ -130,7 +130,7 @@ def describe(
     session: Session, curve: CostCurve, draft_seconds: dict[str, float], by_threads: dict[int, float]
 ) -> dict[str, Any]:
     """Everything `calibrate --json` prints."""
-    from lcspec.attention import times_for
+    from lcspec.profiles.attention import times_for
 
     engine = session.engine
     lengths = sorted({c for by in curve.points.values() for c in by})
@@ -167,7 +167,7 @@ def describe(
 
 def exactness(session: Session) -> dict[str, Any] | None:
     """What the same bits for every request cost here; None where that is not known."""
-    from lcspec.kernels import price
+    from lcspec.profiles.kernels import price
 
     engine = session.engine
     found = price(session.model, replace(session.model.options, attention="measured"))

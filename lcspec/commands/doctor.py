@@ -10,9 +10,9 @@ from typing import Any
 import click
 
 from lcspec import __version__
-from lcspec.cache import cache_dir
 from lcspec.commands.rebuild import Advice, Hardware, command, hardware
 from lcspec.config import KV_TYPES
+from lcspec.disk_cache import cache_dir
 from lcspec.llama import version
 from lcspec.llama.capabilities import AMX, Capabilities, capabilities
 from lcspec.llama.threads import default_threads, physical_cores, usable_cpus

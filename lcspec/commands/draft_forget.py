@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from lcspec.errors import LcspecError, UsageError
-from lcspec.history import forget
-from lcspec.session import DEMO_TARGET, demo_path
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
+from lcspec.profiles.history import forget
 
 
 def run(model: Path | None, everything: bool) -> None:

@@ -20,13 +20,13 @@ import numpy as np
 
 from lcspec.commands.calibrate import speedup
 from lcspec.config import ModelOptions, SpeculationParams
+from lcspec.engine.events import Tokens
 from lcspec.errors import UnsupportedModel, UsageError
-from lcspec.events import Tokens
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.prune import count_layers, write_pruned
-from lcspec.planner.cost import CostCurve
-from lcspec.sampling import SamplingParams
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
 CTX = 1024
@@ -107,7 +107,7 @@ def own_texts(session: Session, n: int) -> list[OwnText]:
     """About `n` tokens that the model writes itself, greedily, in answer to prompts of several kinds."""
     from lcspec.bench.builtin import builtin_prompts
     from lcspec.bench.prompts import spread
-    from lcspec.slot import Request
+    from lcspec.engine.sequence import Request
 
     out: list[OwnText] = []
     for prompt in spread(builtin_prompts(), max(1, -(-n // OWN_TOKENS))):
@@ -123,7 +123,8 @@ def own_texts(session: Session, n: int) -> list[OwnText]:
 
 def cost_curve(session: Session) -> CostCurve:
     """The target's T(n): the stored one, or a short measurement."""
-    from lcspec.measure import QUICK_SECONDS, load_curve, measure
+    from lcspec.planner.learned import QUICK_SECONDS
+    from lcspec.profiles.step_cost import load_curve, measure
 
     engine = session.engine
     return load_curve(engine.context) or measure(engine.context, engine.pad.seq, budget=QUICK_SECONDS)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Callable, Iterator, Sequence
 import click
 
 from lcspec.config import ModelOptions
-from lcspec.datastore import MAGIC, DatastoreError, DatastoreWriter, StoreInfo
+from lcspec.drafters.datastore import MAGIC, DatastoreError, DatastoreWriter, StoreInfo
 from lcspec.errors import TokenizeError, UsageError
 from lcspec.modelfiles.gguf_header import format_size
 from lcspec.session import ModelPair, loading_line

@@ -15,15 +15,15 @@ import click
 
 from lcspec.commands.options import model_options
 from lcspec.commands.pairing import paired, say_paired
+from lcspec.engine.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
+from lcspec.engine.explain import Explainer
 from lcspec.errors import UsageError
-from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
-from lcspec.json_schema import schema_to_lark
-from lcspec.planner.explain import Explainer
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.json_schema import schema_to_lark
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, loading_line, open_session, parse_speculation
 
 if TYPE_CHECKING:
-    from lcspec.slot import Request
+    from lcspec.engine.sequence import Request
 
 # Colours of the lens, in the order in which drafters first appear in an answer.
 LENS_COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -55,7 +55,7 @@ def run(**o: Any) -> int:
         exact=bool(o["exact"]),
     )
     options = model_options(pair.target, o, exact=o["exact"])
-    from lcspec.slot import Request
+    from lcspec.engine.sequence import Request
 
     show_heads_note(o["heads"], pair.target)
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:
@@ -97,7 +97,7 @@ def show_heads_note(heads: Path | None, target: Path) -> None:
     """
     if heads is None:
         return
-    from lcspec.heads.file import check_heads
+    from lcspec.drafters.medusa.file import check_heads
 
     note = check_heads(heads, target)
     if note:

@@ -9,9 +9,9 @@ from typing import Any, Sequence
 import click
 
 from lcspec.config import ModelOptions
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.pairing import mtp_layers
-from lcspec.session import DEMO_TARGET, demo_path
 
 
 def describe(path: Path) -> dict[str, Any]:

@@ -12,8 +12,8 @@ from typing import Any, Iterator, Mapping, Sequence
 import click
 
 from lcspec.config import DraftFiles, ModelOptions
+from lcspec.drafters.medusa.file import ARCHITECTURE, check_heads
 from lcspec.errors import LcspecError, UsageError
-from lcspec.heads.file import ARCHITECTURE, check_heads
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.library import Found, LibraryModel, describe, drafts_for, models
 from lcspec.modelfiles.memory import check_memory

@@ -11,13 +11,13 @@ import click
 from lcspec.commands.pairing import own_drafts
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import format_size
 from lcspec.modelfiles.hub import Hub, RemoteModel, parse_name
 from lcspec.modelfiles.library import Found, LibraryModel, describe, last_model, models, remember_model
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.starter import PACKAGES, download_starter, starter_path
-from lcspec.session import DEMO_TARGET, demo_path
 
 
 def run(name: str, draft: bool | None, as_json: bool) -> None:

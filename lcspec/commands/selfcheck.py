@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any, Sequence
 
 import click
 
-from lcspec.admission import check_writes
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
+from lcspec.engine.admission import check_writes
+from lcspec.engine.events import Tokens
 from lcspec.errors import ExactnessError
-from lcspec.events import Tokens
 from lcspec.llama import Branching
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
 if TYPE_CHECKING:
-    from lcspec.certify import Report
+    from lcspec.profiles.certification import Report
 
 SPOT_STRIDE = 33
 PROMPT_TOKENS = 48
@@ -96,7 +96,7 @@ def figures(report: Report) -> dict[str, Any]:
 
 def classes(session: Session, positions: int, quiet: bool) -> Report:
     """Certify all widths at enough spots for `positions` positions, and store the certificate."""
-    from lcspec.certify import ALL_WIDTHS, SPAN, measure_certificate, store
+    from lcspec.profiles.certification import ALL_WIDTHS, SPAN, measure_certificate, store
 
     limit = session.engine.context.n_ctx - 3 * SPAN
     spots = [s for s in range(8, max(9, limit), SPOT_STRIDE)][: max(1, -(-positions // SPAN))]
@@ -109,8 +109,10 @@ def classes(session: Session, positions: int, quiet: bool) -> Report:
             bar.update(int(fraction * 1000) - shown)
             shown = int(fraction * 1000)
 
-        report = measure_certificate(session.engine, spots=spots, widths=ALL_WIDTHS, progress=progress)
-    store(session.engine, report.certificate)
+        report = measure_certificate(
+            session.engine.shelf, session.engine.pad, spots=spots, widths=ALL_WIDTHS, progress=progress
+        )
+    store(session.engine.context, report.certificate)
     return report
 
 
@@ -157,7 +159,7 @@ def texts(session: Session, n: int, prompts: int, quiet: bool, exact: bool = Tru
 
     Empty for a model on which no draft can be verified.
     """
-    from lcspec.measure import sample_tokens
+    from lcspec.profiles.step_cost import sample_tokens
 
     engine = session.engine
     tokens = sample_tokens(engine.context, PROMPT_TOKENS * prompts)
@@ -196,7 +198,7 @@ def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
 def _text(
     session: Session, prompt: tuple[int, ...], n: int, temperature: float, speculation: SpeculationParams
 ) -> list[int]:
-    from lcspec.slot import Request
+    from lcspec.engine.sequence import Request
 
     request = Request(prompt, SamplingParams(temperature=temperature, seed=1), speculation, n, ignore_end=True)
     ids: list[int] = []

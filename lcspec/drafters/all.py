@@ -1,33 +1,32 @@
 """Importing this module registers every drafter. A new drafter is a file beside this one and a name in this line."""
 
 from lcspec.drafters import (
-    blockwise,
     cascade,
+    draft_model,
     eagle,
-    forced,
     jacobi,
+    jump_forward,
     lookahead,
-    medusa,
-    model,
     mtp,
     ngram,
     prediction,
-    store,
+    retrieval,
     suffix,
 )
+from lcspec.drafters.medusa import blockwise, drafter
 
 __all__ = [
     "blockwise",
     "cascade",
+    "draft_model",
+    "drafter",
     "eagle",
-    "forced",
     "jacobi",
+    "jump_forward",
     "lookahead",
-    "medusa",
-    "model",
     "mtp",
     "ngram",
     "prediction",
-    "store",
+    "retrieval",
     "suffix",
 ]

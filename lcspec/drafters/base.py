@@ -11,17 +11,17 @@ from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec, DraftFiles
 from lcspec.errors import UsageError
-from lcspec.sampling import SamplingParams
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 if TYPE_CHECKING:
+    from lcspec.kv_cache.sequence_cache import SequenceCache
     from lcspec.llama.context import Context
     from lcspec.llama.model import Model
-    from lcspec.llama.sequences import SlotCache
 
 
-class SlotView(Protocol):
+class SequenceView(Protocol):
     """What a drafter sees of a slot. It reads and never changes it."""
 
     @property
@@ -102,7 +102,7 @@ class Drafter(Protocol):
         default_nodes: nodes a step when nobody says otherwise. A drafter whose trees should branch by themselves
             may have a `default_branch` as well (children a node; 1 without it).
         costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
-        wants_hidden: it needs the target's hidden states (see `SlotView.hidden`).
+        wants_hidden: it needs the target's hidden states (see `SequenceView.hidden`).
 
     One that wants the target's argmax at nodes of its own is a ProbingDrafter, declared by `wants_rows`.
     """
@@ -112,19 +112,19 @@ class Drafter(Protocol):
     costly: bool
     wants_hidden: bool
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """A request starts in `slot` with the options in `spec`; its prompt is in `slot.tokens`."""
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Propose continuations of `slot.tokens[-1]`; a bare root when there is nothing to say."""
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """The step's verified tree and its outcome; `slot.tokens` holds the emitted tokens already.
 
         Steps of a rest, for which nobody was asked, are told together: a bare root, and all of their tokens.
         """
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """The request is over: drop its state."""
 
     def close(self) -> None:
@@ -170,19 +170,19 @@ class ProbingDrafter(Drafter, Protocol):
 
     wants_rows: bool
 
-    def column_rows(self, slot: SlotView) -> int:
+    def column_rows(self, sequence: SequenceView) -> int:
         """Rows a column of its window takes when the planner chooses the width; 0 if that is not for it to choose."""
 
-    def reserved_rows(self, slot: SlotView) -> int:
+    def reserved_rows(self, sequence: SequenceView) -> int:
         """Rows its window takes when the user chose the width; 0 otherwise."""
 
-    def window(self, slot: SlotView, kept: TokenTree, rows: int, leaves: int) -> Window:
+    def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
         """What to evaluate: at most `rows` probes with at most `leaves` leaves, beside the drafts in `kept`."""
 
-    def harvest(self, slot: SlotView, best: NDArray[np.int32]) -> None:
+    def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
         """The target's argmax, int32 [len(ask) + len(drafted)], after the nodes of the window that were asked for."""
 
-    def feeding(self, slot: SlotView) -> Feeding:
+    def feeding(self, sequence: SequenceView) -> Feeding:
         """What came of the latest step; told once."""
 
 
@@ -195,7 +195,7 @@ class StateDrafter(Drafter, Protocol):
 
     wants_states: tuple[int, ...]
 
-    def process(self, slot: SlotView, cells: SlotCache, start: int, states: NDArray[np.float32]) -> None:
+    def process(self, slot: SequenceView, cells: SequenceCache, start: int, states: NDArray[np.float32]) -> None:
         """The target has evaluated the tokens of the text from position `start` on.
 
         Called after every decode, for prompt chunks as for accepted drafts, before `observe`. Positions may come twice
@@ -214,7 +214,7 @@ def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
     return [cast(StateDrafter, d) for d in drafters if getattr(d, "wants_states", ())]
 
 
-def tell_states(slot: SlotView, drafters: Iterable[Drafter], cells: SlotCache, start: int, rows: Sequence[int]) -> None:
+def tell_states(slot: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]) -> None:
     """Hand on the states of `rows` of the latest decode of `cells.context`, those of the text from `start` on."""
     for drafter in state_drafters(drafters):
         states = cells.context.states(drafter.wants_states)
@@ -263,7 +263,7 @@ class DrafterEnv:
         draft: the files to draft with.
         threads, gpu_layers: as for the target.
         progress: told a file's name and how far it has loaded.
-        history: drafters and planner may use and keep what earlier sessions taught (see lcspec.history).
+        history: drafters and planner may use and keep what earlier sessions taught (see lcspec.profiles.history).
         context: the target's context.
     """
 

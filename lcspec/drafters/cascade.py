@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Sequence
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
-from lcspec.drafters.model import ModelDrafter
+from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.draft_model import ModelDrafter
 from lcspec.drafters.ngram import NgramDrafter
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 GUESSES = 3
 TAIL = 3
@@ -43,43 +43,43 @@ class CascadeDrafter:
         self.cheap = NgramDrafter(env)
         self._shape: dict[int, tuple[int, int]] = {}  # slot -> guesses a decode, nodes of the tail
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Options: `guesses` (tokens the draft model verifies along with each of its own; 0: none), `tail` (n-gram
         nodes behind its chain; 0: none), `p_min` as for `model`, `max_n` and `min_n` as for `ngram`.
         """
         spec.check_keys({"guesses", "max_n", "min_n", "nodes", "p_min", "tail"})
         guesses, tail = spec.integer("guesses", GUESSES, 0, 15), spec.integer("tail", TAIL, 0, 64)
-        self._shape[slot.id] = guesses, tail
-        self.cheap.begin(slot, _part(spec, "ngram", ("max_n", "min_n")))
-        self.strong.begin(slot, _part(spec, "model", ("p_min",)), self._guess if guesses else None)
+        self._shape[sequence.id] = guesses, tail
+        self.cheap.begin(sequence, _part(spec, "ngram", ("max_n", "min_n")))
+        self.strong.begin(sequence, _part(spec, "model", ("p_min",)), self._guess if guesses else None)
 
-    def _guess(self, slot: SlotView, drafted: Sequence[int]) -> Sequence[int]:
-        return self.cheap.continuation(slot, drafted, self._shape[slot.id][0])[0]
+    def _guess(self, sequence: SequenceView, drafted: Sequence[int]) -> Sequence[int]:
+        return self.cheap.continuation(sequence, drafted, self._shape[sequence.id][0])[0]
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The draft model's chain, and an n-gram continuation below its end."""
-        tail = min(self._shape[slot.id][1], budget.nodes - 1)
+        tail = min(self._shape[sequence.id][1], budget.nodes - 1)
         chain = replace(budget, nodes=budget.nodes - tail, branch=1)
-        tree = TokenTree.root(slot.tokens[-1])
-        tree.merge(self.strong.draft(slot, chain))
+        tree = TokenTree.root(sequence.tokens[-1])
+        tree.merge(self.strong.draft(sequence, chain))
         node = len(tree) - 1
         drafted = [tree.tokens[v] for v in tree.path_to(node)[1:]]
         room = min(tail, budget.depth - tree.depths[node])
-        tokens, matched = self.cheap.continuation(slot, drafted, room)
+        tokens, matched = self.cheap.continuation(sequence, drafted, room)
         for token in tokens:
             node = tree.add(node, token, matched / (matched + 1), budget.source, TAIL_FEATURE + matched)
         return tree
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Both follow the text."""
-        self.strong.observe(slot, tree, verdict)
-        self.cheap.observe(slot, tree, verdict)
+        self.strong.observe(sequence, tree, verdict)
+        self.cheap.observe(sequence, tree, verdict)
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """The request is over."""
-        self._shape.pop(slot.id, None)
-        self.strong.end(slot)
-        self.cheap.end(slot)
+        self._shape.pop(sequence.id, None)
+        self.strong.end(sequence)
+        self.cheap.end(sequence)
 
     def forget(self) -> None:
         """Later requests read their texts from the beginning."""

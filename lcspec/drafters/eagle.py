@@ -15,7 +15,7 @@ from lcspec.errors import UsageError
 from lcspec.llama import Context, Model, check_same_vocabulary
 from lcspec.llama.states import get_layer, get_nextn, require, set_layer, set_nextn
 from lcspec.modelfiles.companions import target_layers
-from lcspec.verify import DRAFT_STREAM
+from lcspec.spec.verifiers import DRAFT_STREAM
 
 # Rows read at a time: the library makes logits of all of them, of which it keeps a few for each sequence id.
 SLICE = 64

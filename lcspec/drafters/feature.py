@@ -21,14 +21,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, SlotView
-from lcspec.drafters.favourites import SHARPNESS
+from lcspec.drafters.base import Budget, SequenceView
+from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.drafters.growth import Growth, children, placeable
 from lcspec.errors import DecodeError
-from lcspec.llama import CacheShelf, Context, SequencePool, SlotCache
+from lcspec.kv_cache.prefix_cache import PrefixCache
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Context
 from lcspec.llama.batch import StateBatch
-from lcspec.tree import TokenTree
-from lcspec.verify import DRAFT_STREAM, Verdict
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
 
 # Rows that most heads read at a time.
 SLICE = 512
@@ -42,7 +44,7 @@ States = NDArray[np.float32]
 
 @dataclass
 class FeatureState:
-    """One slot's text as a head knows it.
+    """One sequence's text as a head knows it.
 
     Attributes:
         cache: the head's cells.
@@ -57,13 +59,13 @@ class FeatureState:
         placed: drafted node -> index among the decoded ones.
     """
 
-    cache: SlotCache
+    cache: SequenceCache
     p_min: float
     rows: list[int]
     next: int
     begin: int
     states: States
-    cells: SlotCache | None = None
+    cells: SequenceCache | None = None
     whole: bool = True
     node_states: dict[int, States] = field(default_factory=dict)
     placed: dict[int, int] = field(default_factory=dict)
@@ -108,63 +110,63 @@ class FeatureDrafter:
         self.context = context
         self.width = width
         self.pool = SequencePool(context.n_seq)
-        self.shelf = CacheShelf(context, self.pool, slots, share=True)
+        self.shelf = PrefixCache(context, self.pool, slots, share=True)
         self.n_vocab = context.model.n_vocab
-        self._running: dict[int, tuple[SlotView, FeatureState]] = {}
+        self._running: dict[int, tuple[SequenceView, FeatureState]] = {}
         self._ends: collections.OrderedDict[bytes, States] = collections.OrderedDict()
 
     # ---------------------------------------------------------------- the protocol
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted)."""
         spec.check_keys({"branch", "nodes", "p_min"})
-        text = list(slot.tokens[self.lead :]) or list(slot.tokens)
+        text = list(sequence.tokens[self.lead :]) or list(sequence.tokens)
         cache = self.shelf.take(text)
         rows = text[: cache.length]
         self.shelf.relabel(cache, rows)
         at = self.lead + len(rows)
         none = np.zeros((0, self.width), np.float32)
         state = FeatureState(cache, spec.number("p_min", 0.0), rows, at, at - 1, none)
-        self._running[slot.id] = slot, state
+        self._running[sequence.id] = sequence, state
         # Nothing comes before the first token.
-        known = self._ends.get(_key(slot.tokens[:at])) if at else np.zeros(self.width, np.float32)
+        known = self._ends.get(_key(sequence.tokens[:at])) if at else np.zeros(self.width, np.float32)
         if known is not None:
             state.states = known[None]
 
-    def process(self, slot: SlotView, cells: SlotCache, start: int, states: States) -> None:
+    def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: States) -> None:
         """See StateDrafter."""
-        if slot.id not in self._running or not len(states):
+        if sequence.id not in self._running or not len(states):
             return
-        state = self._running[slot.id][1]
+        state = self._running[sequence.id][1]
         state.cells = cells
         stop = start + len(states)
         if start > state.end:
-            self._bridge(slot, state, start)
+            self._bridge(sequence, state, start)
         new = state.end
         if new < stop:
             state.states = np.concatenate([state.states, states[new - start :]])
-        if start < slot.n_prompt:
-            self._remember(slot.tokens, state, stop - 2)
-            self._remember(slot.tokens, state, stop - 1)
+        if start < sequence.n_prompt:
+            self._remember(sequence.tokens, state, stop - 2)
+            self._remember(sequence.tokens, state, stop - 1)
         if len(state.states) > self.slice:
-            self._flush(slot, state)
+            self._flush(sequence, state)
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Grow a tree below the pending token, a level per decode of the head."""
-        state, base = self._running[slot.id][1], len(slot.tokens) - 1
+        state, base = self._running[sequence.id][1], len(sequence.tokens) - 1
         depth = min(budget.depth, self.context.n_ctx - base - 1)
         depth = depth if self.deepest is None else min(depth, self.deepest)
         if depth <= 0 or budget.nodes <= 0 or not self.ready(state, base):
-            return TokenTree.root(slot.tokens[-1])
-        if not self._catch_up(slot, state, base, budget.reading):
-            return TokenTree.root(slot.tokens[-1])
+            return TokenTree.root(sequence.tokens[-1])
+        if not self._catch_up(sequence, state, base, budget.reading):
+            return TokenTree.root(sequence.tokens[-1])
         # Where a planner asks after every level, it is the one to say when a branch ends.
-        growth = Growth(slot.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
+        growth = Growth(sequence.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
         tree, level, branch = growth.tree, [0], self.branch(budget)
         try:
-            self.decode_root(state, slot, base)
+            self.decode_root(state, sequence, base)
             while True:
-                fresh = self._expand(slot, state, growth, level, base, branch)
+                fresh = self._expand(sequence, state, growth, level, base, branch)
                 enough = branch == 1 and tree.n_drafted >= budget.nodes
                 if not fresh or enough or tree.depths[fresh[0]] >= depth:
                     break
@@ -178,17 +180,17 @@ class FeatureDrafter:
         self.drop_tree(state)
         return growth.best()
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Nothing: `process` told what has become of the step."""
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Keep the rows for a later request with the same beginning."""
-        if slot.id not in self._running:
+        if sequence.id not in self._running:
             return
-        state = self._running.pop(slot.id)[1]
-        self._flush(slot, state)
+        state = self._running.pop(sequence.id)[1]
+        self._flush(sequence, state)
         if state.whole:
-            self._remember(slot.tokens, state, state.end - 1)
+            self._remember(sequence.tokens, state, state.end - 1)
         self.shelf.put(state.cache, state.rows)
 
     def forget(self) -> None:
@@ -228,10 +230,10 @@ class FeatureDrafter:
         batch.add_state_run(tokens, len(state.rows), state.cache.main, states)
         return self.context.decode()
 
-    def decode_root(self, state: FeatureState, slot: SlotView, base: int) -> None:
+    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
         """Decode the row of the pending token, and with it those before it that have yet to be read."""
         batch, first, at = self._batch(), state.next, len(state.rows)
-        tokens, states = list(slot.tokens[first : base + 1]), self.convert(state.before(first, base + 1))
+        tokens, states = list(sequence.tokens[first : base + 1]), self.convert(state.before(first, base + 1))
         for i, (token, given) in enumerate(zip(tokens, states)):
             wanted = self.every_row or i == len(tokens) - 1
             batch.add_state(token, at + i, (state.cache.main,), given, logits=wanted)
@@ -266,7 +268,7 @@ class FeatureDrafter:
     # ---------------------------------------------------------------- rows
 
     def _expand(
-        self, slot: SlotView, state: FeatureState, growth: Growth, level: Sequence[int], base: int, branch: int
+        self, sequence: SequenceView, state: FeatureState, growth: Growth, level: Sequence[int], base: int, branch: int
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
@@ -274,28 +276,28 @@ class FeatureDrafter:
         rows, below = self.context.logits()[-len(level) :], self.context.row_states()[-len(level) :]
         for i, node in enumerate(level):
             state.node_states[node] = below[i].copy()
-            position, room = base + growth.tree.depths[node] + 1, min(slot.draws, branch) or branch
-            found = children(slot, rows[i][: self.n_vocab], position, room, node, sharpness, self.stream)
+            position, room = base + growth.tree.depths[node] + 1, min(sequence.draws, branch) or branch
+            found = children(sequence, rows[i][: self.n_vocab], position, room, node, sharpness, self.stream)
             fresh += growth.add(node, found)
         return fresh
 
-    def _catch_up(self, slot: SlotView, state: FeatureState, base: int, seconds: float) -> bool:
+    def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
         """Read rows until few are left before that of the pending token, or for so many seconds; whether that is so."""
         while base - state.next >= self.slice:
-            seconds -= self._read_slice(slot, state, base)
+            seconds -= self._read_slice(sequence, state, base)
             if seconds <= 0.0:
                 return base - state.next < self.slice
         return True
 
-    def _flush(self, slot: SlotView, state: FeatureState) -> None:
+    def _flush(self, sequence: SequenceView, state: FeatureState) -> None:
         """Read every row there is a state for; that of the pending token is left to the draft."""
-        stop = min(len(slot.tokens) - 1, state.end + 1)
+        stop = min(len(sequence.tokens) - 1, state.end + 1)
         while state.next < stop:
-            self._read_slice(slot, state, stop)
+            self._read_slice(sequence, state, stop)
         self._drop_known(state)
 
-    def _read_slice(self, slot: SlotView, state: FeatureState, stop: int) -> float:
-        tokens = list(slot.tokens[state.next : min(stop, state.next + self.slice)])
+    def _read_slice(self, sequence: SequenceView, state: FeatureState, stop: int) -> float:
+        tokens = list(sequence.tokens[state.next : min(stop, state.next + self.slice)])
         seconds = self.read(state, tokens, self.convert(state.before(state.next, state.next + len(tokens))))
         self._took(state, tokens)
         state.cache.length = len(state.rows)
@@ -314,21 +316,21 @@ class FeatureDrafter:
             state.states = state.states[done:].copy()
             state.begin += done
 
-    def _bridge(self, slot: SlotView, state: FeatureState, start: int) -> None:
+    def _bridge(self, sequence: SequenceView, state: FeatureState, start: int) -> None:
         """Nothing is known of the states from `state.end` to `start`: find rows of other texts, or do without."""
-        self._flush(slot, state)
+        self._flush(sequence, state)
         if state.whole:
             for other_slot, other in self._running.values():
                 if other is not state:
                     self._flush(other_slot, other)
-            if self.shelf.top_up(state.cache, slot.tokens[self.lead :]):
-                state.rows[:] = slot.tokens[self.lead : self.lead + state.cache.length]
+            if self.shelf.top_up(state.cache, sequence.tokens[self.lead :]):
+                state.rows[:] = sequence.tokens[self.lead : self.lead + state.cache.length]
                 state.next = self.lead + state.cache.length
         empty = np.zeros((0, self.width), np.float32)
         if state.next > start:
             state.begin, state.states = start, empty
             return
-        known = self._ends.get(_key(slot.tokens[:start]))
+        known = self._ends.get(_key(sequence.tokens[:start]))
         gap = start - state.next + (known is None)
         if gap <= GAP:
             # The token at `next` needs the state before it.

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import MAX_BRANCH
-from lcspec.drafters.base import Budget, SlotView
-from lcspec.drafters.favourites import draft_distribution, favourites
-from lcspec.sampling import inverse_cdf, uniform_noise
-from lcspec.tree import Distribution, TokenTree
+from lcspec.drafters.base import Budget, SequenceView
+from lcspec.drafters.top_candidates import draft_distribution, top_candidates
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import inverse_cdf, uniform_noise
+from lcspec.spec.token_tree import TokenTree
 
 # Widest draft decode: nodes expanded at one level.
 MAX_LEVEL = 16
@@ -73,31 +74,31 @@ class Growth:
 
 
 def children(
-    slot: SlotView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float, stream: int
+    sequence: SequenceView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float, stream: int
 ) -> list[tuple[int, float, Distribution | None]]:
     """The `n` best continuations of a node: (token, probability that the target agrees, the distribution if drawn).
 
     Args:
-        slot: whose draft it is.
+        sequence: whose draft it is.
         logits: the drafter's own for the next token, float32 [n_vocab].
         position: that token's position in the text.
         n: children at most.
         node: the node's number; draws below different nodes at one position must be independent.
-        sharpness: see `favourites`.
+        sharpness: see `top_candidates`.
         stream: of the noise, another one for every drafter.
     """
-    if not slot.draws:
-        return [(token, prob, None) for token, prob in favourites(slot, logits, position, n, sharpness=sharpness)]
-    dist = draft_distribution(logits, slot.params)
+    if not sequence.draws:
+        return [(token, prob, None) for token, prob in top_candidates(sequence, logits, position, n, sharpness=sharpness)]
+    dist = draft_distribution(logits, sequence.params)
     counters = [node * MAX_BRANCH + i for i in range(n)]
-    noise = uniform_noise(slot.seed, position, counters, stream)
+    noise = uniform_noise(sequence.seed, position, counters, stream)
     return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
 
 
 def placeable(forks: int, tree: TokenTree, level: Sequence[int]) -> list[int]:
     """The nodes of a level there are sequence ids for: a node's first child needs none, every other one does.
 
-    `forks`: new branches that can still be opened (see SlotCache.forks).
+    `forks`: new branches that can still be opened (see SequenceCache.forks).
     """
     continued, out = set[int](), list[int]()
     for node in level:

@@ -16,9 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, Feeding, SlotView, Window, register
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.drafters.base import Budget, DrafterEnv, Feeding, SequenceView, Window, register
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 DEFAULT_W = 8
 MAX_W = 60
@@ -59,35 +59,35 @@ class JacobiDrafter:
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _State] = {}
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Option `w`: guesses in a block (`auto`, the default: the planner verifies as many as pay)."""
         spec.check_keys({"w", "nodes"})
         auto = spec.sized_by_planner
-        prompt = list(slot.tokens)
+        prompt = list(sequence.tokens)
         width = DEFAULT_W if auto else spec.integer("w", DEFAULT_W, 1, MAX_W)
-        self._slots[slot.id] = _State(width, random.Random(len(prompt)), prompt)
+        self._slots[sequence.id] = _State(width, random.Random(len(prompt)), prompt)
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The block as a chain."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         state.fill()
-        tree = TokenTree.root(slot.tokens[-1])
+        tree = TokenTree.root(sequence.tokens[-1])
         node = 0
         for guess, fixed in list(zip(state.guesses, state.fixed))[: min(budget.nodes, budget.depth)]:
             node = tree.add(node, guess, FIXED if fixed else MOVING, budget.source, feature=int(fixed))
         return tree
 
-    def column_rows(self, slot: SlotView) -> int:
+    def column_rows(self, sequence: SequenceView) -> int:
         """It has no probes."""
         return 0
 
-    def reserved_rows(self, slot: SlotView) -> int:
+    def reserved_rows(self, sequence: SequenceView) -> int:
         """It has no probes."""
         return 0
 
-    def window(self, slot: SlotView, kept: TokenTree, rows: int, leaves: int) -> Window:
+    def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
         """Answers are wanted after every guess that was kept."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         state.chain = [0]
         for guess in state.guesses:
             node = kept.child(state.chain[-1], guess)
@@ -96,25 +96,25 @@ class JacobiDrafter:
             state.chain.append(node)
         return Window(self, TokenTree.root(kept.tokens[0]), drafted=tuple(state.chain))
 
-    def harvest(self, slot: SlotView, best: NDArray[np.int32]) -> None:
+    def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
         """The target's answers: the next iterate."""
-        self._slots[slot.id].answers = best.tolist()
+        self._slots[sequence.id].answers = best.tolist()
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """The answers become the guesses of the positions that are still open."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         answers = state.answers + state.guesses[len(state.answers) :]
         fixed = [a == g for a, g in zip(state.answers, state.guesses)] + [False] * len(answers)
         state.guesses, state.fixed = answers[len(verdict.tokens) :], fixed[len(verdict.tokens) : len(answers)]
         state.answers = []
 
-    def feeding(self, slot: SlotView) -> Feeding:
+    def feeding(self, sequence: SequenceView) -> Feeding:
         """It has no probes."""
         return Feeding()
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Drop the block."""
-        self._slots.pop(slot.id, None)
+        self._slots.pop(sequence.id, None)
 
     def close(self) -> None:
         """Nothing to free."""

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Callable, Sequence
 
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 
 Gram = tuple[int, ...]
 Guess = Callable[[int], int]  # a token to begin with at a position of the text

@@ -17,10 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, Feeding, SlotView, Window, register
+from lcspec.drafters.base import Budget, DrafterEnv, Feeding, SequenceView, Window, register
 from lcspec.drafters.jacobi_window import Entry, Gram, JacobiWindow, NgramPool
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 # N-grams are this long, and this many are kept for a token, when nobody says otherwise.
 DEFAULT_N = 5
@@ -102,7 +102,7 @@ class LookaheadDrafter:
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _State] = {}
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Begin with an empty window, its first guesses being tokens of the prompt.
 
         Options: `w` columns (`auto`, the default: the planner chooses, 0 included), `n` tokens an n-gram, `g` n-grams
@@ -113,7 +113,7 @@ class LookaheadDrafter:
         auto = spec.sized_by_planner
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
         pool = NgramPool(spec.integer("g", DEFAULT_G, 1, 64))
-        prompt = list(slot.tokens)
+        prompt = list(sequence.tokens)
         rng = random.Random(len(prompt))
         window = JacobiWindow(n, lambda position: rng.choice(prompt))
         width = 0 if auto else spec.integer("w", 0, 1, MAX_W)
@@ -122,19 +122,19 @@ class LookaheadDrafter:
         if spec.integer("pool_from_prompt", 0, 0, 1):
             pool.add_text(prompt, n, now=-YOUNG)
             state.read = max(0, len(prompt) - n + 1)
-        self._slots[slot.id] = state
+        self._slots[sequence.id] = state
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """N-grams of the pool that go on after the pending token, as one tree.
 
         Those that share most with the end of the text, at least the pending token; the paper has all that begin with
         it. Where they end, others that overlap with their ends go on, so drafts are not bound to n - 1 tokens.
         """
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         state.bit = budget.source
-        tree = TokenTree.root(slot.tokens[-1])
+        tree = TokenTree.root(sequence.tokens[-1])
         n = state.longest
-        text = list(slot.tokens[-n:-1])
+        text = list(sequence.tokens[-n:-1])
         # Of every node to go on from: its reach, itself, and the n-grams there.
         heap: list[tuple[float, int, Grams]] = [(-1.0, 0, Grams(0, []))]
         while heap and tree.n_drafted < budget.nodes:
@@ -154,19 +154,19 @@ class LookaheadDrafter:
                 heapq.heappush(heap, (reach * share, child, Grams(grams.at + 1, items)))
         return tree
 
-    def column_rows(self, slot: SlotView) -> int:
+    def column_rows(self, sequence: SequenceView) -> int:
         """A warm column's rows, if the planner chooses the width."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         return 0 if state.width else LENGTHS[-1][1] - 1 if state.open else state.window.n - 1
 
-    def reserved_rows(self, slot: SlotView) -> int:
+    def reserved_rows(self, sequence: SequenceView) -> int:
         """The warm window's rows, if the user chose the width."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         return max(0, state.width * (state.window.n - 1) - 1)
 
-    def window(self, slot: SlotView, kept: TokenTree, rows: int, leaves: int) -> Window:
+    def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
         """The probes of as many columns as there is room for."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         window = state.window
         if state.open and rows > 0:  # less than nothing when the other slots took what there was
             window.n = next(n for least, n in LENGTHS if rows >= least)
@@ -174,34 +174,34 @@ class LookaheadDrafter:
         width = state.width or (rows + 1) // (window.n - 1)
         columns = min(window.columns_for(rows, width), leaves) if width else 0
         if columns <= 0:
-            return Window(self, TokenTree.root(slot.tokens[-1]))
-        window.widen(columns, len(slot.tokens) - 1, slot.tokens[-1])
+            return Window(self, TokenTree.root(sequence.tokens[-1]))
+        window.widen(columns, len(sequence.tokens) - 1, sequence.tokens[-1])
         tree, state.top_nodes = window.tree(columns)
         ask = sorted(set(state.top_nodes))
         state.asked = {node: i for i, node in enumerate(ask)}
         return Window(self, tree, tuple(ask))
 
-    def harvest(self, slot: SlotView, best: NDArray[np.int32]) -> None:
+    def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
         """The new top of every column."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         state.tops = [int(best[state.asked[node]]) for node in state.top_nodes]
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Move the window on and keep the n-grams it gave."""
-        state = self._slots[slot.id]
-        key, emitted, at = tree.tokens[0], verdict.tokens, len(slot.tokens) - 1
-        before = list(slot.tokens[-len(emitted) - state.longest : -len(emitted)])
+        state = self._slots[sequence.id]
+        key, emitted, at = tree.tokens[0], verdict.tokens, len(sequence.tokens) - 1
+        before = list(sequence.tokens[-len(emitted) - state.longest : -len(emitted)])
         state.feeding = Feeding(len(state.tops), self._gained(state, tree, verdict, before, at))
         state.pool.used(key, emitted)
         for first, gram in state.window.advance(state.tops, emitted):
             state.pool.add(first, gram, at)
         state.tops = []
-        self._read(slot)
+        self._read(sequence)
 
-    def _read(self, slot: SlotView) -> None:
+    def _read(self, sequence: SequenceView) -> None:
         """Take the n-grams of the text itself that are complete by now: what was written may be written again."""
-        state = self._slots[slot.id]
-        n, text = state.length, slot.tokens
+        state = self._slots[sequence.id]
+        n, text = state.length, sequence.tokens
         if 0 < n <= len(text) - state.read:
             state.pool.add_text(text[state.read :], n, now=-YOUNG)
             state.read = len(text) - n + 1
@@ -221,15 +221,15 @@ class LookaheadDrafter:
                 gained += min(entry.born for _, _, entry in grams.items) > at - YOUNG
         return float(gained)
 
-    def feeding(self, slot: SlotView) -> Feeding:
+    def feeding(self, sequence: SequenceView) -> Feeding:
         """What came of the latest step; told once."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         told, state.feeding = state.feeding, Feeding()
         return told
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Drop the window and the pool."""
-        self._slots.pop(slot.id, None)
+        self._slots.pop(sequence.id, None)
 
     def close(self) -> None:
         """Nothing to free."""

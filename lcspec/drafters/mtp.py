@@ -11,13 +11,14 @@ from dataclasses import replace
 from typing import Sequence
 
 from lcspec.config import DrafterSpec, ModelOptions
-from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SlotView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.feature import SLICE, FeatureDrafter, FeatureState, States
 from lcspec.drafters.growth import MAX_LEVEL, Growth
 from lcspec.errors import UsageError
-from lcspec.llama import Context, Model, SlotCache, check_same_vocabulary
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.llama import Context, Model, check_same_vocabulary
 from lcspec.llama.states import get_nextn, require, set_head, set_nextn
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 
 
 class MtpDrafter(FeatureDrafter):
@@ -71,12 +72,12 @@ class ChainedMtpDrafter(MtpDrafter):
         """The same rows through every layer."""
         return sum(self._decode(state, head, list(zip(tokens, states)), last=False) for head in range(self.deepest or 1))
 
-    def decode_root(self, state: FeatureState, slot: SlotView, base: int) -> None:
+    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
         """Read what is behind; the pending token's own row is read again when the next layers can read it too."""
         while state.next < base:
-            self._read_slice(slot, state, base)
+            self._read_slice(sequence, state, base)
         self._drop_known(state)
-        self._chain = [(slot.tokens[base], state.before(base, base + 1)[0])]
+        self._chain = [(sequence.tokens[base], state.before(base, base + 1)[0])]
         self._decode(state, 0, self._chain)
 
     def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
@@ -130,17 +131,17 @@ class AssistantDrafter(MtpDrafter):
         super().__init__(env, model, own)
         self._target = env.context
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Options: as FeatureDrafter."""
         spec.check_keys({"branch", "nodes", "p_min"})
-        cache = SlotCache(self.context, self.pool)
+        cache = SequenceCache(self.context, self.pool)
         none = self.context.row_states()[:0]
-        self._running[slot.id] = slot, FeatureState(cache, spec.number("p_min", 0.0), [], 0, 0, none)
+        self._running[sequence.id] = sequence, FeatureState(cache, spec.number("p_min", 0.0), [], 0, 0, none)
 
-    def process(self, slot: SlotView, cells: SlotCache, start: int, states: States) -> None:
+    def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: States) -> None:
         """Keep the latest state."""
-        if slot.id in self._running and len(states):
-            state = self._running[slot.id][1]
+        if sequence.id in self._running and len(states):
+            state = self._running[sequence.id][1]
             state.cells, state.begin, state.states = cells, start + len(states) - 1, states[-1:].copy()
 
     def ready(self, state: FeatureState, base: int) -> bool:
@@ -148,19 +149,19 @@ class AssistantDrafter(MtpDrafter):
         cells = state.cells
         return cells is not None and cells.context is self._target and cells.length == base and state.end == base
 
-    def _catch_up(self, slot: SlotView, state: FeatureState, base: int, seconds: float) -> bool:
+    def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
         return True
 
-    def decode_root(self, state: FeatureState, slot: SlotView, base: int) -> None:
+    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
         """The pending token with the target's state before it."""
         assert state.cells is not None
         self._position, self._seq = base, state.cells.main
         batch = self._batch()
-        batch.add_state(slot.tokens[base], base, (self._seq,), state.states[-1], logits=True)
+        batch.add_state(sequence.tokens[base], base, (self._seq,), state.states[-1], logits=True)
         self.context.decode()
 
     def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
-        """None needs a sequence of its own."""
+        """None needs an id of its own."""
         return list(fresh) if branch == 1 else growth.next_level(fresh, branch)
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
@@ -175,10 +176,10 @@ class AssistantDrafter(MtpDrafter):
         """Nothing was kept."""
         state.node_states = {}
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Nothing is kept."""
-        if slot.id in self._running:
-            self._running.pop(slot.id)[1].cache.release()
+        if sequence.id in self._running:
+            self._running.pop(sequence.id)[1].cache.release()
 
 
 @register("mtp")

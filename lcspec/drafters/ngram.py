@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import Sequence
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 MAX_N = 4
 MIN_N = 2
@@ -60,18 +60,18 @@ class NgramDrafter:
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _Index] = {}
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Index the prompt. Options: `max_n` and `min_n`, the longest and shortest match."""
         spec.check_keys({"max_n", "min_n", "branch", "nodes"})
         min_n = spec.integer("min_n", MIN_N, 1, 16)
         index = _Index(min_n, spec.integer("max_n", max(MAX_N, min_n), min_n, 16))
-        index.extend(list(slot.tokens))
-        self._slots[slot.id] = index
+        index.extend(list(sequence.tokens))
+        self._slots[sequence.id] = index
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Continuations of the longest match; P of a continuation is its share of the occurrences."""
-        index = self._slots[slot.id]
-        tree = TokenTree.root(slot.tokens[-1])
+        index = self._slots[sequence.id]
+        tree = TokenTree.root(sequence.tokens[-1])
         for n in range(index.max_n, index.min_n - 1, -1):
             places = index.occurrences(n)
             if not places:
@@ -81,12 +81,12 @@ class NgramDrafter:
                 break
         return tree
 
-    def continuation(self, slot: SlotView, more: Sequence[int], limit: int) -> tuple[list[int], int]:
+    def continuation(self, sequence: SequenceView, more: Sequence[int], limit: int) -> tuple[list[int], int]:
         """`limit` tokens that the text with `more` behind it may go on with, and the length of the match they are from
         (0, and no tokens: there is none). What followed the latest longest match is copied; where the copy catches
         up with the end it copies itself, so that a short period goes on.
         """
-        index = self._slots[slot.id]
+        index = self._slots[sequence.id]
         known = len(index.tokens)
         end = known + len(more)
         tail = [*index.tokens[-index.max_n :], *more][-index.max_n :]
@@ -126,14 +126,14 @@ class NgramDrafter:
                 child = tree.add(node, token, len(rest) / (len(here) + 1), budget.source, feature=n)
                 open_nodes.append((child, rest))
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Index what was emitted."""
-        index = self._slots[slot.id]
-        index.extend(list(slot.tokens[len(index.tokens) :]))
+        index = self._slots[sequence.id]
+        index.extend(list(sequence.tokens[len(index.tokens) :]))
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Drop the slot's index."""
-        self._slots.pop(slot.id, None)
+        self._slots.pop(sequence.id, None)
 
     def close(self) -> None:
         """Nothing to free."""

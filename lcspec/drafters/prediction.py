@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 # Tokens that must match to find the place again, the longest first.
 ANCHORS = (8, 5, 3, 2)
@@ -67,19 +67,19 @@ class PredictionDrafter:
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _Place] = {}
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Index the request's prediction; without one there is nothing to draft."""
         spec.check_keys({"nodes"})
-        place = _Place(tuple(slot.prediction))
+        place = _Place(tuple(sequence.prediction))
         place.index()
-        self._slots[slot.id] = place
+        self._slots[sequence.id] = place
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The prediction from here on; the longer it has held, the surer."""
-        place = self._slots[slot.id]
+        place = self._slots[sequence.id]
         ahead = place.text[place.at : place.at + min(budget.nodes, budget.depth)]
-        started = bool(slot.tokens[slot.n_prompt :])
-        tree = TokenTree.root(slot.tokens[-1])
+        started = bool(sequence.tokens[sequence.n_prompt :])
+        tree = TokenTree.root(sequence.tokens[-1])
         if started and not place.run:
             return tree
         node = 0
@@ -88,14 +88,14 @@ class PredictionDrafter:
             node = tree.add(node, token, (run + 1) / (run + 2), budget.source, feature=run)
         return tree
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Follow the answer."""
-        place = self._slots[slot.id]
-        place.follow(list(slot.tokens[slot.n_prompt :]))
+        place = self._slots[sequence.id]
+        place.follow(list(sequence.tokens[sequence.n_prompt :]))
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Drop the slot's place."""
-        self._slots.pop(slot.id, None)
+        self._slots.pop(sequence.id, None)
 
     def close(self) -> None:
         """Nothing to free."""

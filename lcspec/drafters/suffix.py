@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SlotView, register
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 # Tokens of earlier texts that are remembered; beyond that the older half is dropped.
 MAX_REMEMBERED = 50_000
@@ -122,23 +122,23 @@ class SuffixDrafter:
         self._texts: list[list[int]] = []
         self._slots: dict[int, _Slot] = {}
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Read the prompt."""
         spec.check_keys({"branch", "nodes"})
-        self._slots[slot.id] = _Slot()
-        self._read(slot)
+        self._slots[sequence.id] = _Slot()
+        self._read(sequence)
 
-    def _read(self, slot: SlotView) -> None:
-        mine = self._slots[slot.id]
-        for token in slot.tokens[mine.read :]:
+    def _read(self, sequence: SequenceView) -> None:
+        mine = self._slots[sequence.id]
+        for token in sequence.tokens[mine.read :]:
             mine.own.extend(token)
             mine.state, mine.matched = self._earlier.step(mine.state, mine.matched, token)
-        mine.read = len(slot.tokens)
+        mine.read = len(sequence.tokens)
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The most probable continuations of the longer of the two matches, then of the other one."""
-        mine = self._slots[slot.id]
-        tree = TokenTree.root(slot.tokens[-1])
+        mine = self._slots[sequence.id]
+        tree = TokenTree.root(sequence.tokens[-1])
         # The longest suffix of the text that also occurs earlier in it is the suffix link of the whole text.
         own = mine.own.link[mine.own.last]
         sources = [(mine.own.length[max(own, 0)], mine.own, max(own, 0)), (mine.matched, self._earlier, mine.state)]
@@ -170,14 +170,14 @@ class SuffixDrafter:
                 continue
             look_below(tree.add(parent, token, share, budget.source, feature), to, -reach)
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Read what was emitted."""
-        self._read(slot)
+        self._read(sequence)
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Remember the text for later requests."""
-        if self._slots.pop(slot.id, None) is not None:
-            self.remember(list(slot.tokens))
+        if self._slots.pop(sequence.id, None) is not None:
+            self.remember(list(sequence.tokens))
 
     def remember(self, tokens: Sequence[int]) -> None:
         """Add an earlier text; the oldest ones go when there are too many."""
@@ -195,7 +195,7 @@ class SuffixDrafter:
             self._add(self._texts[-1])
 
     def dump(self) -> Any:
-        """The latest texts, at most MAX_KEPT tokens of them, for later sessions (see lcspec.history)."""
+        """The latest texts, at most MAX_KEPT tokens of them, for later sessions (see lcspec.profiles.history)."""
         if not self._fresh:
             return None
         room, kept = MAX_KEPT, list[list[int]]()

@@ -14,16 +14,16 @@ from typing import Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.answers.text import StreamDecoder
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SlotView
-from lcspec.drafters.model import ModelDrafter
+from lcspec.drafters.base import Budget, DrafterEnv, SequenceView
+from lcspec.drafters.draft_model import ModelDrafter
+from lcspec.drafters.retokenize import GrowingText, carried_over, puts_space
 from lcspec.errors import TokenizeError, VocabularyMismatch
 from lcspec.llama import Model
-from lcspec.retokenize import GrowingText, carried_over, puts_space
-from lcspec.sampling import SamplingParams
-from lcspec.text import StreamDecoder
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 log = logging.getLogger(__name__)
 
@@ -81,30 +81,30 @@ class TranslatedDrafter:
         self._spaced = puts_space(self._target)
         self._slots: dict[int, _State] = {}
 
-    def begin(self, slot: SlotView, spec: DrafterSpec) -> None:
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Options: `nodes` and `p_min` as for `model`.
 
         Raises:
             VocabularyMismatch: the verifier needs drafts that were drawn.
         """
         spec.check_keys({"nodes", "p_min", "branch"})
-        if slot.draws:
+        if sequence.draws:
             raise VocabularyMismatch(f"{self._problem}; the coupled verifier takes drafts through text")
         if not self._told:
             log.warning("%s drafts through text: its vocabulary is not the target's", self._draft.path.name)
             self._told = True
         text = GrowingText(self._draft)
-        view = _View(slot.id, text.tokens, 0, SamplingParams(temperature=0.0), slot.seed)
-        state = self._slots[slot.id] = _State(text, view)
-        self._read(state, slot)
+        view = _View(sequence.id, text.tokens, 0, SamplingParams(temperature=0.0), sequence.seed)
+        state = self._slots[sequence.id] = _State(text, view)
+        self._read(state, sequence)
         view.tokens = text.tokens
         options = {k: v for k, v in spec.options.items() if k == "p_min"}
         self.inner.begin(view, DrafterSpec(self.name, options))
 
-    def _read(self, state: _State, slot: SlotView) -> int:
+    def _read(self, state: _State, sequence: SequenceView) -> int:
         """Take in the target's new tokens; returns how many of the draft's tokens stayed as they were."""
-        start, state.read = state.read, len(slot.tokens)
-        new = slot.tokens[start:]
+        start, state.read = state.read, len(sequence.tokens)
+        new = sequence.tokens[start:]
         if start == 0 and self._target.add_bos and new and new[0] == self._target.bos:
             new = new[1:]  # the draft model begins a text in its own way
         if state.mute:
@@ -115,17 +115,17 @@ class TranslatedDrafter:
             state.mute = True
             return 0
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The draft model's continuation as a chain of the target's tokens."""
-        state = self._slots[slot.id]
+        state = self._slots[sequence.id]
         if state.mute or state.text.held or not state.text.tokens:
-            return TokenTree.root(slot.tokens[-1])
-        translated = TokenTree.root(slot.tokens[-1])
+            return TokenTree.root(sequence.tokens[-1])
+        translated = TokenTree.root(sequence.tokens[-1])
 
         def keep_going(tree: TokenTree, frontier: Iterable[int]) -> bool:
             nonlocal translated
             assert budget.keep_going is not None
-            translated = self._translate(slot, tree, budget)
+            translated = self._translate(sequence, tree, budget)
             enough = translated.n_drafted > budget.nodes or max(translated.depths) > budget.depth
             return not enough and budget.keep_going(translated, [len(translated) - 1])
 
@@ -133,11 +133,11 @@ class TranslatedDrafter:
         if budget.keep_going is not None:
             ask = replace(ask, keep_going=keep_going)
         state.drafted = self.inner.draft(state.view, ask)
-        return self._translate(slot, state.drafted, budget).best(budget.nodes)
+        return self._translate(sequence, state.drafted, budget).best(budget.nodes)
 
-    def _translate(self, slot: SlotView, chain: TokenTree, budget: Budget) -> TokenTree:
+    def _translate(self, sequence: SequenceView, chain: TokenTree, budget: Budget) -> TokenTree:
         """The draft's chain in the target's tokens."""
-        tree = TokenTree.root(slot.tokens[-1])
+        tree = TokenTree.root(sequence.tokens[-1])
         data, ends = bytearray(), list[tuple[int, float]]()
         for token, prob in zip(chain.tokens[1:], chain.probs[1:]):
             if not self._draft.piece(token):
@@ -148,7 +148,7 @@ class TranslatedDrafter:
         if not text:
             return tree
         try:
-            tokens = carried_over(self._target, slot.tokens, text, self._spaced)
+            tokens = carried_over(self._target, sequence.tokens, text, self._spaced)
         except TokenizeError:
             return tree
         node, at = 0, 0
@@ -162,21 +162,21 @@ class TranslatedDrafter:
             at = end
         return tree
 
-    def observe(self, slot: SlotView, tree: TokenTree, verdict: Verdict) -> None:
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Follow the text, and roll the draft's cache back to what is left of its own."""
-        state = self._slots[slot.id]
-        before, kept = len(state.text.tokens), self._read(state, slot)
+        state = self._slots[sequence.id]
+        before, kept = len(state.text.tokens), self._read(state, sequence)
         tokens = state.text.tokens
         if state.drafted is not None:
             fresh = tokens[before:] if kept >= before else []
             self.inner.observe(state.view, state.drafted, Verdict([], fresh, bonus=False))
             state.drafted = None
-        self.inner.rewind(slot.id, min(len(tokens) - 1, kept if kept < before else len(tokens)))
+        self.inner.rewind(sequence.id, min(len(tokens) - 1, kept if kept < before else len(tokens)))
         state.view.tokens = tokens
 
-    def end(self, slot: SlotView) -> None:
+    def end(self, sequence: SequenceView) -> None:
         """Keep the cache for a later request with the same beginning."""
-        state = self._slots.pop(slot.id, None)
+        state = self._slots.pop(sequence.id, None)
         if state is not None:
             self.inner.end(state.view)
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lcspec.llama.lib import C
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling import XTC_STREAM, SamplingParams, uniform_noise
+from lcspec.sampling.parameters import XTC_STREAM, SamplingParams, uniform_noise
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 # The library allocates as many entries as a penalty is told to look back.

@@ -23,8 +23,8 @@ FLASH_ATTN = {"library": -1, "measured": -1, "products": 0, "fused": 1}
 # keeps a row of logits for each.
 LEAF_SEQUENCES = 63
 CELL_BLOCK = 256
-# Cells for what exact requests freed and the library must not use again yet (see lcspec.llama.parking): a share of all
-# others, within these bounds.
+# Cells for what exact requests freed and the library must not use again yet (lcspec.kv_cache.parking): a share of
+# all others, within these bounds.
 PARKING_SHARE, PARKING_LEAST, PARKING_MOST = 1 / 8, 256, 2048
 # Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
 # processor's caches, and prompts in larger pieces take up to three times as long over their attention.

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import weakref
 
-from lcspec.grammar import CompiledGrammar, GrammarTokenizer
 from lcspec.llama.lib import C
 from lcspec.llama.vocab import Vocab
+from lcspec.sampling.grammar import CompiledGrammar, GrammarTokenizer
 
 # llama.cpp's LLAMA_TOKEN_ATTR_*: tokens that are no text.
 UNKNOWN, UNUSED, CONTROL, USER_DEFINED = 1 << 0, 1 << 1, 1 << 3, 1 << 4
@@ -17,7 +17,7 @@ _lock = threading.Lock()
 
 
 def compile_grammar(vocab: Vocab, text: str) -> CompiledGrammar:
-    """A grammar (GBNF or Lark, see lcspec.grammar) for texts of this model; from any thread.
+    """A grammar (GBNF or Lark, see lcspec.sampling.grammar) for texts of this model; from any thread.
 
     The first one for a model takes a second for 150 000 tokens.
 

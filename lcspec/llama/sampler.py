@@ -17,13 +17,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.errors import GrammarFailed
-from lcspec.grammar import Constraint
 from lcspec.llama.chain import LONGEST_WINDOW, Chain, candidates, window
 from lcspec.llama.grammar import compile_grammar
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling import SamplingParams, coupled_choice
-from lcspec.shortlist import Shortlist
-from lcspec.tree import Distribution
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.grammar import Constraint
+from lcspec.sampling.parameters import SamplingParams, coupled_choice
+from lcspec.sampling.shortlist import Shortlist
 
 
 class Sampler:

@@ -3,7 +3,7 @@
     for model in models([Path("~/models").expanduser()]):     # lazily: a picker can fill while this runs
         print(model.label, model.summary, model.problem)
 
-Only headers are read, and what they say is kept (lcspec.cache) until the file changes. No llama_cpp.
+Only headers are read, and what they say is kept (lcspec.disk_cache) until the file changes. No llama_cpp.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator, Sequence
 
-from lcspec import cache
+from lcspec import disk_cache
 from lcspec.errors import LcspecError
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import Scalar, format_size
 from lcspec.modelfiles.modelfile import ModelHeader, Vocabulary, read_header, read_vocabulary
 from lcspec.modelfiles.pairing import NO_DRAFTS
 from lcspec.modelfiles.places import Found, Place, Source, places, scan
 from lcspec.paths import data_dir, printable, write_atomically
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 
 __all__ = [
     "Found",
@@ -139,7 +139,7 @@ def describe(found: Found) -> LibraryModel:
     """Read a file's header, or what was kept of it (until its size or time changes). Never raises."""
     model = LibraryModel(found.path, found.source, found.label, found.size)
     key = _identity(found.path)
-    kept = cache.load("library", key) if key is not None else None
+    kept = disk_cache.load("library", key) if key is not None else None
     if isinstance(kept, dict):
         try:
             return _from_kept(model, kept)
@@ -153,7 +153,7 @@ def describe(found: Found) -> LibraryModel:
         return replace(model, problem=printable(f"{found.path} cannot be read: {error}"))
     # A problem is not kept: a download may be under way.
     if key is not None and len(described[1]) == 1:
-        cache.save("library", key, {k: v for k, v in asdict(described[0]).items() if k in _KEPT})
+        disk_cache.save("library", key, {k: v for k, v in asdict(described[0]).items() if k in _KEPT})
     return described[0]
 
 
@@ -194,7 +194,7 @@ def _from_header(model: LibraryModel, header: ModelHeader) -> tuple[LibraryModel
 
 def _identity(path: Path) -> str | None:
     try:
-        return cache.key_of(cache.file_identity(path))
+        return disk_cache.key_of(disk_cache.file_identity(path))
     except (OSError, ValueError, RuntimeError):  # gone, a bad name, a ring of links
         return None
 
@@ -227,15 +227,15 @@ def same_vocabulary(target: Path, draft: Path) -> bool:
     ours, theirs = _identity(target), _identity(draft)
     if ours is None or theirs is None:
         return False
-    key = cache.key_of(ours, theirs)
-    kept = cache.load("vocabularies", key)
+    key = disk_cache.key_of(ours, theirs)
+    kept = disk_cache.load("vocabularies", key)
     if isinstance(kept, bool):
         return kept
     try:
         verdict = _starts(target) == _starts(draft) and _agree(read_vocabulary(target), read_vocabulary(draft))
     except (LcspecError, OSError, MemoryError):
         return False
-    cache.save("vocabularies", key, verdict)
+    disk_cache.save("vocabularies", key, verdict)
     return verdict
 
 

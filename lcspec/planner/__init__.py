@@ -1,14 +1,11 @@
 """What a step should hold: which drafters to ask, and how many of their nodes are worth a row of the target's.
 
-    base        the protocol, limits, plans, and the planner that decides nothing
-    auto        the planner that decides; rest.py: when it need not think
-    cost        T(n), what a step of n rows takes
-    acceptance  how likely a node is to be accepted; trend.py: calibration from few examples
-    asking      whether a drafter that costs time is asked; record.py: its figures, worth.py: the arithmetic,
-                longrun.py: what a second is worth
-    widths      the width rule over everybody's nodes
-    window      columns of probes beside them
-    explain     all of it for people
-
-Nothing here loads llama.cpp; it is tested with arrays.
+base        the protocol, limits, plans; fixed: the planner that decides nothing
+auto        the planner that decides; planning_backoff: when it need not think
+policy      whether a drafter that costs time is asked; record: its figures, worth: the arithmetic,
+            longrun: what a second is worth
+acceptance  how likely a node is to be accepted; calibrator: calibration from few examples
+widths      the width rule over everybody's nodes; stake: where refused drafts cost more
+lookahead_budget   columns of probes beside them
+learned     what a planner begins with, and what is kept of what it learned
 """

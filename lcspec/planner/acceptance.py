@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Any, Iterator, Sequence
 
-from lcspec.planner.trend import Trend
-from lcspec.tree import TokenTree
+from lcspec.planner.calibrator import Trend
+from lcspec.spec.token_tree import TokenTree
 
 # A cell remembers about this many observations.
 MEMORY = 200.0

@@ -15,23 +15,21 @@ a step that waits for better drafts than the text allows loses more than the oth
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any, Callable, Sequence
+from typing import Any, Callable, Sequence
 
 from lcspec.drafters.base import Budget, branch_of
 from lcspec.planner.acceptance import Acceptance, Offsets
-from lcspec.planner.asking import Asker, Turn, share_of
-from lcspec.planner.base import Limits, Plan, Proposal, ask
-from lcspec.planner.cost import CostCurve
+from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.longrun import LongRun
+from lcspec.planner.lookahead_budget import LookaheadBudget, Offer
+from lcspec.planner.planning_backoff import PlanningBackoff
+from lcspec.planner.policy import DraftPolicy, DraftRequest, share_of
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.rest import Rest
-from lcspec.planner.stake import Hold, Stake
+from lcspec.planner.stake import Hold
 from lcspec.planner.widths import COLUMN, Item, Step, choose
-from lcspec.planner.window import Offer, Sizer
-from lcspec.tree import TokenTree
-
-if TYPE_CHECKING:
-    from lcspec.slot import Slot
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.profiles.stake import Stake
+from lcspec.spec.token_tree import TokenTree
 
 # Steps for which a table of costs is kept, and the contexts it serves (a power of two).
 TABLE_STEPS = 8
@@ -50,15 +48,15 @@ class AutoPlanner:
         """Plan with a measured `curve`."""
         self.curve = curve
         self.acceptance = acceptance or Acceptance()
-        self.costly = Asker()
-        self.windows = Sizer()
+        self.costly = DraftPolicy()
+        self.windows = LookaheadBudget()
         self.rate = LongRun()
         self.decode_seconds = 0.0
         self._offsets: dict[int, Offsets] = {}
         self._costs: dict[int, tuple[float, int]] = {}
         self._tables: dict[tuple[int, frozenset[int] | None], dict[int, tuple[float, int]]] = {}
         self._table_age = 0
-        self.pause = Rest()
+        self.pause = PlanningBackoff()
         self._hold = Hold()
         self._resting = False
         self._gained: float | None = None  # what the step at hand promises, in steps without drafts
@@ -79,7 +77,7 @@ class AutoPlanner:
         return self.rate.speedup
 
     def rest(self, others: int) -> Plan | None:
-        """A plain step while thinking about more does not pay (see Rest)."""
+        """A plain step while thinking about more does not pay (see PlanningBackoff)."""
         self._resting = others == 0 and 1 in self._costs and self.pause.takes()
         if not self._resting:
             return None
@@ -88,40 +86,40 @@ class AutoPlanner:
         self._drafting = 0.0
         return Plan(width, 1.0, self._narrowest)
 
-    def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
+    def propose(self, sequence: PlannedSequence, limits: Limits, others: int) -> Proposal:
         """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
         start, self.costly.seconds = time.perf_counter(), 0.0
-        tree = TokenTree.root(slot.tokens[-1])
-        cap = slot.request.speculation.max_draft
+        tree = TokenTree.root(sequence.tokens[-1])
+        cap = sequence.request.speculation.max_draft
         nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
         free: TokenTree | None = None
         branch = 1 if limits.leaves == 1 else FREE_BRANCH
         if nodes > 0:
-            self._costs = self._table(len(slot.tokens), limits.widths)
-            if slot.id not in self._offsets:
+            self._costs = self._table(len(sequence.tokens), limits.widths)
+            if sequence.id not in self._offsets:
                 self.costly.renew()
-            for drafter in slot.drafters:
-                bit = slot.bit_of(drafter)
+            for drafter in sequence.drafters:
+                bit = sequence.bit_of(drafter)
                 if not drafter.costly:
                     width = 1 if branch == 1 else branch_of(drafter, branch)
-                    tree = ask(slot, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
-            if any(drafter.costly for drafter in slot.drafters):
-                turn = self._turn(slot, limits, nodes, branch, others)
+                    tree = ask(sequence, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
+            if any(drafter.costly for drafter in sequence.drafters):
+                turn = self._turn(sequence, limits, nodes, branch, others)
                 for drafter in self.costly.by_turn(turn, tree):
                     before = tree
                     tree = self.costly.ask(turn, drafter, tree, alone=free is None)
                     free = before if free is None and tree is not before else free
-        return Proposal(slot, tree, limits, time.perf_counter() - start, free=free)
+        return Proposal(sequence, tree, limits, time.perf_counter() - start, free=free)
 
-    def _turn(self, slot: Slot, limits: Limits, nodes: int, branch: int, others: int) -> Turn:
+    def _turn(self, sequence: PlannedSequence, limits: Limits, nodes: int, branch: int, others: int) -> DraftRequest:
         """The step at hand as the slot's costly drafters see it."""
-        slots, known = self._planned, self.offsets(slot)
+        slots, known = self._planned, self.offsets(sequence)
         table = self._costs
         if self.curve.stake is not None:
             table = self._hold.table(self.curve.stake, table, others + 1)
         costs, base = share_of(table, slots, others + 1)
-        return Turn(
-            slot, limits, nodes, branch, others, costs, base, slots, self.acceptance, known, self._tokens_a_second
+        return DraftRequest(
+            sequence, limits, nodes, branch, others, costs, base, slots, self.acceptance, known, self._tokens_a_second
         )
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
@@ -145,7 +143,7 @@ class AutoPlanner:
             if p.tree.n_drafted == 0:
                 p.kept = p.tree
                 continue
-            reach = self.acceptance.path_probs(p.tree, self.offsets(p.slot))
+            reach = self.acceptance.path_probs(p.tree, self.offsets(p.sequence))
             if p.tree.trials:
                 # Sampled drafts may not be cut by the tokens they drew (see TokenTree.best).
                 p.kept = p.tree.best(min(p.limits.nodes, room)).with_leaves(p.limits.leaves)
@@ -186,7 +184,7 @@ class AutoPlanner:
             if item.node != COLUMN:
                 i, chain = item.proposal, reach.setdefault(item.proposal, [])
                 chain.append(-item.worth)
-                seconds[i] = stake.seconds(self._costs, base, proposals[i].slot.behind, chain)
+                seconds[i] = stake.seconds(self._costs, base, proposals[i].sequence.behind, chain)
             return sum(seconds.values())
 
         return beside
@@ -202,7 +200,7 @@ class AutoPlanner:
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose fate is known, kept or not."""
-        tree, slot = proposal.tree, proposal.slot
+        tree, sequence = proposal.tree, proposal.sequence
         self._tokens += len(tokens)
         self._drafting += proposal.seconds
         if self.curve.stake is not None and proposal.kept is not None and proposal.kept.n_drafted:
@@ -215,10 +213,10 @@ class AutoPlanner:
         only = -1
         if proposal.free is not None:
             # How often they are right when nobody else is asked must be known to decide whether to ask.
-            self.acceptance.observe(proposal.free, tokens, self.offsets(slot))
-            only = sum(slot.bit_of(d) for d in slot.drafters if d.costly)
-        self.acceptance.observe(tree, tokens, self.offsets(slot), only)
-        self.costly.learn(slot, tree, tokens)
+            self.acceptance.observe(proposal.free, tokens, self.offsets(sequence))
+            only = sum(sequence.bit_of(d) for d in sequence.drafters if d.costly)
+        self.acceptance.observe(tree, tokens, self.offsets(sequence), only)
+        self.costly.learn(sequence, tree, tokens)
 
     def timed(self, width: int, context: int, seconds: float) -> None:
         """Correct the cost curve and the long-run rate."""
@@ -273,13 +271,13 @@ class AutoPlanner:
         self.acceptance, self.rate = acceptance, rate
         self.costly.records = {n: r for n, r in records.items() if n in names}
 
-    def offsets(self, slot: Slot) -> Offsets:
+    def offsets(self, sequence: PlannedSequence) -> Offsets:
         """The request's own acceptance correction."""
-        return self._offsets.setdefault(slot.id, Offsets())
+        return self._offsets.setdefault(sequence.id, Offsets())
 
-    def forget(self, slot: Slot) -> None:
+    def forget(self, sequence: PlannedSequence) -> None:
         """The request is over, and so is a rest that its text was a reason for."""
-        self._offsets.pop(slot.id, None)
+        self._offsets.pop(sequence.id, None)
         self.pause.wake()
 
     def _table(self, context: int, widths: frozenset[int] | None) -> dict[int, tuple[float, int]]:

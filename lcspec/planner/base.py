@@ -1,18 +1,64 @@
-"""The planner protocol, what it works with, and the planner that decides nothing."""
+"""The planner protocol, and what it works with."""
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Iterator, NamedTuple, Protocol, Sequence
+from typing import Iterator, NamedTuple, Protocol, Sequence
 
-from lcspec.drafters.base import Budget, Drafter, Window, branch_of
-from lcspec.pace import UNNOTICED
-from lcspec.planner.window import reserved
-from lcspec.tree import TokenTree
+from lcspec.config import SpeculationParams
+from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import VerifierInfo
 
-if TYPE_CHECKING:
-    from lcspec.slot import Slot
+# Gaps in a stream shorter than this are not noticed (Miller 1968: a tenth of a second appears instantaneous), seconds.
+UNNOTICED = 0.1
+
+
+class PlannedSequence(SequenceView, Protocol):
+    """What the planner sees of a running request."""
+
+    @property
+    def request(self) -> PlannedRequest:
+        """What was asked for."""
+
+    @property
+    def drafters(self) -> Sequence[Drafter]:
+        """Those that may draft for it."""
+
+    @property
+    def verifier(self) -> VerifierInfo:
+        """Who accepts its drafts."""
+
+    @property
+    def cache(self) -> LeafRoom:
+        """Its share of the KV cache."""
+
+    @property
+    def end_tokens(self) -> frozenset[int]:
+        """Tokens that end its text."""
+
+    @property
+    def behind(self) -> int:
+        """How many of its tokens are not in the cache yet."""
+
+    def bit_of(self, drafter: Drafter) -> int:
+        """The drafter's bit in TokenTree.sources."""
+
+
+class PlannedRequest(Protocol):
+    """A request, as far as it says how to speculate."""
+
+    @property
+    def speculation(self) -> SpeculationParams:
+        """How to speculate."""
+
+
+class LeafRoom(Protocol):
+    """A sequence's cache, as far as trees need to know."""
+
+    @property
+    def max_leaves(self) -> int:
+        """Leaves that a tree may have now."""
 
 
 class Limits(NamedTuple):
@@ -35,10 +81,10 @@ class Proposal:
     """What the drafters of one slot said this step, and what was kept of it.
 
     `free`: what the free drafters alone had said, if a costly one was asked as well. `probe_rows`: rows granted to the
-    windows of drafters that have one; `windows`: what they put into them (see lcspec.planner.window).
+    windows of drafters that have one; `windows`: what they put into them (see lcspec.planner.lookahead_budget).
     """
 
-    slot: Slot
+    sequence: PlannedSequence
     tree: TokenTree
     limits: Limits
     seconds: float = 0.0
@@ -103,7 +149,7 @@ class Planner(Protocol):
         `others` is the width the other slots need anyway.
         """
 
-    def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
+    def propose(self, sequence: PlannedSequence, limits: Limits, others: int) -> Proposal:
         """Ask the slot's drafters; `others` is the width the other slots need anyway."""
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
@@ -123,63 +169,22 @@ class Planner(Protocol):
         """The step took `seconds` besides its target decode."""
 
 
-def reading(slot: Slot, others: int) -> float:
+def reading(sequence: PlannedSequence, others: int) -> float:
     """`Budget.reading` of a slot beside `others`: streams do not wait for a draft model to read somebody else's text.
 
     Never a matter of time where the text depends on what is drafted, and so on when drafts begin.
     """
-    steady = slot.verifier.lossless and not slot.draws
+    steady = sequence.verifier.lossless and not sequence.draws
     return UNNOTICED if steady and not others else 0.0
 
 
-def ask(slot: Slot, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
+def ask(sequence: PlannedSequence, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
     """`tree` with what `drafter` says merged into it, as far as the text may go on; the drafter's own tree where
     `tree` is bare."""
     if budget.nodes <= 0 or budget.depth <= 0:
         return tree
-    drafted = drafter.draft(slot, budget).ended(slot.end_tokens)
+    drafted = drafter.draft(sequence, budget).ended(sequence.end_tokens)
     if len(tree) == 1:
         return drafted
     tree.merge(drafted)
     return tree
-
-
-class FixedPlanner:
-    """No decisions: every drafter gets `max_draft` (or its own default) nodes, and the best of them are kept."""
-
-    def rest(self, others: int) -> Plan | None:
-        """Never."""
-        return None
-
-    def propose(self, slot: Slot, limits: Limits, others: int) -> Proposal:
-        """The same budget every step, within what the step can take."""
-        start = time.perf_counter()
-        wanted = slot.request.speculation.max_draft
-        tree = TokenTree.root(slot.tokens[-1])
-        for drafter, spec in zip(slot.drafters, slot.request.speculation.drafters):
-            own = spec.integer("nodes", drafter.default_nodes if wanted is None else wanted, 0, 255)
-            branch = 1 if limits.leaves == 1 else spec.integer("branch", branch_of(drafter), 1, 64)
-            patience = reading(slot, others) if drafter.costly else 0.0
-            budget = Budget(min(limits.nodes, own), limits.depth, branch, slot.bit_of(drafter), reading=patience)
-            tree = ask(slot, drafter, budget, tree)
-        return Proposal(slot, tree, limits, time.perf_counter() - start)
-
-    def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
-        """Cut every tree to what the step can take."""
-        for p in proposals:
-            wanted = p.slot.request.speculation.max_draft
-            p.probe_rows = reserved(p)
-            nodes = p.limits.nodes - p.probe_rows
-            nodes = nodes if wanted is None else min(nodes, wanted)
-            columns = min(p.limits.leaves // 2, p.probe_rows)
-            p.kept = p.tree.best(nodes).with_leaves(p.limits.leaves - columns)
-        return Plan()
-
-    def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Nothing to learn."""
-
-    def timed(self, width: int, context: int, seconds: float) -> None:
-        """Nothing to learn."""
-
-    def aside(self, seconds: float) -> None:
-        """Nothing to learn."""

@@ -8,7 +8,7 @@ from typing import Any, Iterable, Sequence
 
 from lcspec.answers.deltas import Delta, Reasoning
 from lcspec.answers.reader import AnswerReader
-from lcspec.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
+from lcspec.engine.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.llama.vocab import Vocab
 
 # JSON has no infinity.

@@ -10,6 +10,7 @@ from typing import Any, AsyncGenerator, Mapping, Sequence
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from lcspec.engine.sequence import Request as EngineRequest
 from lcspec.server import chat
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
@@ -20,7 +21,6 @@ from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.translated import FollowedJob, chat_body, choices, whole_choice
 from lcspec.server.unknown import model_and_rest
-from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}

@@ -9,6 +9,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from lcspec import __version__
+from lcspec.engine_thread import EngineThread
 from lcspec.server import (
     anthropic,
     chat,
@@ -30,7 +31,6 @@ from lcspec.server.limits import BodyLimit
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
 from lcspec.server.unknown import HEADER
-from lcspec.worker import EngineThread
 
 ERROR_SCHEMA = {
     "type": "object",

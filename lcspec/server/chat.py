@@ -12,7 +12,8 @@ from fastapi.responses import JSONResponse, Response
 
 from lcspec.answers.deltas import CallStart, Content, Delta, Reasoning
 from lcspec.answers.reader import gathered
-from lcspec.events import Finished, Tokens
+from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.sequence import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.drafted import Drafted
@@ -36,7 +37,6 @@ from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
 from lcspec.server.tools import ToolUse, call_opening
-from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
 

@@ -14,6 +14,7 @@ import click
 from lcspec.commands.options import model_options
 from lcspec.commands.pairing import paired, say_paired
 from lcspec.config import ModelOptions
+from lcspec.engine_thread import EngineThread
 from lcspec.errors import UsageError
 from lcspec.server.app import create_app
 from lcspec.server.auth import read_keys
@@ -22,7 +23,6 @@ from lcspec.server.lifecycle import is_loopback, listen, serve
 from lcspec.server.prompts import OWN_NAMES
 from lcspec.server.settings import MIB, ServerSettings
 from lcspec.session import ModelPair, loading_line, parse_speculation
-from lcspec.worker import EngineThread
 
 
 def run(**o: Any) -> int:

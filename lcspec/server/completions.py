@@ -11,8 +11,9 @@ from typing import Any, AsyncGenerator, Generator
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from lcspec.engine.events import Finished, TokenInfo, Tokens
+from lcspec.engine.sequence import Request as EngineRequest
 from lcspec.errors import UnsupportedModel
-from lcspec.events import Finished, TokenInfo, Tokens
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import check_stream_options, respond
@@ -25,7 +26,6 @@ from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
 from lcspec.server.tools import ToolUse
 from lcspec.session import Session
-from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
 # As in the OpenAI API.
@@ -163,7 +163,7 @@ async def prompt_logprobs(made: Completion) -> list[tuple[dict[str, Any], int]]:
 def _scoring(
     ids: tuple[int, ...], n_ctx: int, top: int, session: Session
 ) -> Generator[list[TokenInfo] | None, None, None]:
-    from lcspec.llama.scorer import score
+    from lcspec.engine.scorer import score
 
     return score(session.model, ids, n_ctx, top, session.engine.context.n_threads)
 

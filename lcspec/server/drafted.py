@@ -8,7 +8,7 @@ from typing import Iterable
 
 from lcspec.answers.deltas import Content, Delta, Reasoning
 from lcspec.answers.formats import Format
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 
 
 class Drafted:

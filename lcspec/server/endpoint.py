@@ -7,13 +7,13 @@ from typing import AsyncGenerator, Awaitable, Callable, Protocol, Sequence, Type
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
+from lcspec.engine.sequence import Request
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, begin, unless_gone
 from lcspec.server.schemas import Asking, Generating
 from lcspec.server.service import Service
 from lcspec.server.streaming import EventStream, error_event
 from lcspec.server.unknown import model_and_rest
-from lcspec.slot import Request
 
 
 class Prepared(Protocol):

@@ -10,12 +10,12 @@ from typing import AsyncIterator, Awaitable, Sequence, TypeVar
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
+from lcspec.engine.events import Event, Failed, Finished, Tokens
+from lcspec.engine.sequence import Request
+from lcspec.engine_thread import Ticket
 from lcspec.errors import LcspecError
-from lcspec.events import Event, Failed, Finished, Tokens
 from lcspec.server.errors import ApiError, ClientGone, from_engine
 from lcspec.server.service import Service
-from lcspec.slot import Request
-from lcspec.worker import Ticket
 
 T = TypeVar("T")
 # How long a stream waits for a sign of life before it answers 200: errors found later go into the stream.

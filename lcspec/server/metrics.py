@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Iterable, Iterator
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from lcspec.events import Event, Finished
-from lcspec.totals import Totals
+from lcspec.engine.events import Event, Finished
+from lcspec.engine.metrics import Totals
 
 if TYPE_CHECKING:
     from lcspec.server.limits import Capacity

@@ -9,8 +9,9 @@ from typing import Any, AsyncGenerator, Sequence
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
+from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.sequence import Request as EngineRequest
 from lcspec.errors import UnsupportedModel
-from lcspec.events import Finished, Tokens
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
@@ -22,7 +23,6 @@ from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletio
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse
-from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
 # Of an infill's context, what is kept before and after the gap when it does not fit: as in llama-server.

@@ -12,6 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import ValidationError
 
+from lcspec.engine.sequence import Request as EngineRequest
 from lcspec.server import chat, completions, embeddings
 from lcspec.server.anthropic import arguments_of
 from lcspec.server.endpoint import respond
@@ -22,7 +23,6 @@ from lcspec.server.schemas_chat import ToolChoice
 from lcspec.server.schemas_ollama import OllamaAsking, OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody
 from lcspec.server.service import Service
 from lcspec.server.translated import FollowedJob, chat_body, choices, read, whole_choice
-from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
 LINES = "application/x-ndjson"

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Mapping
 
 from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.errors import UsageError
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.samplers import switched_off
 from lcspec.server.schemas import Sampling, Speculation
@@ -15,7 +15,7 @@ from lcspec.server.settings import ServerSettings
 from lcspec.session import parse_speculation
 
 if TYPE_CHECKING:
-    from lcspec.grammar import CompiledGrammar
+    from lcspec.sampling.grammar import CompiledGrammar
 
 SAMPLED = tuple(name for name in Sampling.model_fields if name not in ("seed", "samplers", "dry_sequence_breakers"))
 NUMBER = re.compile(r"([+-]?\d+(\.\d+)?|auto)$")

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from lcspec.config import SpeculationParams
+from lcspec.engine.sequence import Request
 from lcspec.errors import GrammarError
-from lcspec.json_schema import schema_to_lark
+from lcspec.sampling.json_schema import schema_to_lark
 from lcspec.server.errors import invalid
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
@@ -23,10 +24,9 @@ from lcspec.server.schemas_chat import (
 )
 from lcspec.server.service import Service
 from lcspec.server.tools import ToolUse, render
-from lcspec.slot import Request
 
 if TYPE_CHECKING:
-    from lcspec.grammar import CompiledGrammar
+    from lcspec.sampling.grammar import CompiledGrammar
 
 OWN_NAMES = ("messages", "tools", "add_generation_prompt", "continue_final", "bos_token", "eos_token", "self")
 ANY_OBJECT = {"type": "object"}

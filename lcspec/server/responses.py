@@ -11,6 +11,7 @@ from fastapi.responses import JSONResponse, Response
 
 from lcspec.answers.deltas import Delta
 from lcspec.answers.reader import gathered
+from lcspec.engine.sequence import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
@@ -38,7 +39,6 @@ from lcspec.server.schemas_responses import (
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse, call_opening
-from lcspec.slot import Request as EngineRequest
 
 router = APIRouter()
 LOGPROBS = "message.output_text.logprobs"

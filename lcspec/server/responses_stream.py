@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, AsyncGenerator
 
 from lcspec.answers.deltas import CallStart, Content, Delta, Reasoning
-from lcspec.events import Tokens
+from lcspec.engine.events import Tokens
 from lcspec.server import answer
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer

@@ -11,13 +11,13 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence, TypeVar
 
 from lcspec import __version__
+from lcspec.engine.events import Event, Prefill, StepStats
+from lcspec.engine_thread import EngineThread
 from lcspec.errors import ContextOverflow
-from lcspec.events import Event, Prefill, StepStats
 from lcspec.server.errors import ApiError
 from lcspec.server.limits import Capacity
 from lcspec.server.metrics import Metrics
 from lcspec.server.settings import ServerSettings
-from lcspec.worker import EngineThread
 
 if TYPE_CHECKING:
     from lcspec.llama.template import ChatTemplate
@@ -105,7 +105,7 @@ class Service:
         Raises:
             LcspecError: the defaults for requests ask for something that cannot be had.
         """
-        from lcspec.admission import make_ready
+        from lcspec.engine.admission import make_ready
         from lcspec.llama import hugepages
         from lcspec.llama.grammar import grammar_tokenizer
         from lcspec.server.parameters import speculation_params

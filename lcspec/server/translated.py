@@ -11,7 +11,7 @@ from typing import Any, AsyncGenerator, AsyncIterator, Mapping
 from fastapi.responses import Response
 from pydantic import ValidationError
 
-from lcspec.events import Event, Finished, Started
+from lcspec.engine.events import Event, Finished, Started
 from lcspec.server import chat
 from lcspec.server.errors import from_validation
 from lcspec.server.job import Job

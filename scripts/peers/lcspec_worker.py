@@ -18,15 +18,15 @@ from typing import Any
 
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters import DrafterEnv
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Finished, StepStats, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import Finished, StepStats, Tokens
 from lcspec.llama import Model
 from lcspec.llama.template import ChatTemplate
 from lcspec.llama.threads import default_threads
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import parse_speculation
-from lcspec.slot import Request
 
 # Tokens of a request beyond those asked for, so that nothing in its last steps is cut.
 OVERSHOOT = 64

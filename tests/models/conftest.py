@@ -11,7 +11,8 @@ import pytest
 
 from lcspec.llama import init
 from lcspec.llama.lib import C, _on_log
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path, open_session
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.session import Session, open_session
 from scripts.scale_model import quantize
 from tests import tiny_gguf as tiny
 from tests.models.running import options

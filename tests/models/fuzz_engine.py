@@ -13,11 +13,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from lcspec.engine.events import Failed, Finished
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import Failed, Finished
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
-from lcspec.slot import Request
 from tests.models.running import options
 
 GRAMMARS = (

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Iterable, Sequence
 
 from lcspec.config import ModelOptions, SpeculationParams
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Event, Failed, Finished, Started, StepStats, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import Event, Failed, Finished, Started, StepStats, Tokens
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
-from lcspec.slot import Request
 
 GREEDY = SamplingParams(temperature=0.0, seed=1)
 SEEDED = SamplingParams(temperature=0.8, seed=7)

@@ -8,17 +8,18 @@ from typing import Any, Callable
 
 import pytest
 
-from lcspec import attention, cache
-from lcspec.attention import WIDTHS, Layer, Times, heads_of, measure, times_for, with_attention
+from lcspec import disk_cache
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters import DrafterEnv
-from lcspec.drafters.model import ModelDrafter
-from lcspec.engine import Engine
+from lcspec.drafters.draft_model import ModelDrafter
+from lcspec.engine.engine import Engine
 from lcspec.errors import DecodeError
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.memory import Memory
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.one_layer import Heads, write_layer
+from lcspec.profiles import attention
+from lcspec.profiles.attention import WIDTHS, Layer, Times, heads_of, measure, times_for, with_attention
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, request
 from tests.models.running import options as quiet_options
@@ -136,8 +137,8 @@ def test_a_bad_entry_is_measured_again(measured: Any, llama: Path, stored: Any) 
     asked = measured(2.0, 1.0)
     with Model.load(options(llama)) as model:
         times_for(model, model.options)
-        (entry,) = (cache.cache_dir() / "attention").iterdir()
-        cache.save("attention", entry.stem, stored)
+        (entry,) = (disk_cache.cache_dir() / "attention").iterdir()
+        disk_cache.save("attention", entry.stem, stored)
         assert times_for(model, model.options) == all_alike(2.0, 1.0)
     assert len(asked) == 2
 

@@ -19,9 +19,10 @@ from lcspec.bench.runner import Bench, BenchOptions
 from lcspec.cli import cli
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError, UsageError
-from lcspec.planner.cost import CostCurve
-from lcspec.sampling import SamplingParams
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path, open_session, parse_speculation
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.session import Session, open_session, parse_speculation
 
 N = 10
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lcspec.commands.inspect import describe
-from lcspec.drafters.model import REDECODED
+from lcspec.drafters.draft_model import REDECODED
 from lcspec.errors import ExactnessError
 from lcspec.llama import Branching, Context
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
 from tests.models.running import SAMPLINGS, answer, options, request, side_by_side

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from lcspec.answers.text import Piece
 from lcspec.session import Session
-from lcspec.text import Piece
 from lcspec.tui.attachments import Attachment, count_tokens
 from lcspec.tui.conversation import ContextFull, build_prompt, measure, opened_by_prompt, to_messages
 from lcspec.tui.store import Chat, Store

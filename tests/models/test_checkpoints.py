@@ -9,8 +9,8 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from lcspec.kv_cache.checkpoints import INTERVAL, Checkpoints, pauses
 from lcspec.llama import Context
-from lcspec.llama.checkpoints import INTERVAL, Checkpoints, pauses
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
 from tests.models.agent_session import RECORD, AgentSession, Ids
@@ -117,7 +117,7 @@ def test_drafts_between_checkpoints(family: str, tmp_path: Path) -> None:
 
 def test_without_memory_nothing_is_kept_and_everything_works(tmp_path: Path) -> None:
     with (
-        patch("lcspec.engine.checkpoint_budget", lambda: 0),
+        patch("lcspec.engine.engine.checkpoint_budget", lambda: 0),
         open_session(options(write_qwen35(tmp_path / "m.gguf"))) as session,
     ):
         prompt = session.prompt_ids(TEXT * 5)

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from lcspec.verify import VERIFIERS
+from lcspec.spec.verifiers import VERIFIERS
 from tests import tiny_gguf as tiny
 from tests.models.running import GREEDY, answer, options, request
 
@@ -25,7 +25,7 @@ PROMPT = "the cat and the dog and the cat and the "
 # Presses Ctrl-C (`{at}` steps after the start, `{times}` times) and runs the command line.
 INTERRUPTED = """
 import os, signal
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
 step, n = Engine.step, 0
 def interrupted(self):
     global n

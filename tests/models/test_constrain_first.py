@@ -14,10 +14,11 @@ from lcspec.errors import GrammarFailed
 from lcspec.llama.grammar import compile_grammar
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling import SamplingParams, inverse_cdf, uniform_noise
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import SamplingParams, inverse_cdf, uniform_noise
 from lcspec.session import Session, open_session
-from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import DRAFT_STREAM, VERIFIERS
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import DRAFT_STREAM, VERIFIERS
 from tests.models.running import answer, options, request, side_by_side
 from tests.unit.test_grammar import EXPLODING
 

@@ -6,11 +6,12 @@ import json
 from pathlib import Path
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
-from lcspec.events import Finished
+from lcspec.engine.events import Finished
+from lcspec.engine.sequence import Request
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.modelfile import read_header, read_vocabulary
-from lcspec.sampling import SamplingParams
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path, open_session
-from lcspec.slot import Request
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.session import open_session
 
 
 def test_sizes_and_metadata() -> None:

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from lcspec.config import SpeculationParams
-from lcspec.drafters import Budget, SlotView
+from lcspec.drafters import Budget, SequenceView
 from lcspec.drafters.ngram import NgramDrafter
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Finished, Prefill, Started, StepStats, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.errors import ContextOverflow, UsageError
-from lcspec.events import Finished, Prefill, Started, StepStats, Tokens
-from lcspec.sampling import SamplingParams, log_softmax
+from lcspec.sampling.parameters import SamplingParams, log_softmax
 from lcspec.session import Session, open_session
-from lcspec.slot import Request
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
 from tests.models.running import (
     CODE,
@@ -175,10 +175,10 @@ class _Interrupted(NgramDrafter):
 
     name = "interrupted"
 
-    def draft(self, slot: SlotView, budget: Budget) -> TokenTree:
-        if len(slot.tokens) - slot.n_prompt > 5:
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
+        if len(sequence.tokens) - sequence.n_prompt > 5:
             raise KeyboardInterrupt
-        return super().draft(slot, budget)
+        return super().draft(sequence, budget)
 
 
 def test_an_interrupt_in_a_drafter(engine: Engine, prompt: tuple[int, ...]) -> None:

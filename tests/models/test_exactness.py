@@ -9,17 +9,18 @@ from typing import Any
 
 import pytest
 
-from lcspec import kernels
-from lcspec.attention import WIDTHS, Layer, Times
-from lcspec.engine import Engine
-from lcspec.events import Finished
-from lcspec.exact import Certificate
-from lcspec.kernels import choose_kernels, price
-from lcspec.llama import Context, SequencePool, SlotCache
-from lcspec.llama.parking import Parking
-from lcspec.llama.reader import LEAST_ROWS, LONG_PROMPT, PromptReader
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Finished
+from lcspec.engine.sequence import Request
+from lcspec.kv_cache.parking import Parking
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Context
+from lcspec.profiles import kernels
+from lcspec.profiles.attention import WIDTHS, Layer, Times
+from lcspec.profiles.exactness import Certificate
+from lcspec.profiles.kernels import choose_kernels, price
 from lcspec.session import Session, open_session
-from lcspec.slot import Request
 from tests.models.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 
 N = 32
@@ -165,7 +166,7 @@ def test_freed_cells_below_a_text_are_parked(alone: Session) -> None:
         with Context(alone.model, alone.engine.options) as context:
             pool = SequencePool(context.n_seq)
             pool.parking = Parking(context, pool.take())
-            other, own = SlotCache(context, pool), SlotCache(context, pool)
+            other, own = SequenceCache(context, pool), SequenceCache(context, pool)
             for cache, text in ((other, tokens[50:90]), (own, tokens[:60])):
                 if cache is own or beside:
                     context.batch.clear()
@@ -198,7 +199,7 @@ def test_a_shared_beginning_is_taken_whole(alone: Session) -> None:
     with Context(alone.model, alone.engine.options) as context:
         pool = SequencePool(context.n_seq)
         pool.parking = Parking(context, pool.take())
-        first, second = SlotCache(context, pool), SlotCache(context, pool)
+        first, second = SequenceCache(context, pool), SequenceCache(context, pool)
         for cache, n in ((first, 40), (second, 10)):
             context.batch.clear()
             context.batch.add_run(tokens[:n], 0, cache.main)

@@ -15,22 +15,22 @@ import pytest
 from click.testing import CliRunner
 
 from lcspec.cli import cli
+from lcspec.commands.draft_heads import run as draft_heads
 from lcspec.config import DraftFiles
 from lcspec.drafters import DrafterEnv, create
+from lcspec.drafters.medusa.file import check_heads, read_heads, write_heads
+from lcspec.drafters.medusa.inference import Heads
+from lcspec.drafters.medusa.network import forward
+from lcspec.drafters.medusa.target import SCALED_FROM, fingerprint, identify, output_rows
+from lcspec.engine.events import StepStats
 from lcspec.errors import LcspecError, ModelFileError, UsageError, VocabularyMismatch
-from lcspec.events import StepStats
-from lcspec.heads.collect import Job, Writer
-from lcspec.heads.command import run as draft_heads
-from lcspec.heads.file import check_heads, read_heads, write_heads
-from lcspec.heads.infer import Heads
-from lcspec.heads.network import forward
-from lcspec.heads.states import StateStore
-from lcspec.heads.target import SCALED_FROM, fingerprint, identify, output_rows
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.gguf_header import read_gguf
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
-from lcspec.shape import Shape
+from lcspec.spec.tree_shapes import Shape
+from lcspec.training.collect import Job, Writer
+from lcspec.training.states import StateStore
 from scripts.scale_model import scale_model
 from tests.models.running import CHAT, SAMPLINGS, answer, options, prompts, request, side_by_side
 
@@ -406,7 +406,7 @@ def test_the_command_goes_on_after_a_kill(demo: tuple[Path, Path], talk: Path, t
     work = tmp_path / "heads.gguf.work"
     shutil.copytree(work, first)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("lcspec.heads.train.Trainer._look", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr("lcspec.training.train.Trainer._look", lambda self: (_ for _ in ()).throw(KeyboardInterrupt))
         assert draft_heads(**wanted) == 130
     store = StateStore(work, 256)
     assert store.answers > 10

@@ -11,9 +11,10 @@ from typing import Any
 
 import pytest
 
-from lcspec import cache, history
+from lcspec import disk_cache
 from lcspec.config import DraftFiles
 from lcspec.drafters.suffix import MAX_KEPT, SuffixDrafter
+from lcspec.profiles import history
 from lcspec.session import open_session
 from tests.models.running import GREEDY, answer, options, request
 from tests.models.test_cli import PROMPT, fails, ok
@@ -213,7 +214,7 @@ def test_old_histories_make_room(llama: Path, own_cache: Path, folder: Path, mon
         path = folder / f"history-{name}.gguf"
         path.write_bytes(llama.read_bytes())
         history.save(path, None, "suffix", {"n": i})
-        os.utime(cache.cache_dir() / history.folder_of(path), (i, i))
+        os.utime(disk_cache.cache_dir() / history.folder_of(path), (i, i))
     assert len(kept_files(own_cache)) == 2
     assert history.load(folder / "history-c.gguf", None, "suffix") == {"n": 2}
     monkeypatch.setattr(history, "MAX_FILES", 3)

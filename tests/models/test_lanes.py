@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.events import Finished, Started, Tokens
+from lcspec.engine.events import Finished, Started, Tokens
+from lcspec.engine.sequence import Request
 from lcspec.session import Session, open_session
-from lcspec.slot import Request
 from tests.models.running import GREEDY, SEEDED, Answer, answer, options, prompts, request, side_by_side, speculation
 
 N = 40

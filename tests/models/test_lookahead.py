@@ -13,13 +13,14 @@ import pytest
 from lcspec.config import DrafterSpec
 from lcspec.drafters import DrafterEnv
 from lcspec.drafters.lookahead import LookaheadDrafter
-from lcspec.engine import Engine
-from lcspec.events import Finished, StepStats
-from lcspec.llama import Context, Model, SequencePool, SlotCache
-from lcspec.planner.cost import CostCurve
-from lcspec.sampling import SamplingParams
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Finished, StepStats
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Context, Model
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 from tests.markov import View
 from tests.models.running import SAMPLINGS, answer, options, prompts, request, side_by_side, speculation
 from tests.models.test_sequences import Cells, cache_on
@@ -154,7 +155,7 @@ def test_a_window_s_rows_are_those_of_decoding_each_column_alone(llama: Path) ->
         window = drafter.window(view, TokenTree.root(33), 100, 30)
         kept = TokenTree.chain(33, [40, 41])
         tree = kept.with_probes(window.tree)
-        cache = SlotCache(context, pool)
+        cache = SequenceCache(context, pool)
         context.batch.add_run(text[:-1], 0, cache.main)
         context.decode()
         cache.length = 3

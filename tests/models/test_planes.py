@@ -14,10 +14,10 @@ from lcspec.config import ModelOptions, rollback_for
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import Branching
 from lcspec.llama.lib import C
-from lcspec.measure import _key
 from lcspec.modelfiles.kv_shape import state_shape
 from lcspec.modelfiles.memory import Memory, check_memory, fit_rollback, needed
 from lcspec.modelfiles.modelfile import read_header
+from lcspec.profiles.step_cost import _key
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, options, request

@@ -17,7 +17,7 @@ from lcspec.llama import Context, Model
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.prune import count_layers, write_pruned
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.models.running import SAMPLINGS, answer, options, prompts, request

@@ -15,7 +15,8 @@ from click.testing import CliRunner
 
 from lcspec.config import ModelOptions
 from lcspec.errors import UsageError
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path, open_session
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.session import open_session
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))  # it is a script: it finds others beside it
 real_bench: Any = importlib.import_module("real_bench")

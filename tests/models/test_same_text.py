@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Tokens
 from lcspec.errors import UsageError
-from lcspec.events import Tokens
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from tests.models.running import CHAT, CODE, GREEDY, SAMPLINGS, Answer, answer, options, prompts, request, speculation
 

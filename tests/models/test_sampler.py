@@ -14,12 +14,12 @@ import pytest
 from numpy.typing import NDArray
 
 from lcspec.errors import GrammarError, SamplingError, UsageError
-from lcspec.json_schema import schema_to_lark
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.json_schema import schema_to_lark
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session
-from lcspec.tree import Distribution
 from tests.models.running import answer, request
 
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "temperature": 1.0}

@@ -1,4 +1,4 @@
-"""Sequence ids: what SlotCache does to the cells, on a model of the cells and on a real context."""
+"""Sequence ids: what SequenceCache does to the cells, on a model of the cells and on a real context."""
 
 from __future__ import annotations
 
@@ -14,9 +14,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
-from lcspec.llama import Branching, CacheShelf, Context, Model, SequencePool, SlotCache
+from lcspec.kv_cache.prefix_cache import PrefixCache
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Branching, Context, Model
 from lcspec.llama.batch import Batch
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
 
 fixed = settings(derandomize=True, deadline=None, max_examples=100)
@@ -79,8 +81,8 @@ class Cells:
             self.cells.append(Cell(pos, set(ids), token))
 
 
-def cache_on(cells: Cells, pool: SequencePool) -> SlotCache:
-    return SlotCache(cast(Context, cells), pool)
+def cache_on(cells: Cells, pool: SequencePool) -> SequenceCache:
+    return SequenceCache(cast(Context, cells), pool)
 
 
 NODES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3), st.sampled_from([0.1, 0.5, 0.9])), max_size=14)
@@ -144,10 +146,10 @@ def test_a_tree_put_into_a_batch_at_once_is_the_same_as_node_by_node(
 
 
 @dataclass(eq=False)
-class Slot:
+class ActiveSequence:
     """A slot of the machine below: its cache, and what that should hold."""
 
-    cache: SlotCache
+    cache: SequenceCache
     text: list[int] = field(default_factory=list)
     tree: TokenTree | None = None
     fresh: list[int] = field(default_factory=list)
@@ -163,61 +165,63 @@ class SlotCaches(RuleBasedStateMachine):
     def start(self) -> None:
         self.cells = Cells()
         self.pool = SequencePool(self.N_SEQ)
-        self.slots: list[Slot] = []
+        self.slots: list[ActiveSequence] = []
         self.next_token = 100
 
     def new_tokens(self, n: int) -> list[int]:
         self.next_token += n
         return list(range(self.next_token - n, self.next_token))
 
-    def pick(self, number: int, staged: bool | None) -> Slot | None:
+    def pick(self, number: int, staged: bool | None) -> ActiveSequence | None:
         some = [s for s in self.slots if staged is None or (s.tree is not None) == staged]
         return some[number % len(some)] if some else None
 
     @precondition(lambda self: len(self.slots) < 3 and self.pool.free > 0)
     @rule()
     def open(self) -> None:
-        self.slots.append(Slot(cache_on(self.cells, self.pool)))
+        self.slots.append(ActiveSequence(cache_on(self.cells, self.pool)))
 
     @rule(number=st.integers(0, 5), n=st.integers(1, 5))
     def prompt_chunk(self, number: int, n: int) -> None:
-        if slot := self.pick(number, staged=False):
+        if sequence := self.pick(number, staged=False):
             tokens = self.new_tokens(n)
-            start = slot.cache.length
-            self.cells.decode([(token, start + i, (slot.cache.main,)) for i, token in enumerate(tokens)])
-            slot.cache.length += n
-            slot.text += tokens
+            start = sequence.cache.length
+            self.cells.decode([(token, start + i, (sequence.cache.main,)) for i, token in enumerate(tokens)])
+            sequence.cache.length += n
+            sequence.text += tokens
 
     @rule(number=st.integers(0, 5), n_fresh=st.integers(1, 3), nodes=NODES)
     def stage(self, number: int, n_fresh: int, nodes: list[tuple[int, int, float]]) -> None:
         """What the engine does: pending token (and tokens to decode again) and a whole tree in one batch."""
-        if not (slot := self.pick(number, staged=False)):
+        if not (sequence := self.pick(number, staged=False)):
             return
-        slot.fresh = self.new_tokens(n_fresh)
-        tree = slot.tree = build(slot.fresh[-1], nodes).with_leaves(slot.cache.max_leaves)
-        length, base = slot.cache.length, slot.cache.length + n_fresh - 1
-        sets = slot.cache.place(tree, tree.batch_order(), base)
-        rows: list[tuple[int, int, Sequence[int]]] = [(t, length + i, sets[0]) for i, t in enumerate(slot.fresh[:-1])]
+        sequence.fresh = self.new_tokens(n_fresh)
+        tree = sequence.tree = build(sequence.fresh[-1], nodes).with_leaves(sequence.cache.max_leaves)
+        length, base = sequence.cache.length, sequence.cache.length + n_fresh - 1
+        sets = sequence.cache.place(tree, tree.batch_order(), base)
+        rows: list[tuple[int, int, Sequence[int]]] = [
+            (t, length + i, sets[0]) for i, t in enumerate(sequence.fresh[:-1])
+        ]
         rows += [(tree.tokens[v], base + tree.depths[v], sets[v]) for v in tree.batch_order()]
         self.cells.decode(rows)
-        slot.placed = {v: v for v in range(len(tree))}
+        sequence.placed = {v: v for v in range(len(tree))}
         for v in range(len(tree)):
             for seq in sets[v]:
                 seen = self.cells.visible(seq, base + tree.depths[v])
-                assert seen == slot.text + slot.fresh[:-1] + spelled(tree, v)
+                assert seen == sequence.text + sequence.fresh[:-1] + spelled(tree, v)
 
     @rule(number=st.integers(0, 5), n_fresh=st.integers(1, 3), nodes=NODES, skip=st.lists(st.booleans(), max_size=14))
     def grow(self, number: int, n_fresh: int, nodes: list[tuple[int, int, float]], skip: list[bool]) -> None:
         """What the model drafter does: a level a decode; some nodes are never decoded."""
-        if not (slot := self.pick(number, staged=False)):
+        if not (sequence := self.pick(number, staged=False)):
             return
-        slot.fresh = self.new_tokens(n_fresh)
-        tree = slot.tree = build(slot.fresh[-1], nodes)
-        cache, length = slot.cache, slot.cache.length
+        sequence.fresh = self.new_tokens(n_fresh)
+        tree = sequence.tree = build(sequence.fresh[-1], nodes)
+        cache, length = sequence.cache, sequence.cache.length
         base = length + n_fresh - 1
         cache.grow(base)
-        self.cells.decode([(token, length + i, (cache.main,)) for i, token in enumerate(slot.fresh)])
-        slot.placed = {0: 0}
+        self.cells.decode([(token, length + i, (cache.main,)) for i, token in enumerate(sequence.fresh)])
+        sequence.placed = {0: 0}
         level = [0]
         while level:
             rows: list[tuple[int, int, Sequence[int]]] = []
@@ -229,16 +233,16 @@ class SlotCaches(RuleBasedStateMachine):
                 idle = [seq for seq in cache._upto if seq not in cache._reach]
                 if (v <= len(skip) and skip[v - 1]) or (fork and not idle and not self.pool.free):
                     continue
-                path = [slot.placed[u] for u in tree.path_to(parent)]
-                seq = cache.extend(slot.placed[parent], depth, fork, path)
+                path = [sequence.placed[u] for u in tree.path_to(parent)]
+                seq = cache.extend(sequence.placed[parent], depth, fork, path)
                 continued.add(parent)
-                slot.placed[v] = len(slot.placed)
+                sequence.placed[v] = len(sequence.placed)
                 rows.append((tree.tokens[v], base + depth, (seq,)))
                 following.append((v, seq))
             self.cells.decode(rows)
             for v, seq in following:
                 seen = self.cells.visible(seq, base + tree.depths[v])
-                assert seen == slot.text + slot.fresh[:-1] + spelled(tree, v)
+                assert seen == sequence.text + sequence.fresh[:-1] + spelled(tree, v)
             level = [v for v, _ in following]
 
     @rule(
@@ -246,51 +250,51 @@ class SlotCaches(RuleBasedStateMachine):
     )
     def step(self, number: int, n_fresh: int, nodes: list[tuple[int, int, float]], turns: list[int]) -> None:
         """A whole step of one slot, whatever the others are in the middle of."""
-        if slot := self.pick(number, staged=False):
-            others, self.slots = self.slots, [slot]
+        if sequence := self.pick(number, staged=False):
+            others, self.slots = self.slots, [sequence]
             self.stage(0, n_fresh, nodes)
             self.commit(0, turns, None)
             self.slots = others
 
     @rule(number=st.integers(0, 5), turns=st.lists(st.integers(0, 5), max_size=5), keep=st.none() | st.integers(0, 5))
     def commit(self, number: int, turns: list[int], keep: int | None) -> None:
-        if not (slot := self.pick(number, staged=True)) or slot.tree is None:
+        if not (sequence := self.pick(number, staged=True)) or sequence.tree is None:
             return
         path = [0]
         for turn in turns:
-            kids = [v for v in slot.tree.children(path[-1]) if v in slot.placed]
+            kids = [v for v in sequence.tree.children(path[-1]) if v in sequence.placed]
             if kids:
                 path.append(kids[turn % len(kids)])
-        slot.cache.commit([slot.placed[v] for v in path[1:]], keep)
+        sequence.cache.commit([sequence.placed[v] for v in path[1:]], keep)
         kept = path[1:] if keep is None else path[1 : 1 + keep]
-        slot.text += slot.fresh + [slot.tree.tokens[v] for v in kept]
-        slot.tree = None
+        sequence.text += sequence.fresh + [sequence.tree.tokens[v] for v in kept]
+        sequence.tree = None
 
     @rule(number=st.integers(0, 5))
     def abandon(self, number: int) -> None:
-        if slot := self.pick(number, staged=None):
-            slot.cache.abandon()
-            slot.tree = None
+        if sequence := self.pick(number, staged=None):
+            sequence.cache.abandon()
+            sequence.tree = None
 
     @rule(number=st.integers(0, 5), cut=st.integers(-1, 6))
     def truncate(self, number: int, cut: int) -> None:
-        if slot := self.pick(number, staged=False):
-            length = max(0, len(slot.text) - cut)
-            assert slot.cache.truncate(length) == (length >= len(slot.text) or length > 0)
-            slot.text = slot.text[:length]
+        if sequence := self.pick(number, staged=False):
+            length = max(0, len(sequence.text) - cut)
+            assert sequence.cache.truncate(length) == (length >= len(sequence.text) or length > 0)
+            sequence.text = sequence.text[:length]
 
     @rule(number=st.integers(0, 5))
     def drop_leaves(self, number: int) -> None:
-        if slot := self.pick(number, staged=False):
-            slot.cache.drop_leaves()
-            assert slot.cache._upto == {}
+        if sequence := self.pick(number, staged=False):
+            sequence.cache.drop_leaves()
+            assert sequence.cache._upto == {}
 
     @rule(number=st.integers(0, 5))
     def release(self, number: int) -> None:
         """Also in the middle of a tree."""
-        if slot := self.pick(number, staged=None):
-            slot.cache.release()
-            self.slots.remove(slot)
+        if sequence := self.pick(number, staged=None):
+            sequence.cache.release()
+            self.slots.remove(sequence)
 
     @invariant()
     def every_id_has_one_owner(self) -> None:
@@ -302,20 +306,20 @@ class SlotCaches(RuleBasedStateMachine):
 
     @invariant()
     def idle_slots_hold_exactly_their_text(self) -> None:
-        for slot in self.slots:
-            if slot.tree is not None:
+        for sequence in self.slots:
+            if sequence.tree is not None:
                 continue
-            cells = self.cells.of(slot.cache.main)
-            assert slot.cache.length == len(slot.text)
-            assert [cell.pos for cell in cells] == list(range(len(slot.text)))
-            assert [cell.token for cell in cells] == slot.text
-            for seq, upto in slot.cache._upto.items():
+            cells = self.cells.of(sequence.cache.main)
+            assert sequence.cache.length == len(sequence.text)
+            assert [cell.pos for cell in cells] == list(range(len(sequence.text)))
+            assert [cell.token for cell in cells] == sequence.text
+            for seq, upto in sequence.cache._upto.items():
                 # the very cells of the main id, not copies
                 assert self.cells.of(seq) == cells[:upto]
 
     def teardown(self) -> None:
-        for slot in getattr(self, "slots", []):
-            slot.cache.release()
+        for sequence in getattr(self, "slots", []):
+            sequence.cache.release()
         if hasattr(self, "cells"):
             assert self.cells.cells == [] and self.pool.free == self.N_SEQ
 
@@ -365,7 +369,7 @@ def test_a_step_that_accepts_nothing_cuts_all_branches_of_a_lone_cache_in_one_ca
 
 def test_the_shelf_reuses_the_longest_beginning() -> None:
     cells, pool = Cells(), SequencePool(8)
-    shelf = CacheShelf(cast(Context, cells), pool, 2)
+    shelf = PrefixCache(cast(Context, cells), pool, 2)
     texts = [[1, 2, 3, 4, 5], [1, 2, 9, 9]]
     caches = [shelf.take(text) for text in texts]
     for cache, text in zip(caches, texts):
@@ -409,7 +413,7 @@ class Decoder:
 
     def __init__(self, context: Context, pool: SequencePool) -> None:
         self.context = context
-        self.cache = SlotCache(context, pool)
+        self.cache = SequenceCache(context, pool)
         self.text: list[int] = []
 
     def prefill(self, tokens: Sequence[int]) -> Logits:
@@ -448,9 +452,9 @@ class Decoder:
 
 def from_scratch(context: Context, pool: SequencePool, text: Sequence[int]) -> Logits:
     """Logits of every row of `text` decoded alone on an id of its own."""
-    slot = Decoder(context, pool)
-    out = slot.prefill(text)
-    slot.cache.release()
+    sequence = Decoder(context, pool)
+    out = sequence.prefill(text)
+    sequence.cache.release()
     return out
 
 
@@ -471,14 +475,14 @@ def random_path(rng: np.random.Generator, tree: TokenTree) -> list[int]:
 def test_tree_logits_equal_path_by_path_logits(context: Context, seed: int) -> None:
     rng = np.random.default_rng(seed)
     pool = SequencePool(context.n_seq)
-    slot = Decoder(context, pool)
-    slot.prefill(rng.integers(0, 250, 12).tolist())
+    sequence = Decoder(context, pool)
+    sequence.prefill(rng.integers(0, 250, 12).tolist())
     tree = random_tree(rng, 14)
     assert len(tree.leaves()) > 3
-    rows = slot.decode(tree)
+    rows = sequence.decode(tree)
     for leaf in tree.leaves():
         path = tree.path_to(leaf)
-        alone = from_scratch(context, pool, slot.text + [tree.tokens[v] for v in path])[len(slot.text) :]
+        alone = from_scratch(context, pool, sequence.text + [tree.tokens[v] for v in path])[len(sequence.text) :]
         np.testing.assert_allclose(rows[path], alone, atol=TOLERANCE, rtol=0)
     # and a node that saw its uncle would be noticed: rows of equal depth on different paths differ by far more
     same_depth = [(a, b) for a in range(len(tree)) for b in range(a) if tree.depths[a] == tree.depths[b]]
@@ -490,26 +494,26 @@ def test_committing_and_going_on_equals_decoding_from_scratch(context: Context, 
     rng = np.random.default_rng(100 + seed)
     pool = SequencePool(context.n_seq)
     slots = [Decoder(context, pool) for _ in range(2)]
-    for slot in slots:
-        slot.prefill(rng.integers(0, 250, int(rng.integers(1, 9))).tolist())
+    for sequence in slots:
+        sequence.prefill(rng.integers(0, 250, int(rng.integers(1, 9))).tolist())
     for step in range(6):
         trees = [random_tree(rng, int(rng.integers(1, 10))) for _ in slots]
         context.batch.clear()
-        rows = [slot.stage(tree) for slot, tree in zip(slots, trees)]
+        rows = [sequence.stage(tree) for sequence, tree in zip(slots, trees)]
         context.decode()
         logits = context.logits().copy()
-        for slot, tree, row in zip(slots, trees, rows):
+        for sequence, tree, row in zip(slots, trees, rows):
             path = random_path(rng, tree)
             ours = logits[[row[v] for v in [0, *path]]]
             if step == 3:
-                slot.cache.abandon()
+                sequence.cache.abandon()
                 continue
-            slot.commit(tree, path)
-            assert slot.cache.length == len(slot.text) == context.seq_end(slot.cache.main)
-            plain = from_scratch(context, pool, slot.text)
+            sequence.commit(tree, path)
+            assert sequence.cache.length == len(sequence.text) == context.seq_end(sequence.cache.main)
+            plain = from_scratch(context, pool, sequence.text)
             np.testing.assert_allclose(ours, plain[-len(path) - 1 :], atol=TOLERANCE, rtol=0)
-    for slot in slots:
-        slot.cache.release()
+    for sequence in slots:
+        sequence.cache.release()
     assert pool.free == context.n_seq
     assert all(context.seq_end(seq) == 0 for seq in range(context.n_seq))
 
@@ -556,12 +560,12 @@ def test_two_slots_never_read_each_other_s_cells(model: Model) -> None:
 def test_a_growing_tree_on_the_real_context(context: Context) -> None:
     rng = np.random.default_rng(11)
     pool = SequencePool(context.n_seq)
-    slot = Decoder(context, pool)
-    slot.prefill(rng.integers(0, 250, 9).tolist())
+    sequence = Decoder(context, pool)
+    sequence.prefill(rng.integers(0, 250, 9).tolist())
     tree = random_tree(rng, 12)
-    base, placed, rows = slot.cache.length, {0: 0}, {}
-    slot.cache.grow(base)
-    level: list[tuple[int, int]] = [(0, slot.cache.main)]
+    base, placed, rows = sequence.cache.length, {0: 0}, {}
+    sequence.cache.grow(base)
+    level: list[tuple[int, int]] = [(0, sequence.cache.main)]
     while level:
         context.batch.clear()
         for v, seq in level:
@@ -572,19 +576,19 @@ def test_a_growing_tree_on_the_real_context(context: Context) -> None:
         for parent, _ in level:
             for i, v in enumerate(tree.children(parent)):
                 path = [placed[u] for u in tree.path_to(parent)]
-                following.append((v, slot.cache.extend(placed[parent], tree.depths[v], i > 0, path)))
+                following.append((v, sequence.cache.extend(placed[parent], tree.depths[v], i > 0, path)))
                 placed[v] = len(placed)
         level = following
     for leaf in tree.leaves():
         path = tree.path_to(leaf)
-        alone = from_scratch(context, pool, slot.text + [tree.tokens[v] for v in path])[base:]
+        alone = from_scratch(context, pool, sequence.text + [tree.tokens[v] for v in path])[base:]
         np.testing.assert_allclose(np.stack([rows[v] for v in path]), alone, atol=TOLERANCE, rtol=0)
     winner = tree.path_to(tree.leaves()[-1])[1:]
-    slot.cache.commit([placed[v] for v in winner])
-    slot.text += [tree.tokens[v] for v in [0, *winner]]
-    after = slot.prefill([3, 4])
-    np.testing.assert_allclose(after, from_scratch(context, pool, slot.text)[-2:], atol=TOLERANCE, rtol=0)
-    slot.cache.release()
+    sequence.cache.commit([placed[v] for v in winner])
+    sequence.text += [tree.tokens[v] for v in [0, *winner]]
+    after = sequence.prefill([3, 4])
+    np.testing.assert_allclose(after, from_scratch(context, pool, sequence.text)[-2:], atol=TOLERANCE, rtol=0)
+    sequence.cache.release()
     assert pool.free == context.n_seq
 
 
@@ -598,12 +602,12 @@ def test_the_pool_hands_out_every_id_once() -> None:
 
 
 def test_truncating_a_real_cache(context: Context) -> None:
-    slot = Decoder(context, SequencePool(context.n_seq))
-    slot.prefill([5, 6, 7, 8, 9])
-    assert slot.cache.truncate(3)
-    slot.text = slot.text[:3]
-    assert context.seq_end(slot.cache.main) == 3
-    after: Any = slot.prefill([1, 2])
+    sequence = Decoder(context, SequencePool(context.n_seq))
+    sequence.prefill([5, 6, 7, 8, 9])
+    assert sequence.cache.truncate(3)
+    sequence.text = sequence.text[:3]
+    assert context.seq_end(sequence.cache.main) == 3
+    after: Any = sequence.prefill([1, 2])
     np.testing.assert_allclose(
-        after, from_scratch(context, slot.cache.pool, [5, 6, 7, 1, 2])[-2:], atol=TOLERANCE, rtol=0
+        after, from_scratch(context, sequence.cache.pool, [5, 6, 7, 1, 2])[-2:], atol=TOLERANCE, rtol=0
     )

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lcspec.drafters.model import MAX_LEVEL, SLICE, ModelDrafter
-from lcspec.engine import Engine
+from lcspec.drafters.draft_model import MAX_LEVEL, SLICE, ModelDrafter
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Failed, Finished, Started, Tokens
+from lcspec.engine.prefill_budget import UNNOTICED
+from lcspec.engine.sequence import Request
 from lcspec.errors import LcspecError
-from lcspec.events import Failed, Finished, Started, Tokens
 from lcspec.llama import Context
-from lcspec.pace import UNNOTICED
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from lcspec.slot import Request
 from tests.models.running import GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 
 STORY = "once upon a time there was a cat that lived in a house at the end of the long road, and "
@@ -44,13 +44,13 @@ def engine(four: Session) -> Iterator[Engine]:
 
 def caches(engine: Engine) -> list[tuple[int, int]]:
     """(main id, cells) of every cache there is."""
-    held = [slot.cache for slot in engine.running] + [cache for cache, _ in engine.shelf._idle]
+    held = [sequence.cache for sequence in engine.running] + [cache for cache, _ in engine.shelf._idle]
     return [(cache.main, cache.length) for cache in held]
 
 
 def assert_accounted(engine: Engine) -> None:
     """Every sequence id is in the pool, the padding's, a cache's or a leaf; there are no more caches than slots."""
-    leaves = sum(len(slot.cache._upto) for slot in engine.running)
+    leaves = sum(len(sequence.cache._upto) for sequence in engine.running)
     mains = caches(engine)
     assert len(mains) <= engine.options.slots
     assert engine.pool.free + len(mains) + leaves + 1 == engine.pool.n
@@ -97,7 +97,7 @@ def test_a_running_request_s_prefix_is_shared_and_its_logits_are_those_of_evalua
     wanted = request((*story, 80, 81, 82), "off", 24, logprobs=3)
     found = answer(engine, wanted)
     assert found.started.reused == len(story)
-    assert any(slot.id == first for slot in engine.running)  # it still had its own
+    assert any(sequence.id == first for sequence in engine.running)  # it still had its own
     expected = alone(llama, wanted)
     assert found.ids == expected.ids
     for ours, theirs in zip(found.infos, expected.infos):

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from lcspec.config import DraftFiles
-from lcspec.drafters.base import Budget, SlotView
+from lcspec.drafters.base import Budget, SequenceView
 from lcspec.drafters.cascade import CascadeDrafter
-from lcspec.drafters.model import ModelDrafter
+from lcspec.drafters.draft_model import ModelDrafter
 from lcspec.drafters.translated import TranslatedDrafter
 from lcspec.errors import UsageError, VocabularyMismatch
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
 from tests.models.running import CODE, GREEDY, SAMPLINGS, SEEDED, answer, options, prompts, request, side_by_side
 from tests.models.test_cli import fails, ok, run
@@ -42,8 +42,8 @@ def test_p_min_is_about_the_draft_model_s_own_probabilities(pair: Session, monke
     real = ModelDrafter.draft
     for strategy, probs in first.items():
 
-        def draft(self: ModelDrafter, slot: SlotView, budget: Budget, seen: list[float] = probs) -> TokenTree:
-            tree = real(self, slot, budget)
+        def draft(self: ModelDrafter, sequence: SequenceView, budget: Budget, seen: list[float] = probs) -> TokenTree:
+            tree = real(self, sequence, budget)
             seen += tree.probs[1:2]
             return tree
 
@@ -295,12 +295,12 @@ def test_its_cache_holds_its_own_tokens_of_the_text(llama: Path, strangers: dict
             assert drafter is None or isinstance(drafter, TranslatedDrafter)
             if drafter is None or not engine.running:
                 continue
-            slot, state = engine.running[0], drafter._slots[number]
+            sequence, state = engine.running[0], drafter._slots[number]
             inner = drafter.inner._slots[number].cache
             assert inner.length < len(state.text.tokens)
             if not state.text.held:  # within a character, it waits for the rest
-                assert drafter._draft.text(state.text.tokens) == session.model.vocab.text(slot.tokens)
-            checked += inner.length > len(slot.tokens) // 2
+                assert drafter._draft.text(state.text.tokens) == session.model.vocab.text(sequence.tokens)
+            checked += inner.length > len(sequence.tokens) // 2
         assert checked > 5, "the cache must grow with the text"
 
 
@@ -308,7 +308,7 @@ def test_a_text_drafted_by_the_same_model_is_accepted(
     folder: Path, demo: tuple[Path, Path], strangers: dict[str, Path]
 ) -> None:
     """The demo draft for the demo target, told to go through text: it must still be right most of the time."""
-    from lcspec.drafters.model import load_draft
+    from lcspec.drafters.draft_model import load_draft
 
     with open_session(options(demo[0]), demo[1]) as session:
         engine = session.engine

@@ -7,7 +7,9 @@ from typing import cast
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.llama import CacheShelf, Context, SequencePool, SlotCache
+from lcspec.kv_cache.prefix_cache import PrefixCache
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Context
 from tests.models.test_sequences import Cells
 
 SLOTS = 3
@@ -25,7 +27,7 @@ ACTIONS = st.lists(
 )
 
 
-def check(cells: Cells, pool: SequencePool, shelf: CacheShelf, busy: list[tuple[SlotCache, list[int]]]) -> None:
+def check(cells: Cells, pool: SequencePool, shelf: PrefixCache, busy: list[tuple[SequenceCache, list[int]]]) -> None:
     held = [*busy, *shelf._idle]
     assert len(held) <= SLOTS
     assert pool.free + len(held) == pool.n
@@ -43,8 +45,8 @@ def check(cells: Cells, pool: SequencePool, shelf: CacheShelf, busy: list[tuple[
 @given(ACTIONS, st.booleans())
 def test_every_cache_holds_its_own_text(actions: list[tuple[str, object]], share: bool) -> None:
     cells, pool = Cells(), SequencePool(8)
-    shelf = CacheShelf(cast(Context, cells), pool, SLOTS, share=share)
-    busy: list[tuple[SlotCache, list[int]]] = []
+    shelf = PrefixCache(cast(Context, cells), pool, SLOTS, share=share)
+    busy: list[tuple[SequenceCache, list[int]]] = []
     for name, argument in actions:
         if name == "take":
             text = cast(list[int], argument)

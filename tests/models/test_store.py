@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lcspec.config import DraftFiles
-from lcspec.datastore import Datastore, DatastoreError
+from lcspec.drafters.datastore import Datastore, DatastoreError
 from lcspec.errors import UsageError
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from tests.models.running import CODE, GREEDY, SAMPLINGS, answer, options, request
 from tests.models.test_cli import PROMPT, fails, ok

@@ -11,9 +11,9 @@ import jsonschema
 import pydantic
 import pytest
 
-from lcspec.json_schema import schema_to_lark
 from lcspec.llama.grammar import compile_grammar
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.json_schema import schema_to_lark
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, options, request, side_by_side

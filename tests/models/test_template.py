@@ -127,7 +127,7 @@ def test_what_templates_use(templates: _Templates) -> None:
 
 @pytest.mark.parametrize("text", ["{{ bos_token }}{{ messages[0].content }}", "{{ messages[0].content }}"])
 def test_bos_is_there_once(templates: _Templates, text: str) -> None:
-    from lcspec.engine import Engine
+    from lcspec.engine.engine import Engine
 
     template = templates(text, spm=True)
     model = templates.models[-1]

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling import SamplingParams, inverse_cdf, uniform_noise
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import SamplingParams, inverse_cdf, uniform_noise
 from lcspec.session import Session
-from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import DRAFT_STREAM, VERIFIERS
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import DRAFT_STREAM, VERIFIERS
 from tests.oracle import assert_sample_of
 
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}

@@ -11,12 +11,12 @@ from typing import Any, Iterator, Sequence
 import pytest
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
-from lcspec.engine import Engine
+from lcspec.engine.engine import Engine
+from lcspec.engine.events import Event, Failed, Finished, Started, Tokens
+from lcspec.engine.sequence import Request
+from lcspec.engine_thread import EngineThread
 from lcspec.errors import ContextOverflow, LcspecError, ModelFileError
-from lcspec.events import Event, Failed, Finished, Started, Tokens
 from lcspec.session import Session
-from lcspec.slot import Request
-from lcspec.worker import EngineThread
 from tests.models.running import GREEDY
 
 WAIT = 60.0
@@ -105,7 +105,7 @@ def test_switching_drafters_leaves_the_text_alone(worker: EngineThread) -> None:
 def test_a_step_waits_for_the_next_request_of_whom_has_just_had_an_answer(
     worker: EngineThread, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("lcspec.worker.LINGER", 1e5)  # so that it never comes too late
+    monkeypatch.setattr("lcspec.engine_thread.LINGER", 1e5)  # so that it never comes too late
     obey, waits = worker._obey, threading.Event()
 
     def watched(engine: Engine, linger: float) -> None:
@@ -132,7 +132,7 @@ def test_a_step_waits_for_the_next_request_of_whom_has_just_had_an_answer(
     short.last()
     assert waits.wait(WAIT)
     worker.submit(request(4), put_after).result(WAIT)
-    monkeypatch.setattr("lcspec.worker.LINGER", 0.0)  # what is cancelled may end before the third does
+    monkeypatch.setattr("lcspec.engine_thread.LINGER", 0.0)  # what is cancelled may end before the third does
     ticket.cancel()  # where the third has ended, that was waited for as well: until an order comes
     assert isinstance(after.last(), Finished)
     long.last()

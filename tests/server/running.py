@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from lcspec.config import ModelOptions
+from lcspec.engine_thread import EngineThread
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.server.app import create_app
 from lcspec.server.lifecycle import Background
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
-from lcspec.worker import EngineThread
 
 MODEL = "demo"
 CHAT = "Hello, how are you today?"

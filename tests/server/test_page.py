@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from lcspec.answers.deltas import Content, Reasoning
 from lcspec.answers.formats import format_of
 from lcspec.answers.reader import AnswerReader
+from lcspec.answers.text import Piece
 from lcspec.server.drafted import Drafted
 from lcspec.server.web import FILES, FOLDER, PATHS
-from lcspec.text import Piece
 from tests.server.running import CODE, MODEL, background
 
 # Addresses in the files that nothing is asked for at: names of formats, and what a link must begin with.

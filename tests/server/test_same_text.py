@@ -14,7 +14,7 @@ from typing import Any
 import openai
 import pytest
 
-from lcspec.sampling import gumbel_noise
+from lcspec.sampling.parameters import gumbel_noise
 from tests.server.running import CHAT, CODE, MODEL
 
 # Scores closer than this are tied: logits of the bundled target differ by this much between widths.

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from lcspec.events import Event
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, Session, demo_path
+from lcspec.engine.events import Event
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.session import Session
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.bridge import Bridge
 from lcspec.tui.screens.chat import ChatScreen

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from textual.widgets import Input, OptionList, Static
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.screens.chats import ChatsScreen
 from lcspec.tui.screens.drafters import DraftersScreen
 from lcspec.tui.screens.help import HelpScreen

@@ -250,7 +250,7 @@ async def test_thinking_is_folded(start: Start) -> None:
         chat = await driver.ready()
         user = chat.chat.add_user("Why?")
         stored = chat.chat.begin_answer(parent=user.id)
-        from lcspec.text import Piece
+        from lcspec.answers.text import Piece
 
         stored.append([Piece("<think>\nlet me see\n</think>\n\nBecause.", None)])
         stored.finish("done", stop_reason="stop")
@@ -269,7 +269,7 @@ async def test_thinking_is_folded(start: Start) -> None:
 async def test_a_conversation_of_500_messages_makes_few_widgets_and_all_can_be_reached(start: Start) -> None:
     async with start() as driver:
         chat = await driver.ready()
-        from lcspec.text import Piece
+        from lcspec.answers.text import Piece
 
         for i in range(250):
             user = chat.chat.add_user(f"question {i}")
@@ -304,7 +304,7 @@ async def test_a_conversation_of_500_messages_makes_few_widgets_and_all_can_be_r
 async def test_what_is_on_the_screen_stays_where_it_is_while_messages_come_and_go(start: Start) -> None:
     async with start(size=(80, 24)) as driver:
         chat = await driver.ready()
-        from lcspec.text import Piece
+        from lcspec.answers.text import Piece
 
         for i in range(60):
             user = chat.chat.add_user(f"question {i}")

@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from textual import events
 from textual.widgets import Static
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.app import ChatOptions
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Store

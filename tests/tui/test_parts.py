@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from lcspec.answers.text import Piece
 from lcspec.config import DraftFiles
 from lcspec.errors import LcspecError
-from lcspec.text import Piece
 from lcspec.tui import keys
 from lcspec.tui.choices import Choices
 from lcspec.tui.lens import MARKS, TINTS, legend, merged, style_of, tinted

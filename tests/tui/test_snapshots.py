@@ -14,10 +14,10 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import DataTable
 
-from lcspec.events import StepStats
+from lcspec.answers.text import Piece
+from lcspec.engine.events import StepStats
 from lcspec.planner.base import Plan
-from lcspec.text import Piece
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
 from lcspec.tui.screens.loading import LoadingScreen

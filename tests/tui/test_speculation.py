@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from lcspec.events import RequestStats, StepStats
+from lcspec.engine.events import RequestStats, StepStats
 from lcspec.planner.base import Plan
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 from lcspec.tui.inspector_text import steps_content, totals_content
 from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lcspec.config import DrafterSpec, SpeculationParams
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 from lcspec.tui.bridge import decisions
 from lcspec.tui.source import Progress
 

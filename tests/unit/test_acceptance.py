@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from lcspec.planner.acceptance import EDGES, Acceptance, Offsets, key_of, kind_of
 from lcspec.planner.acceptance import tested as fates
-from lcspec.planner.trend import Trend
-from lcspec.tree import TokenTree
+from lcspec.planner.calibrator import Trend
+from lcspec.spec.token_tree import TokenTree
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lcspec.answers.deltas import CallArguments, CallStart, Content, Reasoning
 from lcspec.answers.formats import FORMATS, GENERIC, Format, format_of, opened_by
 from lcspec.answers.reader import AnswerReader, gathered, read_whole
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 
 CODE = "def f(x):\n    return \"</function>\" if x < 2 else '{}'\n\n# end"
 TOOLS: list[dict[str, Any]] = [

@@ -6,7 +6,7 @@ import pytest
 
 from lcspec.answers.formats import FORMATS, GENERIC, opened_by
 from lcspec.answers.stored import ThinkTags
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 
 NAMED = {form.name: form for form in (*FORMATS, GENERIC)}
 CASES = {

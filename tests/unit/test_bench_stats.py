@@ -11,7 +11,7 @@ import pytest
 from lcspec.bench import predict
 from lcspec.bench.records import Run, Step, first_difference
 from lcspec.bench.stats import geometric_mean, median, speedups
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 
 T = {1: 1.0, 2: 1.4, 3: 1.9, 4: 1.3, 5: 1.9}
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lcspec import cache
+from lcspec import disk_cache
 
 
 @pytest.fixture
@@ -19,19 +19,19 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_the_directory_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path))
-    assert cache.cache_dir() == tmp_path
+    assert disk_cache.cache_dir() == tmp_path
     for empty in (lambda: monkeypatch.setenv("LCSPEC_CACHE_DIR", ""), lambda: monkeypatch.delenv("LCSPEC_CACHE_DIR")):
         empty()
-        assert cache.cache_dir().name == "lcspec"
+        assert disk_cache.cache_dir().name == "lcspec"
 
 
 def test_what_was_saved_is_loaded(folder: Path) -> None:
     value = {"a": [1, 2.5, None], "b": {"1": "x"}}
-    assert cache.load("kind", "key") is None
-    assert cache.save("kind", "key", value)
-    assert cache.load("kind", "key") == value
-    assert cache.load("other", "key") is None
-    assert cache.save("kind", "key", 7) and cache.load("kind", "key") == 7
+    assert disk_cache.load("kind", "key") is None
+    assert disk_cache.save("kind", "key", value)
+    assert disk_cache.load("kind", "key") == value
+    assert disk_cache.load("other", "key") is None
+    assert disk_cache.save("kind", "key", 7) and disk_cache.load("kind", "key") == 7
     assert [p.name for p in (folder / "kind").iterdir()] == ["key.json"], "no temporary file stays behind"
 
 
@@ -54,21 +54,21 @@ def test_what_was_saved_is_loaded(folder: Path) -> None:
 def test_a_corrupt_file_is_nothing(folder: Path, content: bytes) -> None:
     (folder / "kind").mkdir(parents=True)
     (folder / "kind" / "key.json").write_bytes(content)
-    assert cache.load("kind", "key") is None
-    assert cache.save("kind", "key", 3) and cache.load("kind", "key") == 3
+    assert disk_cache.load("kind", "key") is None
+    assert disk_cache.save("kind", "key", 3) and disk_cache.load("kind", "key") == 3
 
 
 def test_a_write_that_fails_half_way_leaves_the_old_value(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert cache.save("kind", "key", "old")
+    assert disk_cache.save("kind", "key", "old")
 
     def fail(*_: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr(os, "replace", fail)
-    assert cache.save("kind", "key", "new") is False
+    assert disk_cache.save("kind", "key", "new") is False
     monkeypatch.undo()
     monkeypatch.setenv("LCSPEC_CACHE_DIR", str(folder))
-    assert cache.load("kind", "key") == "old"
+    assert disk_cache.load("kind", "key") == "old"
     assert [p.name for p in (folder / "kind").iterdir()] == ["key.json"]
 
 
@@ -81,28 +81,30 @@ def test_the_file_appears_complete(folder: Path, monkeypatch: pytest.MonkeyPatch
         replace(source, target)
 
     monkeypatch.setattr(os, "replace", look)
-    cache.save("kind", "key", [1, 2])
+    disk_cache.save("kind", "key", [1, 2])
     assert seen == [([1, 2], False)]
 
 
 def test_a_place_that_cannot_be_written_is_false(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("in the way")
     monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / "file"))
-    assert cache.save("kind", "key", 1) is False
-    assert cache.load("kind", "key") is None
+    assert disk_cache.save("kind", "key", 1) is False
+    assert disk_cache.load("kind", "key") is None
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_read_only_directory_is_false(folder: Path) -> None:
     folder.mkdir()
     folder.chmod(0o500)
-    assert cache.save("kind", "key", 1) is False
+    assert disk_cache.save("kind", "key", 1) is False
 
 
 def test_keys_tell_their_parts_apart() -> None:
-    keys = [cache.key_of(*parts) for parts in [("a", "b"), ("ab",), ("a", "b", ""), ("b", "a"), ("a", 1), ("a", None)]]
+    keys = [
+        disk_cache.key_of(*parts) for parts in [("a", "b"), ("ab",), ("a", "b", ""), ("b", "a"), ("a", 1), ("a", None)]
+    ]
     assert len(set(keys)) == len(keys)
-    assert cache.key_of("a", 1) == cache.key_of("a", "1")
+    assert disk_cache.key_of("a", 1) == disk_cache.key_of("a", "1")
     assert all(key.isalnum() for key in keys)
 
 
@@ -110,12 +112,12 @@ def test_a_file_s_identity_changes_with_the_file(tmp_path: Path) -> None:
     file = tmp_path / "model.gguf"
     file.write_bytes(b"abc")
     os.utime(file, ns=(1, 1))
-    first = cache.file_identity(file)
+    first = disk_cache.file_identity(file)
     link = tmp_path / "link.gguf"
     link.symlink_to(file)
-    assert cache.file_identity(link) == first
+    assert disk_cache.file_identity(link) == first
     os.utime(file, ns=(2, 2))
-    second = cache.file_identity(file)
+    second = disk_cache.file_identity(file)
     file.write_bytes(b"abcd")
     os.utime(file, ns=(2, 2))
-    assert len({first, second, cache.file_identity(file)}) == 3
+    assert len({first, second, disk_cache.file_identity(file)}) == 3

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.commands.calibrate import break_even, conclusions, table
-from lcspec.planner.cost import CostCurve
+from lcspec.profiles.cost_curve import CostCurve
 
 fixed = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -13,7 +13,7 @@ import tomlkit
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.tui.settings import ModelSettings, Preset, Settings, SettingsError, SettingsFile, Speculation
 from lcspec.tui.settings.schema import dotted_keys, template
 

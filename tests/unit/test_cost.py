@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.planner.cost import OUTLIER, CostCurve
+from lcspec.profiles.cost_curve import OUTLIER, CostCurve
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 SECONDS = st.floats(1e-4, 1.0)

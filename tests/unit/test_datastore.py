@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.datastore import HEADER, MAX_MATCH, Datastore, DatastoreError, DatastoreWriter
-from lcspec.suffixarray import suffix_array
+from lcspec.drafters.datastore import HEADER, MAX_MATCH, Datastore, DatastoreError, DatastoreWriter
+from lcspec.drafters.suffix_array import suffix_array
 
 fixed = settings(derandomize=True, deadline=None, max_examples=150)
 TEXT = st.lists(st.integers(0, 3), max_size=30)

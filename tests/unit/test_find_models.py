@@ -12,10 +12,10 @@ from lcspec.commands.models import lines, table
 from lcspec.commands.pairing import find_model, paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.library import models
 from lcspec.modelfiles.memory import Memory
 from lcspec.modelfiles.places import Place, here, places
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET, demo_path
 from tests import tiny_gguf as tiny
 
 

@@ -8,7 +8,7 @@ import re
 import pytest
 
 from lcspec.errors import GrammarError, GrammarFailed
-from lcspec.grammar import Constraint, GrammarTokenizer, to_lark
+from lcspec.sampling.grammar import Constraint, GrammarTokenizer, to_lark
 
 BYTES = [bytes([i]) for i in range(256)]
 WORDS = [b'{"', b'":', b' "', b"true", b"fal", b"se", b"name", b"ab", b"abc", b"end", b"12", b"\xc3\xa9", b" the"]

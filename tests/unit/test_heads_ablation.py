@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from lcspec.heads.states import NONE
-from lcspec.shape import Shape
+from lcspec.spec.tree_shapes import Shape
+from lcspec.training.states import NONE
 from scripts.heads_ablation import MISSED, accuracy, walked
 
 

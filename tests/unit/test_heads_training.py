@@ -7,9 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lcspec.heads.data import Dataset, make_dataset
-from lcspec.heads.measure import measure
-from lcspec.heads.network import (
+from lcspec.drafters.medusa.network import (
     DISCOUNT,
     Parameters,
     Sizes,
@@ -20,9 +18,11 @@ from lcspec.heads.network import (
     initial,
     softmax_loss,
 )
-from lcspec.heads.prompts import Source, read_sources
-from lcspec.heads.states import NONE, OUTSIDE, StateStore, labels
-from lcspec.heads.train import State, Trainer, load_state
+from lcspec.training.data import Dataset, make_dataset
+from lcspec.training.measure import measure
+from lcspec.training.prompts import Source, read_sources
+from lcspec.training.states import NONE, OUTSIDE, StateStore, labels
+from lcspec.training.train import State, Trainer, load_state
 
 SIZES = [Sizes(3, 6, 8, 0, 0, 11), Sizes(2, 6, 8, 4, 0, 11), Sizes(2, 6, 8, 4, 3, 11)]
 

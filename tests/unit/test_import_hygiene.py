@@ -35,7 +35,16 @@ def test_help_loads_nothing_heavy(command: str) -> None:
 
 @pytest.mark.parametrize(
     "module",
-    ["tree", "verify", "sampling", "planner.base", "planner.auto", "planner.cost", "planner.acceptance", "text"],
+    [
+        "spec.token_tree",
+        "spec.verifiers",
+        "sampling.parameters",
+        "planner.base",
+        "planner.auto",
+        "profiles.cost_curve",
+        "planner.acceptance",
+        "answers.text",
+    ],
 )
 def test_what_is_tested_with_arrays_knows_nothing_of_the_library(module: str) -> None:
     assert "llama_cpp" not in loaded_after(f"import lcspec.{module}")

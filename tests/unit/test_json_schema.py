@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from lcspec.errors import GrammarError
-from lcspec.grammar import GrammarTokenizer
-from lcspec.json_schema import schema_to_lark
+from lcspec.sampling.grammar import GrammarTokenizer
+from lcspec.sampling.json_schema import schema_to_lark
 
 TOKENIZER = GrammarTokenizer([b"</s>", *(bytes([i]) for i in range(256))], special=(), ends=(0,))
 

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lcspec import cache
+from lcspec import disk_cache
 from lcspec.modelfiles import library
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET
 from lcspec.modelfiles.library import (
     Found,
     LastModel,
@@ -32,7 +33,6 @@ from lcspec.modelfiles.library import (
     same_vocabulary,
     scan,
 )
-from lcspec.session import DEMO_DRAFT, DEMO_TARGET
 from tests import tiny_gguf as tiny
 from tests.unit.test_modelfile import write_split
 
@@ -305,8 +305,8 @@ def test_headers_are_read_once_until_the_file_changes(tmp_path: Path, monkeypatc
     assert replace(describe(found(tmp_path / "link.gguf")), path=path, label="m.gguf") == first and len(reads) == 1
     tiny.write_llama(path, n_layer=3)
     assert describe(found(path)).n_params > first.n_params and len(reads) == 2
-    for file in (cache.cache_dir() / "library").iterdir():
-        file.write_text(json.dumps({"format": cache.FORMAT, "value": {"n_params": "many"}}))
+    for file in (disk_cache.cache_dir() / "library").iterdir():
+        file.write_text(json.dumps({"format": disk_cache.FORMAT, "value": {"n_params": "many"}}))
     assert describe(found(path)).usable and len(reads) == 3, "nonsense in the cache is read again"
 
 

@@ -56,17 +56,17 @@ def test_streams_that_draft_nothing_are_not_made_to_pay(clock: Clock) -> None:
     """One stream drafts beside fifteen that do not. Sixteen tokens are cheap here, and one more costs everybody."""
     drafted, relative = [], CURVES["GPU"]
     for others in (0, 15):
-        planner, slot = AutoPlanner(curve_of(relative)), slot_of([FakeDrafter("d", steady(0.7), clock)])
+        planner, sequence = AutoPlanner(curve_of(relative)), slot_of([FakeDrafter("d", steady(0.7), clock)])
         nodes = 0
         for _ in range(200):
-            proposal = planner.propose(slot, Limits(16, 64, 32), others)
-            planner.select([proposal], 1 + others, len(slot.tokens), 1 + others)
+            proposal = planner.propose(sequence, Limits(16, 64, 32), others)
+            planner.select([proposal], 1 + others, len(sequence.tokens), 1 + others)
             assert proposal.kept is not None
             width = 1 + others + proposal.kept.n_drafted
-            new = emitted(proposal.kept, range(len(slot.tokens), len(slot.tokens) + 64))
-            slot.tokens += new
+            new = emitted(proposal.kept, range(len(sequence.tokens), len(sequence.tokens) + 64))
+            sequence.tokens += new
             nodes += proposal.kept.n_drafted
             planner.observe(proposal, new)
-            planner.timed(width, len(slot.tokens), UNIT * relative[width - 1])
+            planner.timed(width, len(sequence.tokens), UNIT * relative[width - 1])
         drafted.append(nodes)
     assert drafted[0] > 500 and drafted[1] < 20

@@ -18,10 +18,11 @@ from lcspec.drafters.base import create
 from lcspec.drafters.jacobi_window import JacobiWindow, NgramPool
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.errors import UsageError
-from lcspec.llama.sequences import SequencePool
-from lcspec.planner.base import FixedPlanner, Limits
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.planner.base import Limits
+from lcspec.planner.fixed import FixedPlanner
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 from tests.markov import Target, View, answers, step
 
 fixed = settings(derandomize=True, deadline=None, max_examples=60)

@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from lcspec.errors import UsageError
-from lcspec.tree import Distribution, TokenTree
-from lcspec.verify import VERIFIERS, Verdict, lenient, make_verifier, rejection, typical
+from lcspec.sampling.distribution import Distribution
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import VERIFIERS, Verdict, lenient, make_verifier, rejection, typical
 from tests.oracle import FIRST_POSITION, Model, NoiseTables, Target, assert_sample_of, count_texts, dense, drafting
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)

@@ -8,12 +8,12 @@ import gguf
 import numpy as np
 import pytest
 
-from lcspec.attention import heads_of
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError
 from lcspec.modelfiles.kv_shape import KvShape, kv_shape
 from lcspec.modelfiles.memory import Memory, Need, check_memory, machine_memory, needed, read_memory
 from lcspec.modelfiles.modelfile import read_header
+from lcspec.profiles.attention import heads_of
 from tests import tiny_gguf as tiny
 
 GB = 10**9

@@ -16,9 +16,9 @@ from lcspec.drafters import Budget, Drafter, DrafterEnv
 from lcspec.drafters.base import create
 from lcspec.drafters.ngram import NgramDrafter, _Index
 from lcspec.errors import UsageError
-from lcspec.sampling import SamplingParams
-from lcspec.tree import TokenTree
-from lcspec.verify import Verdict
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 ENV = cast(DrafterEnv, SimpleNamespace())

@@ -11,8 +11,8 @@ import pytest
 from lcspec.commands import offer
 from lcspec.commands.pull import remember
 from lcspec.errors import DownloadError
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.library import last_model, remember_model
-from lcspec.session import DEMO_TARGET, demo_path
 from tests import tiny_gguf as tiny
 
 

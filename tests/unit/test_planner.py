@@ -12,16 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.drafters.base import Budget
-from lcspec.pace import UNNOTICED
+from lcspec.engine.prefill_budget import UNNOTICED
 from lcspec.planner.acceptance import Acceptance, Offsets
-from lcspec.planner.asking import FIRST_EVERY
 from lcspec.planner.auto import AutoPlanner
-from lcspec.planner.base import FixedPlanner, Limits, Proposal
-from lcspec.planner.cost import CostCurve
+from lcspec.planner.base import Limits, Proposal
+from lcspec.planner.fixed import FixedPlanner
+from lcspec.planner.planning_backoff import LONGEST, SHARE, PlanningBackoff
+from lcspec.planner.policy import FIRST_EVERY
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.rest import LONGEST, SHARE, Rest
 from lcspec.planner.worth import bucket
-from lcspec.tree import Distribution, TokenTree
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.sampling.distribution import Distribution
+from lcspec.spec.token_tree import TokenTree
 from tests.simulate import (
     CURVES,
     GPU,
@@ -255,8 +257,8 @@ def test_sampled_trees_of_several_slots_share_the_room() -> None:
 def test_a_rest_from_asking_ends(clock: Clock) -> None:
     """Where nothing pays and asking takes long, drafters are asked less often, but they are asked."""
     drafter = FakeDrafter("f", steady(0.0, 0.0), clock, extra=0.5 * UNIT)
-    planner, slot = AutoPlanner(curve_of(STEEP)), slot_of([drafter])
-    out = run(planner, [slot], STEEP, 400, clock)
+    planner, sequence = AutoPlanner(curve_of(STEEP)), slot_of([drafter])
+    out = run(planner, [sequence], STEEP, 400, clock)
     assert out.steps / LONGEST < drafter.asked < out.steps / 4
 
 
@@ -317,9 +319,9 @@ def test_a_level_drafted_alone_may_contain_a_reading_and_says_only_how_much_it_t
 
 def test_a_drafter_that_looked_dear_at_first_is_asked_again(clock: Clock) -> None:
     drafter = FakeDrafter("m", steady(0.95, 0.95), clock, 0.05 * UNIT)
-    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([drafter])
+    planner, sequence = AutoPlanner(curve_of(Q4_0)), slot_of([drafter])
     planner.costly.records["m"] = DrafterRecord(level_seconds=2 * UNIT)  # it was cold
-    run(planner, [slot], Q4_0, 600, clock)
+    run(planner, [sequence], Q4_0, 600, clock)
     assert planner.costly.records["m"].level_seconds < 0.1 * UNIT and drafter.asked > 20
 
 
@@ -345,33 +347,33 @@ def test_how_long_a_draft_model_may_read(
     others: int, draws: int, lossless: bool, known: float, seconds: float, clock: Clock
 ) -> None:
     class Reader(FakeDrafter):
-        def draft(self, slot: Any, budget: Budget) -> TokenTree:
+        def draft(self, sequence: Any, budget: Budget) -> TokenTree:
             readings.append(budget.reading)
-            return TokenTree.root(slot.tokens[-1])
+            return TokenTree.root(sequence.tokens[-1])
 
     readings: list[float] = []
     reader = Reader("m", steady(0.9), clock, 0.05 * UNIT)
-    slot = slot_of([reader])
-    slot.draws, slot.verifier.lossless = draws, lossless
+    sequence = slot_of([reader])
+    sequence.draws, sequence.verifier.lossless = draws, lossless
     planner = AutoPlanner(curve_of(Q4_0))
     record = planner.costly.records["m"] = DrafterRecord(level_seconds=0.05 * UNIT, since_asked=99)
     for _ in range(9):
         record.gained(bucket(0.0, True), known - 0.5, probe=False)
     planner.costly.credit = 1.0
-    planner.propose(slot, Limits(8, 8, 8), others)
-    FixedPlanner().propose(slot, Limits(8, 8, 8), others)
+    planner.propose(sequence, Limits(8, 8, 8), others)
+    FixedPlanner().propose(sequence, Limits(8, 8, 8), others)
     assert readings == [seconds, seconds if known else UNNOTICED]
 
 
 def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: Clock) -> None:
     free, costly = FakeDrafter("f", steady(1.0, 0.5), clock), FakeDrafter("m", steady(1.0, 0.9), clock, 0.01 * UNIT)
-    planner, slot = AutoPlanner(curve_of(GPU)), slot_of([free, costly])
+    planner, sequence = AutoPlanner(curve_of(GPU)), slot_of([free, costly])
     for _ in range(30):
-        p = planner.propose(slot, ROOM, 0)
+        p = planner.propose(sequence, ROOM, 0)
         if p.free is not None:
             assert set(p.free.sources) <= {0, 1} and 3 in p.tree.sources
-            planner.observe(p, [len(slot.tokens)])
-        slot.tokens.append(len(slot.tokens))
+            planner.observe(p, [len(sequence.tokens)])
+        sequence.tokens.append(len(sequence.tokens))
     assert costly.asked >= 5
     alone = TokenTree.root(0)
     alone.add(0, 1, 0.5, source=1)
@@ -393,13 +395,13 @@ def simulate(
 ) -> float:
     """Speed over plain decoding of `requests` requests in a row, planned by a planner that knew nothing before."""
     planner = AutoPlanner(curve_of(relative))
-    slot = slot_of(drafters)
+    sequence = slot_of(drafters)
     seconds = done = 0.0
     for number in range(requests):
-        slot.id = number
-        out = run(planner, [slot], relative, tokens // requests, clock, seed=number)
+        sequence.id = number
+        out = run(planner, [sequence], relative, tokens // requests, clock, seed=number)
         seconds, done = seconds + out.seconds, done + out.tokens
-        planner.forget(slot)
+        planner.forget(sequence)
     return done / seconds * UNIT
 
 
@@ -417,9 +419,9 @@ def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: 
     free = FakeDrafter("f", steady(0.0, 0.5), clock)
     relative = CURVES[name]
     planner = AutoPlanner(curve_of(relative))
-    slot = slot_of([free, costly])
-    run(planner, [slot], relative, 100, clock)  # the first acquaintance
-    out = run(planner, [slot], relative, 1000, clock)
+    sequence = slot_of([free, costly])
+    run(planner, [sequence], relative, 100, clock)  # the first acquaintance
+    out = run(planner, [sequence], relative, 1000, clock)
     assert out.drafting <= 0.02 * out.seconds
     assert out.rate >= 0.97
     assert costly.asked > 3, "it is tried again now and then"
@@ -469,9 +471,9 @@ def test_the_better_of_two_drafters_decides(clock: Clock) -> None:
 def test_it_follows_a_text_that_changes_in_both_directions(cost: float, clock: Clock) -> None:
     skill = switching(confident(0.02), confident(0.85), 700)
     drafter = FakeDrafter("d", skill, clock, cost * UNIT)
-    planner, slot, rates = AutoPlanner(curve_of(Q4_0)), slot_of([drafter], prompt=1), []
+    planner, sequence, rates = AutoPlanner(curve_of(Q4_0)), slot_of([drafter], prompt=1), []
     for part in range(4):
-        stretch = [run(planner, [slot], Q4_0, 350, clock, seed=2 * part + half) for half in range(2)]
+        stretch = [run(planner, [sequence], Q4_0, 350, clock, seed=2 * part + half) for half in range(2)]
         rates.append([out.rate for out in stretch])
     alone = fixed_rate(FakeDrafter("d", confident(0.85), clock, cost * UNIT), Q4_0, 3, 3000)
     for bad, good in (rates[:2], rates[2:]):
@@ -497,9 +499,9 @@ def test_bad_texts_before_a_good_one_do_not_hold_it_back(name: str, least: float
         model = FakeDrafter("m", skill, clock, 0.05 * UNIT, seed=seed)
         planner = AutoPlanner(curve_of(CURVES[name]))
         for number in range(10):
-            slot = slot_of([seldom, model], number, prompt=1 + number * far)
-            out = run(planner, [slot], CURVES[name], 128, clock, seed=number)
-            planner.forget(slot)
+            sequence = slot_of([seldom, model], number, prompt=1 + number * far)
+            out = run(planner, [sequence], CURVES[name], 128, clock, seed=number)
+            planner.forget(sequence)
             if number % 2 and number > 3:
                 best = max(fixed_rate(model, CURVES[name], n, 128, 1 + number * far) for n in range(1, 32))
                 shares.append(out.rate / best)
@@ -510,10 +512,10 @@ def test_the_first_draft_of_a_request_may_be_as_long_as_any(clock: Clock) -> Non
     drafter = FakeDrafter("m", steady(1.0, 0.99), clock, 0.02 * UNIT)
     planner = AutoPlanner(curve_of(GPU))
     for number in range(3):
-        slot = slot_of([drafter], number)
-        first = planner.propose(slot, ROOM, 0).tree.n_drafted
-        run(planner, [slot], GPU, 300, clock)
-        planner.forget(slot)
+        sequence = slot_of([drafter], number)
+        first = planner.propose(sequence, ROOM, 0).tree.n_drafted
+        run(planner, [sequence], GPU, 300, clock)
+        planner.forget(sequence)
         assert (first <= 2) if number == 0 else (first >= 15)
 
 
@@ -541,20 +543,20 @@ def test_slots_fill_together_what_none_would_fill_alone(clock: Clock) -> None:
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
 def test_what_the_plans_promise_is_what_comes(name: str, clock: Clock) -> None:
     drafters = [FakeDrafter("f", confident(0.6, 2.0), clock), FakeDrafter("m", confident(0.8, 0.5), clock, 0.05 * UNIT)]
-    planner, slot = AutoPlanner(curve_of(CURVES[name])), slot_of(drafters)
-    run(planner, [slot], CURVES[name], 300, clock)
-    out = run(planner, [slot], CURVES[name], 1200, clock)
+    planner, sequence = AutoPlanner(curve_of(CURVES[name])), slot_of(drafters)
+    run(planner, [sequence], CURVES[name], 300, clock)
+    out = run(planner, [sequence], CURVES[name], 1200, clock)
     assert out.expected == pytest.approx(out.tokens, rel=0.1)
 
 
 def test_a_busy_machine_is_noticed(clock: Clock) -> None:
-    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
-    run(planner, [slot], [2 * r for r in Q4_0], 600, clock)
+    planner, sequence = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
+    run(planner, [sequence], [2 * r for r in Q4_0], 600, clock)
     assert planner.curve.seconds(4, 0) == pytest.approx(2 * 1.33 * UNIT, rel=0.1)
     # Widths 4 and 1 change places: now plain decoding is the cheap one.
     odd = [1.0, *[3.0 + 0.3 * i for i in range(31)]]
-    run(planner, [slot], odd, 300, clock)
-    assert run(planner, [slot], odd, 600, clock, seed=random.Random(1).randrange(99)).rate >= 0.97
+    run(planner, [sequence], odd, 300, clock)
+    assert run(planner, [sequence], odd, 600, clock, seed=random.Random(1).randrange(99)).rate >= 0.97
 
 
 # --- several costly drafters ------------------------------------------------------------------------------------------
@@ -618,36 +620,36 @@ def test_together_they_may_be_worth_more_than_each_alone(clock: Clock) -> None:
 
 def test_who_never_was_first_gets_its_turn(clock: Clock) -> None:
     one, other = (FakeDrafter(n, steady(0.8, 0.8), clock, 0.05 * UNIT) for n in ("model", "model2"))
-    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([one, other])
-    run(planner, [slot], Q4_0, 300, clock)
+    planner, sequence = AutoPlanner(curve_of(Q4_0)), slot_of([one, other])
+    run(planner, [sequence], Q4_0, 300, clock)
     firsts = []
     for _ in range(2 * FIRST_EVERY + 2):
-        tree = TokenTree.root(slot.tokens[-1])
+        tree = TokenTree.root(sequence.tokens[-1])
         planner._costs = planner.curve.effective(0)
-        turn = planner._turn(slot, ROOM, 8, 1, 0)
+        turn = planner._turn(sequence, ROOM, 8, 1, 0)
         firsts.append(planner.costly.by_turn(turn, tree)[0].name)
     assert set(firsts) == {"model", "model2"}
 
 
 def test_rests_come_only_where_thoughts_gain_less_than_they_cost() -> None:
-    rest = Rest()
+    rest = PlanningBackoff()
     for _ in range(200):
         rest.thought(0.4e-3, 0.0, 20e-3)
     assert rest.left > 0
     assert rest.thinking / (rest.left + 1) / 20e-3 <= SHARE, "while nothing comes of it, thinking takes a small share"
-    rest = Rest()
+    rest = PlanningBackoff()
     for i in range(400):
         rest.thought(0.4e-3, 1.5 if i % 20 == 0 else 0.0, 20e-3)
         assert not rest.takes(), "a draft now and then is worth asking every time"
 
 
 def test_a_late_thought_is_no_reason_to_rest() -> None:
-    rest = Rest()
+    rest = PlanningBackoff()
     rest.thought(14e-3, 0.28, 12e-3)  # the first one: everything has yet to be made
     for i in range(60):
         assert not rest.takes()
         rest.thought(30e-3 if i == 30 else 0.5e-3, 0.3, 12e-3)
-    rest = Rest()
+    rest = PlanningBackoff()
     rest.thought(0.0, 0.0, 12e-3)
     for _ in range(60):
         rest.thought(5e-3, 0.1, 12e-3)
@@ -655,17 +657,17 @@ def test_a_late_thought_is_no_reason_to_rest() -> None:
 
 
 def test_a_rest_ends_with_its_request(clock: Clock) -> None:
-    planner, slot = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
-    run(planner, [slot], Q4_0, 20, clock)
+    planner, sequence = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
+    run(planner, [sequence], Q4_0, 20, clock)
     planner.pause.left = 40
     assert planner.rest(0) is not None
-    planner.forget(slot)
+    planner.forget(sequence)
     assert planner.rest(0) is None
 
 
 def test_the_first_thought_after_a_rest_is_no_measure_of_the_others() -> None:
     """It tells drafters of all that was said meanwhile, and a draft model reads it."""
-    rest, resting = Rest(), True
+    rest, resting = PlanningBackoff(), True
     for _ in range(2000):
         if rest.takes():
             rest.rested(0.1e-3)
@@ -685,7 +687,7 @@ def test_the_first_thought_after_a_rest_is_no_measure_of_the_others() -> None:
 
 
 def test_reading_a_new_text_does_not_count_as_a_thought_that_gained_nothing() -> None:
-    rest = Rest()
+    rest = PlanningBackoff()
     for _ in range(20):
         rest.wake()
         rest.thought(9e-3, -9.0, 1e-3)  # a draft model reads the prompt
@@ -696,7 +698,7 @@ def test_reading_a_new_text_does_not_count_as_a_thought_that_gained_nothing() ->
 
 
 def test_thinking_costs_what_it_takes_more_than_a_step_of_a_rest() -> None:
-    rest, taken = Rest(), 0
+    rest, taken = PlanningBackoff(), 0
     for _ in range(3000):
         if rest.takes():
             taken += 1

@@ -14,7 +14,7 @@ from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv
 from lcspec.drafters.prediction import PredictionDrafter
 from lcspec.errors import UsageError
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 PROMPT = [500, 501]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.conversation import answer_text, opened_by_prompt, split_reasoning
 
 

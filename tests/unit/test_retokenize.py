@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.retokenize import GrowingText, carried_over, puts_space
+from lcspec.drafters.retokenize import GrowingText, carried_over, puts_space
 
 fixed = settings(derandomize=True, deadline=None, max_examples=300)
 LETTERS = "ab cé日"

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from lcspec.errors import SamplingError
-from lcspec.sampling import (
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import (
     SEED_LIMIT,
     SMALL,
     SamplingParams,
@@ -23,7 +24,6 @@ from lcspec.sampling import (
     normalized,
     uniform_noise,
 )
-from lcspec.tree import Distribution
 from tests.oracle import assert_sample_of, sparse
 
 # --- the noise --------------------------------------------------------------------------------------------------------
@@ -174,8 +174,8 @@ def test_similar_distributions_are_coupled() -> None:
 
 
 def test_ties_go_to_the_smaller_token(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("lcspec.sampling.gumbel_noise", lambda seed, position, ids: np.zeros(len(ids)))
-    monkeypatch.setattr("lcspec.sampling._gumbel", lambda key, token: 0.0)
+    monkeypatch.setattr("lcspec.sampling.parameters.gumbel_noise", lambda seed, position, ids: np.zeros(len(ids)))
+    monkeypatch.setattr("lcspec.sampling.parameters._gumbel", lambda key, token: 0.0)
     even = Distribution(np.array([8, 3, 5], dtype=np.int32), np.full(3, 1 / 3))
     assert coupled_choice(even, 0, 0) == 3
     assert coupled_choice(Distribution(even.ids, np.array([0.4, 0.2, 0.4])), 0, 0) == 5

@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from lcspec.cli import cli
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.server.errors import ApiError
 from lcspec.server.parameters import sampling_params
 from lcspec.server.schemas import Sampling

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.pace import BLOCK, DEAR, FIRST_CHUNK, HARDLY, LONG, PAUSE, UNNOTICED, Pace, _best
+from lcspec.engine.prefill_budget import BLOCK, DEAR, FIRST_CHUNK, HARDLY, LONG, PAUSE, UNNOTICED, PrefillBudget, _best
 from scripts import simulate_schedule as sim
 from tests.simulate import CURVES, curve_of
 
@@ -28,7 +28,7 @@ def machine(relative: list[float], unit: float) -> list[float]:
 def test_pieces_of_a_prompt_are_neither_long_nor_dear(name: str, slots: int, known: bool, unit: float) -> None:
     took = machine(CURVES[name], unit)
     curve = curve_of([s * unit / 0.02 for s in CURVES[name]]) if known else None
-    pace, rng = Pace(), random.Random(1)
+    pace, rng = PrefillBudget(), random.Random(1)
     pace.observe(slots, took[slots - 1])
     pace.observe(512, took[511])  # the first prompt had the machine for itself
     rooms = []
@@ -50,14 +50,14 @@ def test_pieces_of_a_prompt_are_neither_long_nor_dear(name: str, slots: int, kno
         assert not long and not slow
 
 
-def usual(pace: Pace) -> int:
+def usual(pace: PrefillBudget) -> int:
     """The room beside two decodes, trials apart."""
     return min(pace.room(2, 0) for _ in range(2))
 
 
 def test_nothing_is_known_at_first() -> None:
-    assert usual(Pace()) == FIRST_CHUNK
-    pace = Pace()
+    assert usual(PrefillBudget()) == FIRST_CHUNK
+    pace = PrefillBudget()
     pace.observe(400, 4.0)  # a hundredth of a second a token, as far as anybody knows; so narrow steps are tried
     assert usual(pace) == FIRST_CHUNK
     pace.observe(34, 1.0)  # ... and found to be dear
@@ -65,7 +65,7 @@ def test_nothing_is_known_at_first() -> None:
 
 
 def test_pieces_of_a_prompt_are_alike() -> None:
-    pace = Pace()
+    pace = PrefillBudget()
     for width in (1, 16, 32, 64, 128, 256, 512, 512):
         pace.observe(width, 0.030 + 0.005 * width)
     room = usual(pace)
@@ -79,7 +79,7 @@ def test_pieces_of_a_prompt_are_alike() -> None:
 
 
 def test_steps_fill_their_blocks_where_those_have_a_price() -> None:
-    machine, pace = sim.Machine(sim.BLOCKS, BLOCK), Pace()
+    machine, pace = sim.Machine(sim.BLOCKS, BLOCK), PrefillBudget()
     for width in (1, 8, 16, 32):
         pace.observe(width, machine.seconds(width))
     rooms = []
@@ -96,14 +96,14 @@ def test_steps_fill_their_blocks_where_those_have_a_price() -> None:
     _, seconds = pace._seconds(0, None)
     assert seconds[70 - 1] == pytest.approx(machine.seconds(96), rel=0.1), "a begun block costs what a full one does"
     assert pace.riders(70, 1, 0) >= 96 - 70, "and others' tokens fill it for nothing"
-    smooth = Pace()
+    smooth = PrefillBudget()
     for width in (512, 96, 128, 64, 70, 40, 110, 75, 50):
         smooth.observe(width, 0.01 * width)
     assert smooth._seconds(0, None)[1][70 - 1] == pytest.approx(0.7, rel=0.02), "no price"
 
 
 def test_the_first_use_of_memory_is_no_measure() -> None:
-    pace = Pace()
+    pace = PrefillBudget()
     for width in (2, 16, 32):
         pace.observe(width, 0.1 + 0.01 * width)
     pace.observe(300, 9.0)  # 30 ms a token, where 32 tokens take 13 ms each
@@ -118,7 +118,7 @@ def test_the_first_use_of_memory_is_no_measure() -> None:
 
 def test_what_the_curve_says_is_not_doubted() -> None:
     curve = curve_of([float(n) if n <= 8 else 3.0 * n for n in range(1, 33)])  # from 9 rows on thrice as dear
-    pace = Pace()
+    pace = PrefillBudget()
     pace.observe(16, 1.0)
     assert pace._seconds(0, curve)[1][15] == pytest.approx(curve.seconds(16, 0))
 
@@ -128,7 +128,7 @@ def test_wider_pieces_are_tried_now_and_then_and_kept_if_they_are_cheaper() -> N
     def took(width: int) -> float:
         return 0.030 + 0.005 * width if width <= 32 else max(0.3, 0.0045 * width)
 
-    pace = Pace()
+    pace = PrefillBudget()
     for width in (2, 16, 32, 33, 34, 36):
         pace.observe(width, took(width))
         pace.observe(width, took(width))
@@ -142,7 +142,7 @@ def test_wider_pieces_are_tried_now_and_then_and_kept_if_they_are_cheaper() -> N
 
 
 def test_who_rides_along_delays_the_first_by_less_than_the_others_gain() -> None:
-    pace = Pace()
+    pace = PrefillBudget()
     assert pace.riders(20, 3, 0) == 0  # nothing is known
     pace.observe(512, 9.0)
     for width in range(1, 513):  # 30 ms a step and 5 ms a token
@@ -150,7 +150,7 @@ def test_who_rides_along_delays_the_first_by_less_than_the_others_gain() -> None
     assert pace.riders(20, 0, 0) == 0
     few, many = pace.riders(20, 1, 0), pace.riders(20, 7, 0)
     assert 4 <= few <= 8 and 30 <= many <= 60, "a step's fixed part is worth six tokens; seven times that for seven"
-    flat = Pace()
+    flat = PrefillBudget()
     for width in (512, 1, 8, 64, 512):
         flat.observe(width, 0.1)
     assert flat.riders(20, 1, 0) > 400, "where width costs nothing everybody comes along"

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import pytest
 
-from lcspec.shape import (
+from lcspec.spec.tree_shapes import (
     Path,
     Shape,
     by_depth_and_rank,

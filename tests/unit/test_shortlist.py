@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from lcspec.sampling import SamplingParams
-from lcspec.shortlist import Shortlist
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.shortlist import Shortlist
 
 SIZE = 5000
 LOOKS_BACK = 8

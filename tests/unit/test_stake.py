@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from lcspec.commands.calibrate import break_even, speedup
-from lcspec.planner.cost import CostCurve
-from lcspec.planner.stake import Hold, Stake
+from lcspec.planner.stake import Hold
 from lcspec.planner.widths import Item, Step, choose
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.profiles.stake import Stake
 
 COSTS = {n: (1.0 + 0.1 * (n - 1), n) for n in range(1, 17)}
 

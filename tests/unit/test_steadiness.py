@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lcspec.steadiness import disturbance, disturbed, settled
+from lcspec.profiles.steadiness import disturbance, disturbed, settled
 
 
 def test_a_jagged_curve_is_left_alone() -> None:

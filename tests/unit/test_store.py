@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.attachments import Attachment
 from lcspec.tui.store import Chat, Message, NoSuchChat, Span, Store, pieces_of, queries, title_of, writer
 from lcspec.tui.store.records import extend_spans

@@ -16,7 +16,7 @@ from typing import Callable
 
 import pytest
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.store import Store, StoreProblem, schema, writer
 
 WAIT = 60.0
@@ -24,7 +24,7 @@ WAIT = 60.0
 STREAM = """
 import sys, time
 from pathlib import Path
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.store import Store
 store = Store(Path(sys.argv[1]))
 chat = store.create()
@@ -42,7 +42,7 @@ while True:
 BUSY = """
 import sys
 from pathlib import Path
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.store import Store
 problems = []
 store = Store(Path(sys.argv[1]), lambda p: problems.append(p) if p else None)
@@ -215,7 +215,7 @@ def test_a_full_disk_loses_nothing(tmp_path: Path) -> None:
 LIMITED = """
 import resource, sys
 from pathlib import Path
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.store import Store
 path = Path(sys.argv[1])
 problems = []

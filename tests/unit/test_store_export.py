@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.attachments import Attachment
 from lcspec.tui.store import Chat, ChatInfo, ExportError, Message, Store, file_name, from_json, to_json, to_markdown
 from lcspec.tui.store.export import JSON_VERSION

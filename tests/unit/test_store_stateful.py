@@ -11,7 +11,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.store import Answer, Chat, ChatInfo, Message, Store
 
 TEXT = st.text(max_size=8)

@@ -15,7 +15,7 @@ from lcspec.drafters import suffix as module
 from lcspec.drafters.base import Budget, DrafterEnv
 from lcspec.drafters.suffix import SuffixAutomaton, SuffixDrafter
 from lcspec.errors import UsageError
-from lcspec.tree import TokenTree
+from lcspec.spec.token_tree import TokenTree
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 TEXT = st.lists(st.integers(0, 2), max_size=20)

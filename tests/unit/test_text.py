@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.text import Piece, StopStrings, StreamDecoder
+from lcspec.answers.text import Piece, StopStrings, StreamDecoder
 
 fixed = settings(derandomize=True, deadline=None, max_examples=300)
 

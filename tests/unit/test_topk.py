@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lcspec.topk import COLUMNS, FEW, contenders, largest
+from lcspec.sampling.top_k import COLUMNS, FEW, contenders, largest
 
 SIZES = [1, 2, 64, 515, 4096, 20_001]
 NUMBERS = [1, 2, FEW, FEW + 1, 40, 99, 300]

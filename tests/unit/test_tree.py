@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.tree import Distribution, TokenTree, Trial
+from lcspec.sampling.distribution import Distribution
+from lcspec.spec.token_tree import TokenTree, Trial
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=150)
 fixed = settings.get_profile("fixed")

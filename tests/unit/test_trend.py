@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.planner.trend import SHIFT_VARIANCE, SLOPE_VARIANCE, Trend, log_odds
+from lcspec.planner.calibrator import SHIFT_VARIANCE, SLOPE_VARIANCE, Trend, log_odds
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 

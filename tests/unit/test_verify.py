@@ -11,10 +11,19 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from lcspec import sampling, verify
-from lcspec.sampling import coupled_choice, coupled_scores, coupled_top, gumbel_noise, inverse_cdf, uniform_noise
-from lcspec.tree import Distribution, TokenTree, Trial
-from lcspec.verify import ACCEPT_STREAM, RESAMPLE_STREAM, VERIFIERS, Verdict, coupled, rejection
+from lcspec.sampling import parameters as sampling
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import (
+    coupled_choice,
+    coupled_scores,
+    coupled_top,
+    gumbel_noise,
+    inverse_cdf,
+    uniform_noise,
+)
+from lcspec.spec import verifiers as verify
+from lcspec.spec.token_tree import TokenTree, Trial
+from lcspec.spec.verifiers import ACCEPT_STREAM, RESAMPLE_STREAM, VERIFIERS, Verdict, coupled, rejection
 from tests.oracle import (
     FIRST_POSITION,
     KINDS,

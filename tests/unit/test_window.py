@@ -11,23 +11,24 @@ import pytest
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import create
 from lcspec.drafters.lookahead import LookaheadDrafter
-from lcspec.llama.sequences import SequencePool
+from lcspec.kv_cache.sequence_cache import SequencePool
 from lcspec.planner.auto import AutoPlanner
-from lcspec.planner.base import FixedPlanner, Limits, Proposal
-from lcspec.planner.cost import CostCurve
-from lcspec.planner.window import (
+from lcspec.planner.base import Limits, Proposal
+from lcspec.planner.fixed import FixedPlanner
+from lcspec.planner.lookahead_budget import (
     COLUMN_SECONDS,
     FIRST_EFFORT,
     FIRST_GAIN,
     TRIAL_STEPS,
+    LookaheadBudget,
     Offer,
-    Sizer,
     Yield,
     feed,
     marginal,
     marginal_sum,
 )
-from lcspec.tree import TokenTree
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.spec.token_tree import TokenTree
 from tests.markov import Target, View, decode
 from tests.simulate import CURVES, GPU, Q4_0, Q8_0, STEEP, UNIT, Clock, clock, curve_of
 
@@ -81,7 +82,7 @@ def test_columns_add_up_to_the_window() -> None:
 
 
 def test_offers_are_whole_columns_in_the_order_of_their_worth() -> None:
-    offers = Sizer().offers([proposal()], costs(GPU), 1, 1 / UNIT)
+    offers = LookaheadBudget().offers([proposal()], costs(GPU), 1, 1 / UNIT)
     assert [o.rows for o in offers] == [2] + [3] * (len(offers) - 1), "the pending token is the first column's level 0"
     assert [o.tokens for o in offers] == sorted((o.tokens for o in offers), reverse=True)
     assert sum(o.rows for o in offers) <= 31 and all(isinstance(o, Offer) and o.tokens > 0 for o in offers)
@@ -91,26 +92,28 @@ def test_offers_are_whole_columns_in_the_order_of_their_worth() -> None:
     "limits", [Limits(31, 64, 1), Limits(1, 64, 64), Limits(0, 64, 64), Limits(31, 2, 64)], ids=str
 )
 def test_nothing_is_offered_where_it_cannot_be_used(limits: Limits) -> None:
-    assert Sizer().offers([proposal(limits)], costs(GPU), 1, 1 / UNIT) == []
-    assert Sizer().offers([proposal(specs="lookahead:n=4:w=5")], costs(GPU), 1, 1 / UNIT) == [], "the user chose"
-    assert Sizer().offers([proposal(specs="ngram")], costs(GPU), 1, 1 / UNIT) == []
+    assert LookaheadBudget().offers([proposal(limits)], costs(GPU), 1, 1 / UNIT) == []
+    assert LookaheadBudget().offers([proposal(specs="lookahead:n=4:w=5")], costs(GPU), 1, 1 / UNIT) == [], (
+        "the user chose"
+    )
+    assert LookaheadBudget().offers([proposal(specs="ngram")], costs(GPU), 1, 1 / UNIT) == []
 
 
 def test_no_more_columns_than_leaves_or_positions_left() -> None:
-    assert len(Sizer().offers([proposal(Limits(31, 64, 4))], costs(GPU), 1, 1 / UNIT)) == 3
-    assert len(Sizer().offers([proposal(Limits(31, 5, 64))], costs(GPU), 1, 1 / UNIT)) == 5
+    assert len(LookaheadBudget().offers([proposal(Limits(31, 64, 4))], costs(GPU), 1, 1 / UNIT)) == 3
+    assert len(LookaheadBudget().offers([proposal(Limits(31, 5, 64))], costs(GPU), 1, 1 / UNIT)) == 5
 
 
 def test_the_bookkeeping_of_a_column_is_not_forgotten() -> None:
     """Where a decode takes no longer than moving a few sequence ids, windows stay narrow."""
     fast = CostCurve({n: {0: 0.0002} for n in range(1, 33)}).effective(0)
     slow = CostCurve({n: {0: 0.02} for n in range(1, 33)}).effective(0)
-    sizer = Sizer()
+    sizer = LookaheadBudget()
     assert len(sizer.offers([proposal()], fast, 1, 1 / 0.0002)) < len(sizer.offers([proposal()], slow, 1, 1 / 0.02))
 
 
 def test_a_drafter_that_brings_nothing_is_tried_now_and_then_only() -> None:
-    sizer, table = Sizer(), costs(GPU)
+    sizer, table = LookaheadBudget(), costs(GPU)
     figures = sizer.yields.setdefault("lookahead", Yield())
     for _ in range(300):
         figures.fed(9)
@@ -127,7 +130,7 @@ def test_a_drafter_that_brings_nothing_is_tried_now_and_then_only() -> None:
 
 def test_trials_keep_to_their_share_of_the_time() -> None:
     for name in ("GPU", "Q4_0", "BLOCKS", "FLAT"):
-        sizer, table, spent = Sizer(), costs(MACHINES[name]), 0.0
+        sizer, table, spent = LookaheadBudget(), costs(MACHINES[name]), 0.0
         sizer.yields["lookahead"] = Yield(-FIRST_GAIN, 100.0)
         p = proposal()
         for _ in range(5000):

@@ -9,7 +9,7 @@ from typing import Any, Callable, Iterator, Mapping
 
 from lcspec.config import KV_TYPES, MAX_DRAFT
 from lcspec.errors import LcspecError
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import parse_speculation
 from lcspec.tui.settings.values import ModelSettings, Preset, Settings, Speculation
 

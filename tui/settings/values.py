@@ -8,7 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, Mapping
 
-from lcspec.sampling import SamplingParams
+from lcspec.sampling.parameters import SamplingParams
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.store.records import Message, Span, State, clean, extend_spans, now
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, Literal, Mapping, NamedTuple, Sequence
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.attachments import Attachment
 
 Role = Literal["user", "assistant"]

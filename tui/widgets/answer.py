@@ -7,7 +7,7 @@ from typing import Sequence
 from textual.content import Content
 from textual.events import Click
 
-from lcspec.text import Piece
+from lcspec.answers.text import Piece
 from lcspec.tui.conversation import split_reasoning
 from lcspec.tui.document import MIN_WIDTH, Document, wrapped
 from lcspec.tui.lens import tinted

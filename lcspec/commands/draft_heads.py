@@ -1,0 +1,286 @@
+"""`lcspec draft heads`: collect, train, measure, write."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import json
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+
+from lcspec import __version__
+from lcspec.config import ModelOptions
+from lcspec.drafters.medusa.file import STORAGE, HeadsFile, write_heads
+from lcspec.drafters.medusa.network import Sizes, choose_rank, initial
+from lcspec.drafters.medusa.target import TargetIdentity, identify, output_rows
+from lcspec.errors import LcspecError, UnsupportedModel, UsageError
+from lcspec.llama import Context, Model
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
+from lcspec.session import loading_line
+from lcspec.training.collect import Job, Writer, answer_jobs, invent
+from lcspec.training.data import Dataset, make_dataset
+from lcspec.training.measure import Measured
+from lcspec.training.prompts import PromptMaker, Source, read_sources
+from lcspec.training.states import StateStore
+from lcspec.training.train import State, Trainer, load_state
+
+# Share of the time for collecting when `--positions` does not end it before.
+COLLECT_SHARE = 0.4
+LEAST_POSITIONS = 200
+# Prompts a model invents when it is given none, and the share of the time for collecting that this may take.
+INVENTED = 400
+INVENT_SHARE = 0.15
+# Seconds between two notes of the time spent, for a run that goes on after a kill.
+NOTE_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What makes one heads file different from another; a run that is resumed must have the same."""
+
+    heads: int
+    minutes: float
+    positions: int
+    answer: int
+    vocab: int
+    hidden: int
+    embed: int
+    rank: int | None
+    seed: int
+
+
+def run(**o: Any) -> int:
+    """Run the command with the options of `cli.draft_heads`; returns the exit code.
+
+    Raises:
+        LcspecError: with a message for the user.
+    """
+    model_path: Path = o["model"] or demo_path(DEMO_TARGET)
+    out: Path = o["out"] or Path(f"{model_path.stem}.heads.gguf")
+    if o["store"] not in STORAGE:
+        raise UsageError(f"--store must be one of {', '.join(STORAGE)}, not {o['store']}")
+    if not out.parent.is_dir():
+        raise UsageError(f"the folder {out.parent} does not exist; create it first")
+    sources = read_sources(o["text"])
+    identity = identify(model_path)
+    recipe = Recipe(
+        o["heads"], o["minutes"], o["positions"], o["answer"], o["vocab"], o["hidden"], o["embed"], o["rank"], o["seed"]
+    )
+    work = out.with_name(out.name + ".work")
+    claim(work, {"target": identity.fingerprint, "text": [str(p) for p in o["text"]], **asdict(recipe)})
+    try:
+        began = time.monotonic()
+        collected = _collect(model_path, o, recipe, sources, work)
+        if time.monotonic() - began > 1.0:
+            click.echo(f"collected {len(collected)} positions of {collected.answers} answers", err=True)
+        heads = _train(model_path, identity, recipe, collected, work, o["text"])
+    except KeyboardInterrupt:
+        click.echo(f"stopped; the same command goes on from here (its work is in {work})", err=True)
+        return 130
+    except LcspecError:
+        if not (work / "answers.i32").exists():  # nothing was collected, so there is nothing to go on from
+            shutil.rmtree(work)
+        raise
+    write_heads(out, heads, o["store"])
+    shutil.rmtree(work)
+    click.echo(report(heads))
+    click.echo(f"written: {out}")
+    click.echo(f"use it: lcspec generate {model_path} --heads {out} --speculate medusa")
+    return 0
+
+
+def claim(work: Path, settings: dict[str, Any]) -> None:
+    """Make the work folder, or find that it belongs to a run with these settings.
+
+    Raises:
+        UsageError: it is another run's.
+    """
+    note, wanted = work / "run.json", json.dumps(settings, sort_keys=True)
+    if work.exists():
+        found = note.read_text(encoding="utf-8") if note.exists() else ""
+        if found != wanted:
+            raise UsageError(
+                f"{work} holds the unfinished work of a run with other settings: remove it, or use another --out"
+            )
+        return
+    work.mkdir()
+    note.write_text(wanted, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def _bar(label: str) -> Iterator[Any]:
+    """A progress bar on stderr that is told of fractions."""
+    with click.progressbar(length=1000, label=label, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        shown = 0
+
+        def update(fraction: float) -> None:
+            nonlocal shown
+            step = int(min(1.0, fraction) * 1000) - shown
+            if step > 0:
+                bar.update(step)
+                shown += step
+
+        yield update
+
+
+# --- collecting -------------------------------------------------------------------------------------------------------
+
+
+def _collect(path: Path, o: dict[str, Any], recipe: Recipe, sources: list[Source], work: Path) -> StateStore:
+    """Fill the store up to the wanted positions or the end of its share of the time."""
+    spent_path = work / "collect.json"
+    spent = json.loads(spent_path.read_text()) if spent_path.exists() else {"seconds": 0.0, "done": False}
+    store = StateStore(work, identify(path).n_embd)
+    if spent["done"]:
+        return store
+    limit = COLLECT_SHARE * 60.0 * recipe.minutes
+    options = ModelOptions(
+        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], gpu_layers=o["gpu_layers"],
+        max_width=max(64, o["slots"]),
+    )  # fmt: skip
+    began = time.monotonic()
+
+    def used() -> float:
+        return float(spent["seconds"]) + time.monotonic() - began
+
+    def finished(done: bool) -> None:
+        spent_path.write_text(json.dumps({"seconds": round(used(), 2), "done": done}))
+
+    with Model.load(options, _loading(path)) as model, _writer(model, options, recipe.seed + store.answers) as writer:
+        room = writer.context.n_ctx - recipe.answer
+        with _bar("collecting") as show:
+            early = INVENT_SHARE * limit
+            sources = sources or _invented(model, writer, work, min(room // 2, 64), lambda n: n > 3 and used() > early)
+            maker = PromptMaker(model, sources, room, recipe.seed)
+            noted = time.monotonic()
+
+            def keep(job: Job) -> bool:
+                nonlocal noted
+                store.append(np.stack(job.states), np.array(job.tokens, dtype=np.int32), job.group)
+                show(max(len(store) / recipe.positions, used() / limit))
+                if time.monotonic() - noted > NOTE_SECONDS:
+                    finished(False)
+                    noted = time.monotonic()
+                return len(store) < recipe.positions and (used() < limit or len(store) < LEAST_POSITIONS)
+
+            try:
+                writer.run(answer_jobs(maker, recipe.answer, store.answers), keep)
+            except KeyboardInterrupt:
+                finished(False)
+                raise
+    if not len(store):
+        raise UsageError("none of the text fits the context: give shorter prompts or a larger --ctx")
+    finished(True)
+    return store
+
+
+@contextlib.contextmanager
+def _writer(model: Model, options: ModelOptions, seed: int) -> Iterator[Writer]:
+    if not model.traits.attention_only:
+        raise UnsupportedModel(
+            f"{options.path.name} has a recurrent state: heads are not made for such models yet; "
+            "use a model with plain attention"
+        )
+    with Context(model, options, separate=True) as context:
+        yield Writer(context, seed)
+
+
+def _loading(path: Path) -> Any:
+    line = loading_line()
+    return None if line is None else lambda fraction: line(path.name, fraction)
+
+
+def _invented(model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]) -> list[Source]:
+    """Prompts of the model's own, made once and kept in the work folder."""
+    path = work / "invented.json"
+    if path.exists():
+        return [Source(tuple(item["messages"]), item["text"]) for item in json.loads(path.read_text())]
+    made = invent(model, writer, INVENTED, room, enough)
+    path.write_text(json.dumps([{"messages": s.messages, "text": s.text} for s in made]))
+    return made
+
+
+# --- training ---------------------------------------------------------------------------------------------------------
+
+
+def network_sizes(recipe: Recipe, state: int, vocab: int) -> Sizes:
+    """The network for a target: a hidden layer of four times its width, at most 1024, if nothing else is asked for."""
+    hidden = recipe.hidden or min(4 * state, 1024)
+    return Sizes(recipe.heads, state, hidden, min(recipe.embed, state), choose_rank(vocab, state, recipe.rank), vocab)
+
+
+def _train(
+    path: Path, identity: TargetIdentity, recipe: Recipe, store: StateStore, work: Path, text: list[Path]
+) -> HeadsFile:
+    data = make_dataset(store, identity.n_vocab, recipe.heads, recipe.vocab)
+    sizes = network_sizes(recipe, identity.n_embd, len(data.vocab))
+    state = load_state(work, sizes)
+    if state is None:
+        output = output_rows(path, data.vocab.tolist())
+        state = State.start(initial(sizes, output, data.scale, np.random.default_rng(recipe.seed)))
+    seconds = 60.0 * recipe.minutes - float(json.loads((work / "collect.json").read_text())["seconds"])
+    trainer = Trainer(data, sizes, state, max(1.0, seconds), recipe.seed, work)
+    with _bar("training") as show:
+        try:
+            trainer.run(show)
+        except KeyboardInterrupt:
+            trainer.save()
+            raise
+    found = trainer.measured()
+    return HeadsFile(
+        sizes=sizes,
+        params=state.best,
+        tokens=data.vocab,
+        scale=data.scale,
+        scales=found.scales,
+        table=found.table,
+        shape=found.tree(),
+        fingerprint=identity.fingerprint,
+        vocabulary=identity.vocabulary,
+        n_vocab=identity.n_vocab,
+        quantization=identity.quantization,
+        target=identity.name,
+        licence=identity.licence,
+        facts=_facts(path, store, data, state, found, text),
+    )
+
+
+def _facts(
+    path: Path, store: StateStore, data: Dataset, state: State, found: Measured, text: list[Path]
+) -> dict[str, str | int | float]:
+    return {
+        "by": f"lcspec {__version__}",
+        "date": datetime.date.today().isoformat(),
+        "target_file": path.name,
+        "text": ", ".join(p.name for p in text) or "prompts invented by the model itself",
+        "answers": store.answers,
+        "positions": len(store),
+        "held_out_positions": found.positions,
+        "coverage": data.coverage,
+        "steps": state.step,
+        "seconds": round(state.seconds, 1),
+    }
+
+
+def report(heads: HeadsFile) -> str:
+    """What was made, for people."""
+    facts = heads.facts
+    lines = [
+        f"{heads.sizes.heads} heads for {heads.target}, trained for {facts['steps']} steps in "
+        f"{float(facts['seconds']):.0f} s on {facts['positions']} positions of {facts['answers']} of its own answers",
+        f"reduced vocabulary: {heads.sizes.vocab} of {heads.n_vocab} tokens, {float(facts['coverage']):.2%} of what it "
+        "writes",
+        f"held out ({facts['held_out_positions']} positions):",
+        "  head    " + "".join(f"{k:>7}" for k in range(1, heads.sizes.heads + 1)),
+        "  top-1   " + "".join(f"{x:>7.3f}" for x in heads.top(1)),
+        "  top-5   " + "".join(f"{x:>7.3f}" for x in heads.top(5)),
+    ]
+    return "\n".join(lines)

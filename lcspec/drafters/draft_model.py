@@ -1,0 +1,319 @@
+"""A draft model: a small GGUF with the target's vocabulary proposes a chain or a tree.
+
+Chains: Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318). Trees grow level by level, the
+most probable nodes first, as EAGLE-2's do (Li et al. 2024, arXiv:2406.16858). The draft model's cache is rolled back
+to the accepted text after every step and never filled twice.
+
+At temperature > 0 with the `coupled` verifier the draft uses the very noise the target will use, so a draft
+distribution close to the target's leads to the same choice more often than two independent samples would.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass, field
+from typing import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
+from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
+from lcspec.drafters.top_candidates import SHARPNESS
+from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
+from lcspec.kv_cache.prefix_cache import PrefixCache
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Branching, Context, Model, check_same_vocabulary
+from lcspec.profiles.attention import with_attention
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
+
+# A child less likely than this (in the draft model's eyes) ends its branch, if the user says so.
+P_MIN = 0.0
+# Tokens of a prompt that the draft model reads at a time.
+SLICE = 128
+# Tokens that a draft model with a recurrent state may decode once more after every draft.
+REDECODED = 8
+
+
+# Given a slot and what has been drafted for it so far, what may follow (see ModelDrafter.begin).
+Guess = Callable[[SequenceView, Sequence[int]], Sequence[int]]
+
+
+@dataclass
+class _State:
+    """One slot's share of the draft model."""
+
+    cache: SequenceCache
+    p_min: float
+    guess: Guess | None = None
+    tree: TokenTree | None = None
+    placed: dict[int, int] = field(default_factory=dict)  # tree node -> index among the decoded nodes
+
+
+class ModelDrafter:
+    """Drafts with a second, smaller model (`--draft`)."""
+
+    default_nodes = 5
+    costly = True
+    wants_hidden = False
+
+    def __init__(
+        self, env: DrafterEnv, index: int = 0, model: Model | None = None, options: ModelOptions | None = None
+    ) -> None:
+        """Draft with `model`, whose vocabulary the caller has looked at, or load the draft model number `index`.
+
+        Raises:
+            UsageError: it was not named.
+            VocabularyMismatch: its vocabulary is another.
+            UnsupportedModel: its memory cannot be rolled back.
+        """
+        self.name = model_drafter(index)
+        self.index = index
+        self.model = load_draft(env, index) if model is None else model
+        try:
+            if model is None:
+                check_same_vocabulary(env.target.vocab, self.model.vocab)
+            self.context = Context(self.model, with_attention(self.model, options or self.model.options))
+            if self.context.branching is Branching.NONE:
+                self.context.close()
+                raise UnsupportedModel(
+                    f"{self.model.options.path.name} cannot draft: its recurrent state cannot be taken back; "
+                    "use a draft model with plain attention"
+                )
+        except BaseException:
+            self.model.close()
+            raise
+        self.pool = SequencePool(self.context.n_seq)
+        self.shelf = PrefixCache(self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE)
+        self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
+        self._slots: dict[int, _State] = {}
+
+    def begin(self, sequence: SequenceView, spec: DrafterSpec, guess: Guess | None = None) -> None:
+        """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted).
+
+        With `guess` a chain is drafted with fewer decodes: what it returns is decoded along with each drafted token,
+        and stays as far as the draft model would have chosen it itself. The chain is the same with and without it.
+        """
+        spec.check_keys({"branch", "nodes", "p_min"})
+        p_min = spec.number("p_min", P_MIN)
+        self._slots[sequence.id] = _State(self.shelf.take(sequence.tokens), p_min, guess)
+
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
+        """Grow a tree below the pending token, a level per draft decode; nothing while a long text is being read."""
+        state = self._slots[sequence.id]
+        tree = TokenTree.root(sequence.tokens[-1])
+        depth, branch = budget.depth, budget.branch
+        if self.context.branching is Branching.CHAIN:
+            branch = 1
+        base = len(sequence.tokens) - 1
+        depth = min(depth, self.context.n_ctx - base - 1)
+        if depth <= 0 or budget.nodes <= 0:
+            return tree
+        if not self._catch_up(state, sequence, base, budget.reading):
+            return tree
+        # Where a planner asks after every level, it is the one to say when a branch ends.
+        growth = Growth(sequence.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
+        tree = growth.tree
+        state.tree, state.placed = tree, {0: 0}
+        if state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
+            self._grow_guessing(state, state.guess, sequence, growth, base, depth)
+            return tree
+        level = [0]
+        while True:
+            fresh = self._expand(sequence, growth, level, base, branch)
+            enough = branch == 1 and tree.n_drafted >= budget.nodes
+            if not fresh or enough or tree.depths[fresh[0]] >= depth:
+                break
+            level = fresh if branch == 1 else growth.next_level(fresh, branch)
+            level = placeable(state.cache.forks, tree, level)
+            if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
+                break
+            self._decode_level(state, tree, level, base)
+        return growth.best()
+
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
+        """Roll the draft's cache back to the accepted text."""
+        state = self._slots[sequence.id]
+        if state.tree is None:
+            return
+        node: int | None = 0
+        path = []
+        # The last token is the next pending one: its row is needed again even if its cell is there.
+        for token in verdict.tokens[:-1]:
+            node = state.tree.child(node, token) if node is not None else None
+            if node is None or node not in state.placed:
+                break
+            path.append(state.placed[node])
+        state.cache.commit(path)
+        state.tree, state.placed = None, {}
+
+    def end(self, sequence: SequenceView) -> None:
+        """Keep the cache for a later request with the same beginning."""
+        state = self._slots.pop(sequence.id, None)
+        if state is not None:
+            self.shelf.put(state.cache, list(sequence.tokens))
+
+    def forget(self) -> None:
+        """Later requests read their texts from the beginning."""
+        self.shelf.clear()
+
+    def rewind(self, number: int, length: int) -> None:
+        """The text of slot `number` has another continuation after `length` tokens."""
+        self._slots[number].cache.truncate(length)
+
+    def step_seconds(self, repeat: int = 9) -> float:
+        """See TimedDrafter."""
+        seq = self.pool.take()
+        try:
+            return self.context.step_seconds(seq, range(self.n_vocab), repeat)
+        finally:
+            self.pool.give(seq)
+
+    def close(self) -> None:
+        """Free the draft model."""
+        self.context.close()
+        self.model.close()
+
+    def _grow_guessing(
+        self, state: _State, guess: Guess, sequence: SequenceView, growth: Growth, base: int, deepest: int
+    ) -> None:
+        """Grow a chain; every decode takes the newest token and what is guessed to follow it."""
+        cache, batch, tree, budget = state.cache, self.context.batch, growth.tree, growth.budget
+        node, guesses, going = 0, list[int](), True
+        while True:
+            right = 0
+            # Row i is that of the newest token (0) or of guess i - 1, and tells whether guess i is right.
+            for i in range(len(guesses) + 1):
+                rows = self.context.logits()[i : i + 1]
+                fresh = self._expand(sequence, growth, [node], base, 1, rows)
+                going = bool(fresh) and tree.n_drafted < budget.nodes and tree.depths[fresh[0]] < deepest
+                going = going and (budget.keep_going is None or budget.keep_going(tree, fresh))
+                if not going:
+                    break
+                node = fresh[0]
+                if i == len(guesses) or tree.tokens[node] != guesses[i]:
+                    break
+                state.placed[node] = len(state.placed)
+                right += 1
+            cache.retract(len(guesses) - right)
+            if not going:
+                return
+            room = min(budget.nodes - tree.n_drafted, deepest - tree.depths[node], MAX_LEVEL) - 1
+            path = [tree.tokens[v] for v in tree.path_to(node)[1:]]
+            guesses = list(guess(sequence, path))[: max(0, room)]
+            state.placed[node] = len(state.placed)
+            batch.clear()
+            for i, token in enumerate([tree.tokens[node], *guesses]):
+                depth, parent = tree.depths[node] + i, state.placed[node] + i - 1
+                seq = cache.extend(parent, depth, False, ())
+                batch.add(token, base + depth, (seq,), logits=True)
+            self.context.decode()
+
+    def _expand(
+        self,
+        sequence: SequenceView,
+        growth: Growth,
+        level: list[int],
+        base: int,
+        branch: int,
+        rows: NDArray[np.float32] | None = None,
+    ) -> list[int]:
+        """Add the children of the nodes just decoded; returns those worth looking below."""
+        fresh: list[int] = []
+        sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` is about the draft model's own probabilities
+        for node, row in zip(level, self.context.logits() if rows is None else rows):
+            position = base + growth.tree.depths[node] + 1
+            room = min(sequence.draws, branch) or branch
+            found = children(sequence, row[: self.n_vocab], position, room, node, sharpness, DRAFT_STREAM + self.index)
+            fresh += growth.add(node, found)
+        return fresh
+
+    def _catch_up(self, state: _State, sequence: SequenceView, base: int, seconds: float) -> bool:
+        """Decode tokens the draft has not seen: a slice of them, and more while that has taken less than `seconds`.
+
+        Returns:
+            Whether all are read; then the last row is node 0's.
+        """
+        if base - state.cache.length > self.context.options.max_width:
+            self.shelf.top_up(state.cache, sequence.tokens)
+        while True:
+            took, done = self._read(state.cache, sequence, base)
+            seconds -= took
+            if done or seconds <= 0.0:
+                return done
+
+    def _read(self, cache: SequenceCache, sequence: SequenceView, base: int) -> tuple[float, bool]:
+        """Decode a slice; returns the seconds it took, and whether it was the last."""
+        batch, start = self.context.batch, cache.length
+        stop = min(base + 1, start + min(SLICE, self.context.options.batch))
+        if self.context.branching is Branching.CHAIN and start + REDECODED < base < stop:
+            stop = base  # the draft goes back to where this decode begins
+        last = stop == base + 1
+        batch.clear()
+        batch.add_run(sequence.tokens[start : stop - last], start, cache.main)
+        if last:
+            batch.add(sequence.tokens[base], base, (cache.main,), logits=True)
+            cache.grow(base)
+        took = self.context.decode()
+        if not last:
+            cache.length = stop
+        return took, last
+
+    def _decode_level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> None:
+        """Decode the nodes of one level side by side; the first child of a node continues its branch, others fork."""
+        batch = self.context.batch
+        batch.clear()
+        continued: set[int] = set()
+        for node in level:
+            parent = tree.parents[node]
+            path = [state.placed[v] for v in tree.path_to(parent)]
+            seq = state.cache.extend(state.placed[parent], tree.depths[node], parent in continued, path)
+            continued.add(parent)
+            state.placed[node] = len(state.placed)
+            batch.add(tree.tokens[node], base + tree.depths[node], (seq,), logits=True)
+        self.context.decode()
+
+
+def draft_with(env: DrafterEnv, index: int) -> Drafter:
+    """The drafter for the draft model number `index`: through text where its vocabulary is not the target's.
+
+    Raises:
+        LcspecError: see ModelDrafter.
+    """
+    from lcspec.drafters.translated import TranslatedDrafter
+
+    model = load_draft(env, index)
+    try:
+        check_same_vocabulary(env.target.vocab, model.vocab)
+    except VocabularyMismatch as problem:
+        return TranslatedDrafter(env, index, model, problem)
+    return ModelDrafter(env, index, model)
+
+
+for _index in range(MAX_DRAFT_MODELS):
+    register(model_drafter(_index))(functools.partial(draft_with, index=_index))
+
+
+def load_draft(env: DrafterEnv, index: int) -> Model:
+    """Load the draft model number `index`.
+
+    Raises:
+        UsageError: it was not named.
+        ModelFileError, ModelLoadError: it cannot be loaded.
+    """
+    if index >= len(env.draft.models):
+        which = "a draft model" if index == 0 else f"{index + 1} draft models, and {len(env.draft.models)} are named"
+        raise UsageError(f"the drafter {model_drafter(index)} needs {which}: add --draft DRAFT.gguf")
+    path, progress = env.draft.models[index], env.progress
+    options = ModelOptions(
+        path,
+        ctx=env.ctx,
+        slots=env.slots,
+        threads=env.threads,
+        gpu_layers=env.gpu_layers,
+        max_width=MAX_LEVEL,
+        planes=False,  # it decodes token by token, and planes are those of one decode
+    )
+    return Model.load(options, None if progress is None else lambda fraction: progress(path.name, fraction))

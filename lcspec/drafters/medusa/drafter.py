@@ -1,0 +1,100 @@
+"""Medusa: heads on the target's own hidden state propose a sparse tree (`--heads`, made by `lcspec draft heads`).
+
+Cai et al. 2024 (arXiv:2401.10774). Every head says what comes a fixed number of tokens ahead, whatever comes in
+between; which combinations of their guesses are worth verifying was measured when the heads were made and is in the
+file. A node's probability is its head's own softmax, calibrated there as well.
+
+At temperature > 0 the guesses are ranked with the very noise the target will use, as a draft model's are.
+"""
+
+from __future__ import annotations
+
+import abc
+
+from threadpoolctl import threadpool_limits
+
+from lcspec.config import DrafterSpec
+from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.medusa.inference import load_heads
+from lcspec.drafters.top_candidates import top_candidates
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.tree_shapes import Shape
+from lcspec.spec.verifiers import Verdict
+
+
+class HeadsDrafter(abc.ABC):
+    """What `medusa` and `blockwise` share: a shape filled with the heads' guesses.
+
+    Attributes:
+        shape: which ranks below which; the best nodes first.
+    """
+
+    name = "heads"
+    default_nodes = 0
+    default_branch = 1
+    costly = True
+    wants_hidden = True
+
+    def __init__(self, env: DrafterEnv) -> None:
+        """Load the heads.
+
+        Raises:
+            LcspecError: there are none, or they are for another model.
+        """
+        self.heads = load_heads(env, self.name)
+        self.shape = self.choose_shape()
+        # Threads of numpy's BLAS go on spinning after a product and take the cores from the target's decode, which
+        # then lasts several times as long. The heads are too small to need more than one.
+        self._limits = threadpool_limits(limits=1, user_api="blas")
+
+    @abc.abstractmethod
+    def choose_shape(self) -> Shape:
+        """The shape to fill."""
+
+    def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
+        """The shape's nodes, the `budget.nodes` most probable of them; nothing without a hidden state."""
+        tree = TokenTree.root(sequence.tokens[-1])
+        depth = min(budget.depth, self.heads.n_heads)
+        if sequence.hidden is None or depth <= 0 or budget.nodes <= 0:
+            return tree
+        ranks = 1 + max(self.shape.ranks)
+        rows = self.heads.logits(sequence.hidden, sequence.tokens[-1], depth)
+        at, tokens = len(sequence.tokens), self.heads.tokens
+        guesses = [top_candidates(sequence, row, at + k, ranks, tokens) for k, row in enumerate(rows)]
+        place = {0: 0}
+        for v in range(1, len(self.shape)):
+            parent, rank = place.get(self.shape.parents[v]), self.shape.ranks[v]
+            if parent is None or tree.depths[parent] >= depth or rank >= budget.branch:
+                continue
+            level = guesses[tree.depths[parent]]
+            if rank < len(level):
+                token, prob = level[rank]
+                place[v] = tree.add(parent, token, prob, budget.source, feature=rank)
+        return tree.best(budget.nodes)
+
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:  # noqa: B027
+        """Nothing to learn: the next draft starts from the slot's hidden state alone."""
+
+    def end(self, sequence: SequenceView) -> None:  # noqa: B027
+        """Nothing to drop."""
+
+    def close(self) -> None:
+        """Give numpy its threads back."""
+        self._limits.restore_original_limits()
+
+
+@register("medusa")
+class MedusaDrafter(HeadsDrafter):
+    """The sparse tree that was measured when the heads were made."""
+
+    name = "medusa"
+    default_nodes = 15
+    default_branch = 10
+
+    def choose_shape(self) -> Shape:
+        """The file's."""
+        return self.heads.file.shape
+
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
+        """Options: `nodes`, `branch` (children a node; 1 is a chain)."""
+        spec.check_keys({"branch", "nodes"})

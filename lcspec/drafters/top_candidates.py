@@ -1,0 +1,98 @@
+"""What a row of a drafter's logits speaks for most (numpy only)."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.drafters.base import SequenceView
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import SamplingParams, coupled_scores, coupled_top
+from lcspec.sampling.top_k import largest
+
+# For a model that drafts for another: its probability of a token may be small because there is much to say, and it is
+# the target's favourite all the same if nothing else comes close. Squared probabilities tell hits from misses better
+# than plain ones, at any temperature (docs/drafters.md has figures).
+SHARPNESS = 2.0
+
+
+def top_candidates(
+    sequence: SequenceView,
+    logits: NDArray[np.float32],
+    position: int,
+    n: int,
+    tokens: NDArray[np.int32] | None = None,
+    sharpness: float = 1.0,
+) -> list[tuple[int, float]]:
+    """The `n` best tokens for `position`, best first, each with the probability that the target agrees.
+
+    At temperature > 0 the ranking uses the very noise the target will use. What the target is kept from saying is not
+    worth drafting, so the request's `logit_bias` counts here as well.
+
+    Args:
+        slot: whose sampling parameters and seed they are.
+        logits: float32 [k], k >= 1.
+        position: absolute position of the token to choose.
+        n: how many, at least 1; there may be fewer.
+        tokens: the token of each logit, int32 [k]; None: they are numbered by it.
+        sharpness: the power that probabilities are raised to. With 1 they are the model's own that the text goes on
+            so; that another model's choice is the same depends more on how far the best is ahead (see SHARPNESS).
+    """
+    logits = biased(logits, sequence.params, tokens)
+    if sequence.params.greedy:
+        top = largest(logits, n)
+        weights = np.exp((logits - logits[top[0]]) * np.float32(sharpness))
+        share = weights[top].astype(np.float64) / float(weights.sum())
+        ids = top if tokens is None else tokens[top]
+    else:
+        dist = _distribution(logits, sequence.params)
+        if tokens is not None:  # the noise is that of the token, not of its place
+            dist = dist._replace(ids=tokens[dist.ids])
+        score = coupled_scores(dist, sequence.seed, position)
+        order = coupled_top(score, n)
+        weights = np.exp((score - score.max()) * sharpness)
+        share = (weights / weights.sum())[order]
+        ids = dist.ids[order]
+    return list(zip(ids.tolist(), share.tolist()))
+
+
+def biased(
+    logits: NDArray[np.float32], params: SamplingParams, tokens: NDArray[np.int32] | None = None
+) -> NDArray[np.float32]:
+    """Logits float32 [n] with the request's `logit_bias`; `tokens` as in `top_candidates`.
+
+    A bias that forbids every one of them tells nothing about what to draft, and they stay as they are.
+    """
+    if not params.logit_bias:
+        return logits
+    out: NDArray[np.float32] = logits.copy()
+    for token, bias in params.logit_bias:
+        if tokens is not None:
+            out[tokens == token] += bias
+        elif token < out.size:
+            out[token] += bias
+    return out if out.max() > -np.inf else logits
+
+
+def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
+    """The draft's distribution from logits float32 [n]: logit_bias, top-k, temperature, top-p and min-p of the request.
+
+    Penalties and grammars are left to the target: they only cost acceptance here, never correctness.
+    """
+    return _distribution(biased(logits, params), params)
+
+
+def _distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
+    k = min(params.top_k or 256, logits.size)
+    ids = largest(logits, k)
+    x = logits[ids].astype(np.float64)
+    probs = np.exp(x - x[0])
+    probs /= probs.sum()
+    keep = np.cumsum(probs) - probs < params.top_p
+    keep[0] = True  # with a top_p of 0 as well
+    ids, x, probs = ids[keep], x[keep], probs[keep]
+    keep = probs >= params.min_p * probs[0]
+    ids, x = ids[keep], x[keep]
+    # (at temperature 0 as well, where the temperature is dynamic)
+    weights = np.exp((x - x[0]) / max(params.temperature, params.dynatemp_range / 2))
+    return Distribution(ids.astype(np.int32), weights / weights.sum())

@@ -1,0 +1,1 @@
+"""The engine: what runs, in which step, and what comes of it."""

@@ -1,0 +1,158 @@
+"""What the engine tells the world about a request, in order: Started, Prefill*, (Tokens | StepStats)*, then one of
+Finished or Failed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple, Union
+
+from lcspec.answers.text import Piece
+from lcspec.errors import LcspecError
+from lcspec.spec.token_tree import TokenTree
+
+if TYPE_CHECKING:
+    from lcspec.planner.base import Plan
+
+
+class TokenInfo(NamedTuple):
+    """One emitted token: its id, who drafted it (None: the target's own), and the target's log-probability of it.
+
+    `logprob` is log softmax of the target's raw logits; `top` the most probable (id, logprob) pairs, both only
+    when the request asked for logprobs.
+    """
+
+    id: int
+    drafter: str | None = None
+    logprob: float | None = None
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class Started:
+    """The request got a slot. `reused` prompt tokens were in its cache already."""
+
+    request: int
+    prompt_tokens: int
+    reused: int
+    seed: int
+
+
+@dataclass(frozen=True)
+class Prefill:
+    """Prompt progress: `done` of `total` tokens are in the cache."""
+
+    request: int
+    done: int
+    total: int
+
+
+class Tokens(NamedTuple):
+    """Newly emitted tokens, and the text that became safe to show (it may lag behind the tokens)."""
+
+    request: int
+    tokens: tuple[TokenInfo, ...]
+    pieces: tuple[Piece, ...]
+
+    @property
+    def text(self) -> str:
+        """The new text."""
+        return "".join(p.text for p in self.pieces)
+
+
+class StepStats(NamedTuple):
+    """One decode step of one request.
+
+    `width` counts all tokens of the batch without padding; seconds are those of the whole step, which all running
+    slots share. `plan` says what the planner expected. `probes`: tokens of the slot that were evaluated and are no
+    drafts (see lcspec.planner.lookahead_budget).
+    """
+
+    request: int
+    width: int
+    tree: TokenTree
+    accepted: int
+    emitted: tuple[int, ...]
+    target_seconds: float
+    draft_seconds: float
+    overhead_seconds: float
+    plan: Plan
+    probes: int = 0
+
+
+@dataclass
+class RequestStats:
+    """Totals of one request, `accepted_by_depth[d]` counting accepted nodes at depth d + 1. Probes are no drafts."""
+
+    target_steps: int = 0
+    drafted: int = 0
+    accepted: int = 0
+    probes: int = 0
+    drafted_by_depth: list[int] = field(default_factory=list)
+    accepted_by_depth: list[int] = field(default_factory=list)
+    by_drafter: dict[str, dict[str, int]] = field(default_factory=dict)
+    step_tokens: int = 0
+    widths: dict[int, int] = field(default_factory=dict)
+    prefill_seconds: float = 0.0
+    decode_seconds: float = 0.0
+    target_seconds: float = 0.0
+    draft_seconds: float = 0.0
+
+    @property
+    def mean_acceptance_length(self) -> float:
+        """Emitted tokens per target step (bonus included)."""
+        return self.step_tokens / self.target_steps if self.target_steps else 0.0
+
+    @property
+    def overhead_seconds(self) -> float:
+        """Time of the decode phase spent neither in the target nor in drafting: Python, sampling, events."""
+        return max(0.0, self.decode_seconds - self.target_seconds - self.draft_seconds)
+
+    @property
+    def tokens_per_second(self) -> float:
+        """Tokens emitted by decode steps over their time; the first token comes from the prompt's last row."""
+        return self.step_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The `stats` object of `lcspec generate --json`."""
+        return {
+            "target_steps": self.target_steps,
+            "drafted": self.drafted,
+            "accepted": self.accepted,
+            "probes": self.probes,
+            "accepted_by_depth": list(self.accepted_by_depth),
+            "drafted_by_depth": list(self.drafted_by_depth),
+            "by_drafter": {k: dict(v) for k, v in self.by_drafter.items()},
+            "widths": {str(k): v for k, v in sorted(self.widths.items())},
+            "mean_acceptance_length": self.mean_acceptance_length,
+            "prefill_seconds": self.prefill_seconds,
+            "decode_seconds": self.decode_seconds,
+            "target_seconds": self.target_seconds,
+            "draft_seconds": self.draft_seconds,
+            "overhead_seconds": self.overhead_seconds,
+            "tokens_per_second": self.tokens_per_second,
+        }
+
+
+@dataclass(frozen=True)
+class Finished:
+    """The request ended: `reason` is stop | length | context | cancelled."""
+
+    request: int
+    reason: str
+    stop: str | None
+    prompt_tokens: int
+    completion_tokens: int
+    seed: int
+    stats: RequestStats
+    lossless: bool = True
+
+
+@dataclass(frozen=True)
+class Failed:
+    """The request ended with an error; other requests go on."""
+
+    request: int
+    error: LcspecError
+
+
+Event = Union[Started, Prefill, Tokens, StepStats, Finished, Failed]

@@ -1,0 +1,99 @@
+"""Long prompts of one engine, read in a context of their own and handed over (see lcspec.kv_cache.prompt_reader)."""
+
+from __future__ import annotations
+
+import math
+from typing import Callable, NamedTuple, Sequence
+
+from lcspec.config import ModelOptions
+from lcspec.engine.sequence import ActiveSequence
+from lcspec.errors import LcspecError
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Model
+
+# Seconds that a new request may have to wait for a piece that is read ahead.
+UNNOTICED = 0.5
+
+
+class Piece(NamedTuple):
+    """Tokens of a prompt that have been read by now, tokens that were read just now, and the seconds they took."""
+
+    read: int
+    tokens: int
+    seconds: float
+
+
+class ReadingApart:
+    """Who is read apart, and how far."""
+
+    def __init__(self, model: Model, options: ModelOptions, n_ctx: int, pool: SequencePool, on: bool) -> None:
+        """For prompts of up to `n_ctx` tokens; not `on`: none is read apart."""
+        self.on = on
+        self.reader: PromptReader | None = None  # made for the first long prompt
+        self._make: Callable[[], PromptReader] = lambda: PromptReader(model, options, n_ctx)
+        self._pool = pool
+        self._slow = False  # a piece takes too long to be read while somebody may come
+
+    def wants(self, prompt: Sequence[int]) -> bool:
+        """Whether a prompt is read apart."""
+        return self.on and len(prompt) > LONG_PROMPT
+
+    def read(self, sequence: ActiveSequence, n: int) -> Piece:
+        """Read up to `n` more tokens of a slot's prompt, and hand over what was read at its end (but the last token).
+
+        Raises:
+            LcspecError: there is no memory for the context, or the library failed.
+        """
+        reader, end = self._reader(), sequence.n_prompt - 1
+        if sequence.place is None:
+            sequence.place = reader.begin(sequence.tokens[:end])
+            sequence.reused = max(sequence.reused, reader.length(sequence.place))
+        place, start = sequence.place, reader.length(sequence.place)
+        stop = min(end, start + n)
+        seconds = reader.read(place, sequence.tokens[start:stop]) if start < stop else 0.0
+        if stop == end:
+            reader.hand_over(place, sequence.cache, self._pool)
+            self.end(sequence)
+        return Piece(stop, stop - start, seconds)
+
+    def end(self, sequence: ActiveSequence) -> None:
+        """A slot's prompt is read no further."""
+        sequence.apart = False
+        if sequence.place is not None and self.reader is not None:
+            self.reader.end(sequence.place)
+            sequence.place = None
+
+    def ahead(self, cache: SequenceCache, text: list[int]) -> bool:
+        """Read a piece of an ended conversation as it will be read when it goes on.
+
+        False if there is nothing to read, or if a piece takes so long that a new request would notice.
+        """
+        if self._slow or not self.wants(text) or cache.handed >= len(text):
+            return False
+        try:
+            reader = self._reader()
+            place = reader.begin(text)
+            try:
+                at = reader.length(place)
+                seconds = reader.read(place, text[at : at + LEAST_ROWS]) if at < len(text) else 0.0
+                if reader.length(place) == len(text):
+                    cache.truncate(cache.handed)
+                    reader.hand_over(place, cache, self._pool)
+            finally:
+                reader.end(place)
+        except LcspecError:
+            seconds = math.inf
+        self._slow = seconds > UNNOTICED
+        return not self._slow
+
+    def close(self) -> None:
+        """Free the context."""
+        if self.reader is not None:
+            self.reader.close()
+            self.reader = None
+
+    def _reader(self) -> PromptReader:
+        if self.reader is None:
+            self.reader = self._make()
+        return self.reader

@@ -1,0 +1,222 @@
+"""An engine on a thread of its own, for front ends that must never wait for it (the chat, the server).
+
+    any thread                                engine thread
+    submit / cancel / switch / call  ---->    orders, read between two steps
+    sink(events)                     <----    called after every step that had something for the request
+
+One thread owns every llama object, so nothing else may touch the engine; `call` runs a function over there. What
+may be used from any thread once `ready` is done: `session.model.vocab`, `session.prompt_ids`, `session.chat_ids`
+(reading a loaded vocabulary changes nothing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import threading
+import time
+import traceback
+from concurrent.futures import Future
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Callable, Sequence, TypeVar
+
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
+from lcspec.engine.events import Event, Failed, Finished
+from lcspec.errors import LcspecError
+from lcspec.session import Progress, Session, open_session
+
+if TYPE_CHECKING:
+    from lcspec.engine.engine import Engine
+    from lcspec.engine.sequence import Request
+
+T = TypeVar("T")
+Sink = Callable[[Sequence[Event]], None]
+# Whoever has had an answer often sends the next request at once, and would wait for a whole step of the others: they
+# wait for it instead, for this share of the last step's time at most.
+LINGER = 0.1
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A submitted request."""
+
+    worker: EngineThread
+    number: int
+
+    def cancel(self) -> None:
+        """End it between two steps; its last event is Finished with reason `cancelled`."""
+        self.worker.order(lambda engine: engine.cancel(self.number))
+
+    def switch(self, speculation: SpeculationParams) -> Future[None]:
+        """Give it other drafters between two steps (see Engine.switch); the future fails as that does."""
+        return self.worker.call(lambda session: session.engine.switch(self.number, speculation))
+
+
+class EngineThread:
+    """Loads a model on its own thread and runs requests until closed."""
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        draft: DraftFiles | Path | None = None,
+        progress: Progress | None = None,
+        history: bool = True,
+    ) -> None:
+        """Start loading at once. `progress` is called on the engine thread; returning False from it gives up."""
+        self.ready: Future[Session] = Future()
+        self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
+        self._sinks: dict[int, Sink] = {}
+        self._state = "open"  # open | draining | closed
+        self._thread = threading.Thread(
+            target=self._main, args=(options, draft, progress, history), name="lcspec-engine", daemon=True
+        )
+        self._thread.start()
+
+    def submit(self, request: Request, sink: Sink) -> Future[Ticket]:
+        """Queue a request. `sink` gets its events, in order, on the engine thread: it must hand them on and return.
+
+        The future fails with what Engine.submit refuses; after that no event comes. A sink that raises loses its
+        request, nobody else's.
+        """
+        result: Future[Ticket] = Future()
+
+        def enter(engine: Engine) -> None:
+            if self._state != "open":
+                raise LcspecError("the engine is shutting down and takes no new requests")
+            number = engine.submit(request)
+            self._sinks[number] = sink
+            result.set_result(Ticket(self, number))
+
+        self._promise(enter, result)
+        return result
+
+    def call(self, function: Callable[[Session], T]) -> Future[T]:
+        """Run `function` on the engine thread between two steps. Everyone waits for it, so it must be short."""
+        result: Future[T] = Future()
+        self._promise(lambda _: result.set_result(function(self.ready.result())), result)
+        return result
+
+    def order(self, function: Callable[[Engine], None]) -> None:
+        """`call` without an answer; errors are dropped."""
+        self._orders.put(function)
+
+    def close(self, drain: bool = False, timeout: float | None = None) -> bool:
+        """Stop: after the requests at hand with `drain`, else after cancelling them. False if `timeout` came first."""
+        self._orders.put(lambda engine: self._end(engine, drain))
+        self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    @property
+    def alive(self) -> bool:
+        """Whether the thread runs."""
+        return self._thread.is_alive()
+
+    # ------------------------------------------------------------ on the engine thread
+
+    def _main(
+        self, options: ModelOptions, draft: DraftFiles | Path | None, progress: Progress | None, history: bool
+    ) -> None:
+        error: BaseException = LcspecError("the engine has been closed")
+        try:
+            with open_session(options, draft, progress, history) as session:
+                self.ready.set_result(session)
+                self._serve(session.engine)
+        except BaseException as problem:
+            error = problem
+            if not self.ready.done():
+                self.ready.set_exception(problem)
+        finally:
+            self._state = "closed"
+            shown = error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")
+            for number in list(self._sinks):
+                self._deliver(number, [Failed(number, shown)])
+            self._refuse_orders()
+
+    def _serve(self, engine: Engine) -> None:
+        linger = 0.0
+        while self._state == "open" or engine.busy:
+            self._obey(engine, linger)
+            start = time.perf_counter()
+            found: dict[int, list[Event]] = {}
+            for event in self._step(engine):
+                found.setdefault(event.request, []).append(event)
+            for number, events in found.items():
+                if not self._deliver(number, events):
+                    engine.cancel(number)
+            ended = any(isinstance(events[-1], Finished) for events in found.values()) and not engine.waiting
+            linger = LINGER * (time.perf_counter() - start) if ended else 0.0
+
+    def _step(self, engine: Engine) -> list[Event]:
+        """A step. A bug in it costs those who run their answers, and nobody else."""
+        try:
+            return engine.step()
+        except Exception as problem:
+            if os.environ.get("LCSPEC_DEBUG"):
+                traceback.print_exc()
+            if not engine.running and not engine.lanes.running:
+                raise  # nobody's request is to blame, so it would happen again
+            return engine.fail_all(LcspecError(f"internal error: {problem!r}; LCSPEC_DEBUG=1 shows where"))
+
+    def _obey(self, engine: Engine, linger: float) -> None:
+        """Carry out what was ordered; wait for an order when there is nothing to do, else for `linger` seconds."""
+        while True:
+            idle = self._state == "open" and not engine.busy
+            waits = idle and linger == 0 and not engine.read_ahead()
+            try:
+                order = self._orders.get(block=waits or linger > 0, timeout=None if waits else linger)
+            except queue.Empty:
+                if not idle:
+                    return
+                linger = 0.0
+                continue
+            linger = 0.0
+            with contextlib.suppress(Exception):  # whoever wants to know asks through a future
+                order(engine)
+
+    def _deliver(self, number: int, events: list[Event]) -> bool:
+        """Hand events to the request's sink; False if that failed."""
+        sink = self._sinks.get(number)
+        if sink is None:
+            return True
+        if isinstance(events[-1], (Finished, Failed)):
+            del self._sinks[number]
+        try:
+            sink(events)
+        except Exception:
+            self._sinks.pop(number, None)
+            return False
+        return True
+
+    def _end(self, engine: Engine, drain: bool) -> None:
+        self._state = "draining"
+        if not drain:
+            engine.cancel_all()
+
+    def _promise(self, function: Callable[[Engine], None], result: Future[T]) -> None:
+        """Order `function`; what it raises goes into `result`."""
+
+        def guarded(engine: Engine) -> None:
+            if not result.set_running_or_notify_cancel():
+                return
+            try:
+                function(engine)
+            except BaseException as problem:
+                result.set_exception(problem)
+
+        guarded.refuse = result  # type: ignore[attr-defined]
+        self._orders.put(guarded)
+        if self._state == "closed":
+            self._refuse_orders()
+
+    def _refuse_orders(self) -> None:
+        """Answer everything that came too late."""
+        while True:
+            try:
+                order = self._orders.get_nowait()
+            except queue.Empty:
+                return
+            result = getattr(order, "refuse", None)
+            if result is not None and not result.done():
+                result.set_exception(LcspecError("the engine has been closed"))

@@ -1,0 +1,1 @@
+"""Whose cells are where: one text's, and those that texts share."""

@@ -1,0 +1,268 @@
+"""Whose cells a new request may use: caches of ended requests, and those of requests that run.
+
+There are never more caches than slots: every cell up to the highest used one costs attention time, whoever it belongs
+to. So the cells of all of them together always fit, because the context has a slot's worth for each.
+
+Attention's cells can be cut anywhere. A recurrent state, and what a sliding window has lost, comes from a checkpoint
+(see Checkpoints): then the reusable beginning of a text is one that a checkpoint was made of.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+
+from lcspec.kv_cache.checkpoints import INTERVAL, SHORT, Checkpoint, Checkpoints, pauses
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama.context import Context
+
+# Cells of a text that are sooner evaluated again than worth keeping a cache for.
+TAIL = 32
+
+
+class Reuse(enum.Enum):
+    """Which cells a request may take over: exact ones want those that were computed as theirs would be."""
+
+    ANY = "any"
+    BLOCKS = "those of exact prompt blocks (SequenceCache.canonical)"
+    IN_PLACE = "those of caches without cells read apart"
+    READ_APART = "those read apart (SequenceCache.handed)"
+
+    def usable(self, cache: SequenceCache) -> int:
+        """Leading cells of `cache` that may be taken over."""
+        if self is Reuse.BLOCKS:
+            return min(cache.canonical, cache.length)
+        if self is Reuse.IN_PLACE:
+            return 0 if cache.handed else cache.length
+        return cache.handed if self is Reuse.READ_APART else cache.length
+
+
+@dataclass(eq=False)
+class _Lent:
+    """A cache in use and the text that it holds the beginning of."""
+
+    cache: SequenceCache
+    text: Sequence[int]
+
+
+@dataclass(frozen=True)
+class _Offer:
+    """A beginning of a text that can be had: `length` tokens, from a cache's cells, with a state or as it is."""
+
+    length: int = 0
+    source: SequenceCache | None = None
+    state: Checkpoint | None = None
+
+
+class PrefixCache:
+    """Hands out caches, with as much of the prompt in them as can be had without evaluating it."""
+
+    def __init__(
+        self,
+        context: Context,
+        pool: SequencePool,
+        slots: int,
+        share: bool = False,
+        checkpoints: Checkpoints | None = None,
+    ) -> None:
+        """Make an empty shelf.
+
+        Args:
+            context: whose cells they are.
+            pool: where sequence ids come from.
+            slots: caches there may be.
+            share: cells may belong to several caches.
+            checkpoints: where states are kept; None = cells can be cut anywhere, or nothing is kept.
+        """
+        self.context = context
+        self.pool = pool
+        self.slots = slots
+        self.checkpoints = checkpoints
+        self.sharing = share or checkpoints is not None
+        self._idle: list[tuple[SequenceCache, list[int]]] = []  # least recently used first
+        self._lent: list[_Lent] = []
+
+    @property
+    def caches(self) -> list[SequenceCache]:
+        """All caches, idle or not."""
+        return [cache for cache, _ in self._idle] + [lent.cache for lent in self._lent]
+
+    @property
+    def latest(self) -> tuple[SequenceCache, list[int]] | None:
+        """The cache that became idle last, and its text."""
+        return self._idle[-1] if self._idle else None
+
+    def take(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> SequenceCache:
+        """A cache with the longest beginning of `text` that there is.
+
+        An idle cache is cut to what it shares if that loses little; else its cells are shared and it stays. When all
+        caches are in use, the one that was idle longest gives way, or that with the beginning if it loses less.
+
+        The last token is never taken from a cache: its logits are needed. Cells of exact prompt blocks are not shared:
+        they must lie where they were computed.
+        """
+        own = [self._own(cache, held, text, reuse) for cache, held in self._idle]
+        best = max(range(len(own)), key=lambda i: own[i].length, default=-1)
+        full = len(self._idle) + len(self._lent) >= self.slots
+        sharing = self.sharing and reuse is not Reuse.BLOCKS
+        offer = self._offer(text, reuse) if sharing else _Offer()
+
+        def loss(i: int) -> int:
+            return self._idle[i][0].length - own[i].length
+
+        fits = best >= 0 and own[best].length >= offer.length
+        if best >= 0 and (own[best].length > 0 or full) and (not sharing or (fits and loss(best) <= TAIL)):
+            chosen = best
+        elif not full:
+            chosen = -1
+        else:
+            chosen = best if fits and loss(best) <= loss(0) else 0
+        parting = max((common_prefix(held, text) for _, held in self._idle), default=0) if self.checkpoints else 0
+        if chosen >= 0:
+            cache, _ = self._idle.pop(chosen)
+            self._cut(cache, own[chosen])
+            cache.canonical = min(cache.canonical, cache.length)
+        else:
+            cache = SequenceCache(self.context, self.pool)
+        if offer.length > cache.length and offer.source is not cache:
+            self._give(cache, offer)
+        if self.checkpoints is not None:
+            cache.kept = cache.length
+            cache.pauses = pauses(text, self.context.model.vocab.control_tokens, cache.length, parting)
+        self._lent.append(_Lent(cache, text))
+        return cache
+
+    def relabel(self, cache: SequenceCache, text: Sequence[int]) -> None:
+        """A cache in use holds the beginning of `text` rather than of what it was taken for."""
+        for lent in self._lent:
+            if lent.cache is cache:
+                lent.text = text
+
+    def held(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
+        """How much of `text` an idle cache holds."""
+        return max((self._own(cache, held, text, reuse).length for cache, held in self._idle), default=0)
+
+    def top_up(self, cache: SequenceCache, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
+        """Share what others have evaluated of `text` since `cache` was taken; returns how many tokens that saves."""
+        if not self.sharing:
+            return 0
+        before = cache.length
+        offer = self._offer(text, reuse, cache)
+        if offer.length > before:
+            self._give(cache, offer)
+        return cache.length - before
+
+    def shareable(self, cache: SequenceCache, length: int) -> int:
+        """How much of the first `length` tokens that `cache` is reading others will be able to share."""
+        if self.checkpoints is None:
+            return length
+        return max((stop for stop in cache.pauses if stop <= length), default=0)
+
+    def keep(self, cache: SequenceCache, text: Sequence[int], now: bool = False) -> None:
+        """Make a checkpoint of `cache`, which holds the beginning of `text`, where one is due (or `now`)."""
+        if self.checkpoints is None:
+            return
+        n = cache.length
+        if n == 0 or not (now or n in cache.pauses or n - cache.kept >= INTERVAL):
+            return
+        cache.kept = n
+        tokens = np.asarray(text[:n], dtype=np.int32)
+        known = self.checkpoints.longest(tokens, n)
+        if known is not None and known.length == n:
+            self.checkpoints.use(known)
+        elif self.checkpoints.fits(self.context.state_size(cache.main)):
+            self.checkpoints.add(tokens, self.context.save_state(cache.main))
+
+    def put(self, cache: SequenceCache, text: list[int]) -> None:
+        """Take back a cache that holds (the beginning of) `text`."""
+        cache.abandon()
+        cache.drop_leaves()
+        cache.truncate(len(text))
+        self.keep(cache, text, now=cache.length >= SHORT)
+        self.lost(cache)
+        self._idle.append((cache, text))
+
+    def clear(self) -> None:
+        """Drop every idle cache."""
+        for cache, _ in self._idle:
+            cache.release()
+        self._idle = []
+        if self.checkpoints is not None:
+            self.checkpoints.clear()
+
+    def lost(self, cache: SequenceCache) -> None:
+        """A cache that was taken has been released and will not come back."""
+        self._lent = [lent for lent in self._lent if lent.cache is not cache]
+
+    def _own(self, cache: SequenceCache, held: Sequence[int], text: Sequence[int], reuse: Reuse) -> _Offer:
+        """What an idle cache that holds (the beginning of) `held` has of `text`."""
+        limit = min(len(text) - 1, reuse.usable(cache))
+        return self._reach(cache, min(common_prefix(held, text), limit), text, reuse)
+
+    def _reach(self, cache: SequenceCache, length: int, text: Sequence[int], reuse: Reuse) -> _Offer:
+        """How far into its first `length` tokens, which are those of `text`, a cache can be cut."""
+        if cache.holds(length):
+            return _Offer(length, cache)
+        state = None
+        if self.checkpoints is not None and reuse is Reuse.ANY:
+            state = self.checkpoints.longest(np.asarray(text[:length], dtype=np.int32), length)
+        return _Offer(state.length, cache, state) if state is not None else _Offer()
+
+    def _cut(self, cache: SequenceCache, offer: _Offer) -> None:
+        """Cut a cache to what it has of a text."""
+        if offer.state is None:
+            cache.truncate(offer.length)
+        else:
+            self._restore(cache, offer.state)
+
+    def _give(self, cache: SequenceCache, offer: _Offer) -> None:
+        """Let a cache hold what was offered, by sharing cells."""
+        if self.checkpoints is None and offer.source is not None:
+            cache.share(offer.source, offer.length)
+            return
+        cache.empty()
+        if offer.source is not None:
+            cache.share(offer.source, offer.length)
+        if offer.state is not None:
+            self._restore(cache, offer.state)
+
+    def _restore(self, cache: SequenceCache, state: Checkpoint) -> None:
+        assert self.checkpoints is not None
+        self.checkpoints.use(state)
+        cache.restore(state.data, state.length)
+        cache.kept = cache.length
+
+    def _offer(self, text: Sequence[int], reuse: Reuse, but: SequenceCache | None = None) -> _Offer:
+        """The longest beginning of `text` (its last token excepted) that any cache, idle or not, can share.
+
+        Between a step's decode and its commit only cells below a cache's `length` are certain, so only those count.
+        """
+        best, limit = _Offer(), len(text) - 1
+        for cache, held in [*self._idle, *((lent.cache, lent.text) for lent in self._lent)]:
+            usable = reuse.usable(cache)
+            if cache is not but and usable > best.length:
+                shared = min(common_prefix(held, text), usable, limit)
+                if shared > best.length:
+                    best = max(best, self._shared(cache, shared, text, reuse), key=lambda offer: offer.length)
+        if self.checkpoints is not None and self.context.model.traits.recurrent:  # its state is all there is
+            state = self.checkpoints.longest(np.asarray(text[:limit], dtype=np.int32), limit)
+            if state is not None and state.length > best.length:
+                best = _Offer(state.length, None, state)
+        return best
+
+    def _shared(self, cache: SequenceCache, length: int, text: Sequence[int], reuse: Reuse) -> _Offer:
+        """What of its first `length` tokens a cache can share and keep: of a recurrent state only a checkpoint."""
+        if self.checkpoints is None or self.context.model.traits.attention_only:
+            return self._reach(cache, length, text, reuse)
+        state = self.checkpoints.longest(np.asarray(text[:length], dtype=np.int32), length)
+        return _Offer(state.length, cache, state) if state is not None else _Offer()
+
+
+def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+    """Length of the longest common prefix of two token sequences."""
+    n = min(len(a), len(b))
+    same = np.asarray(a[:n]) == np.asarray(b[:n])
+    return n if same.all() else int(same.argmin())

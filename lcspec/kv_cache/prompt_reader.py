@@ -1,0 +1,171 @@
+"""Prompts read in a context of their own, whose cells are then handed over to the decoding context.
+
+The cache types that make decoding exact (K in F16, V in BF16) keep the library from its fastest kernel for prompts, the
+tiled one: it wants equal types. So a long prompt is read where both are F16, and its cells are copied with V rounded to
+BF16. The tiled kernel takes rows from 64 on and gives a row the same bits in every piece, so a piece is never shorter:
+then the cells of a prompt do not depend on the pieces it was read in.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import replace
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.config import ModelOptions
+from lcspec.errors import DecodeError
+from lcspec.kv_cache.prefix_cache import common_prefix
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama.context import GGML_TYPES, Context
+from lcspec.llama.model import Model
+
+# The tiled kernel's least rows (ggml-cpu, GGML_FA_TILE_Q), and the blocks that kernels for weights take rows in.
+LEAST_ROWS = 64
+# Tokens from which a prompt is read this way: shorter ones are read as fast where they are decoded.
+LONG_PROMPT = 512
+
+
+class PromptReader:
+    """One text for every slot, each in cells of its own."""
+
+    def __init__(self, model: Model, options: ModelOptions, n_ctx: int) -> None:
+        """Make the reading context for `options.slots` prompts of up to `n_ctx` tokens.
+
+        Raises:
+            ModelLoadError: there is no memory for it.
+        """
+        own = replace(
+            options,
+            ctx=n_ctx + LEAST_ROWS,
+            kv_type_v=None,
+            attention="fused",
+            exact=False,
+            batch=max(options.batch, LEAST_ROWS),
+        )
+        self.context = Context(model, own, separate=True)
+        self._texts: list[list[int]] = [[] for _ in range(options.slots)]
+        self._idle = list(range(options.slots))  # least recently used first
+
+    def begin(self, prompt: Sequence[int]) -> int:
+        """Choose a place for `prompt`, that which holds most of it; returns its number."""
+        shared = [common_prefix(self._texts[i], prompt) for i in self._idle]
+        i = max(range(len(shared)), key=lambda j: (shared[j], -j))
+        place = self._idle.pop(i)
+        self._cut(place, min(shared[i], len(prompt)))
+        return place
+
+    def length(self, place: int) -> int:
+        """Tokens that have been read there."""
+        return len(self._texts[place])
+
+    def read(self, place: int, tokens: Sequence[int]) -> float:
+        """Read the next tokens, at most a batch of them; returns seconds.
+
+        Raises:
+            DecodeError: the library failed; the place is empty.
+        """
+        text, batch = self._texts[place], self.context.batch
+        start = len(text)
+        padding = max(0, LEAST_ROWS - len(tokens))
+        batch.clear()
+        batch.add_run([*tokens, *([tokens[-1]] * padding)], start, place)
+        try:
+            seconds = self.context.decode()
+        except DecodeError:
+            self._cut(place, 0)
+            raise
+        text += tokens
+        if padding:
+            self.context.seq_remove(place, len(text))
+        return seconds
+
+    def hand_over(self, place: int, cache: SequenceCache, pool: SequencePool) -> None:
+        """Give `cache` every cell read at `place` that it does not hold yet.
+
+        Raises:
+            DecodeError: the decoding context has no room for them.
+        """
+        target, end = cache.context, self.length(place)
+        kind = target.options.kv_type_v or target.options.kv_type
+        seq = pool.take()
+        try:
+            data = _converted(self.context.state(place), cache.length, seq, kind)
+            if not target.set_state(seq, data):
+                raise DecodeError("a prompt could not be handed over: the KV cache is full; use a larger --ctx")
+            target.seq_copy(seq, cache.main, cache.length, end)
+            cache.length = cache.handed = end
+        finally:
+            target.seq_remove(seq, 0)
+            pool.give(seq)
+
+    def copied(self, place: int) -> bytearray:
+        """What `hand_over` would copy.
+
+        Raises:
+            ValueError: this library's format is not known.
+        """
+        return _converted(self.context.state(place), 0, 0, "bf16")
+
+    def end(self, place: int) -> None:
+        """The prompt is not read any further; its cells stay for one that begins alike."""
+        if place not in self._idle:
+            self._idle.append(place)
+
+    def close(self) -> None:
+        """Free the context."""
+        self.context.close()
+
+    def _cut(self, place: int, length: int) -> None:
+        del self._texts[place][length:]
+        self.context.seq_remove(place, length)
+
+
+def _converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
+    """A sequence's state from its cell number `start` on, for the id `seq`, with F16 values as `kind` (f16 or bf16).
+
+    The library's format: a magic number, the id, streams; for each stream the cells, and if there are any: position,
+    ids (1) and id of each cell; whether V is transposed (0), layers; then element type, bytes a cell and the cells of
+    every layer's K, and of every V. A sequence has cells in one stream.
+
+    Raises:
+        ValueError: it is another format.
+    """
+    magic, _, streams = struct.unpack_from("<IiI", data, 0)
+    counts = np.frombuffer(data, dtype=np.uint32, count=streams, offset=12)
+    empty = int((counts != 0).argmax())  # streams before its own; those behind it come last
+    cells = int(counts[empty])
+    at = 16 + 4 * empty
+    meta = np.frombuffer(data, dtype=np.int32, count=3 * cells, offset=at).reshape(cells, 3)[start:].copy()
+    if (meta[:, 1] != 1).any():
+        raise ValueError("an unknown state format")
+    meta[:, 2] = seq
+    at += 12 * cells
+    transposed, layers = struct.unpack_from("<II", data, at)
+    at += 8
+    out = bytearray(struct.pack("<IiII", magic, seq, 1, cells - start))
+    out += meta.tobytes() + data[at - 8 : at]
+    for part in range(2 * layers):
+        code, row = struct.unpack_from("<iQ", data, at)
+        at += 12
+        rows = memoryview(data)[at + row * start : at + row * cells]
+        at += row * cells
+        if transposed or code != GGML_TYPES["f16"]:
+            raise ValueError("an unknown state format")
+        if part >= layers and kind == "bf16":
+            out += struct.pack("<iQ", GGML_TYPES["bf16"], row) + _as_bf16(np.frombuffer(rows, np.float16)).tobytes()
+        else:
+            out += struct.pack("<iQ", code, row)
+            out += rows
+    if at + 4 * (streams - empty - 1) != len(data):
+        raise ValueError("an unknown state format")
+    return out
+
+
+def _as_bf16(values: NDArray[np.float16]) -> NDArray[np.uint16]:
+    """float16 to the bits of bfloat16, rounded to the nearest, ties to even."""
+    bits = values.astype(np.float32).view(np.uint32)
+    rounded: NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    return rounded

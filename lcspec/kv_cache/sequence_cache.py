@@ -1,0 +1,350 @@
+"""Sequence ids: a pool of them, and one slot's share of a KV cache.
+
+A slot owns one *main* id that holds its text. To decode a tree it borrows one *leaf* id per extra leaf. Attaching a
+leaf id to a long prefix costs time per cell, so leaf ids are attached once, kept, and afterwards only brought up to
+date with the positions they missed.
+
+Invariant between steps: every leaf id in `_upto` holds exactly the cells of the main id at positions [0, upto).
+"""
+
+from __future__ import annotations
+
+import collections
+from dataclasses import dataclass
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.kv_cache.parking import Parking
+from lcspec.llama.batch import SeqSets
+from lcspec.llama.context import Context
+from lcspec.llama.model import Branching
+from lcspec.spec.token_tree import TokenTree
+
+# What the library takes for all sequence ids at once.
+EVERYBODY = -1
+
+
+@dataclass
+class _Saved:
+    """The state after the first `length` tokens of a cache's text; `data`: uint8 [size]."""
+
+    length: int
+    data: NDArray[np.uint8]
+
+
+class SequencePool:
+    """Hands out the sequence ids of one context."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.caches = 0  # slots' caches that have an id
+        self.parking: Parking | None = None  # where the order of a text's cells decides its bits
+        self._free = list(range(n - 1, -1, -1))
+
+    @property
+    def free(self) -> int:
+        """Ids left."""
+        return len(self._free)
+
+    def take(self) -> int:
+        """An unused id, the smallest ones first.
+
+        Raises:
+            IndexError: none is left (callers ask `free` before).
+        """
+        return self._free.pop()
+
+    def give(self, seq: int) -> None:
+        """Return an id whose cells have been removed."""
+        self._free.append(seq)
+
+
+class SequenceCache:
+    """One slot's cells in one context: its text up to `length`, and the tree of the step in progress."""
+
+    def __init__(self, context: Context, pool: SequencePool) -> None:
+        self.context = context
+        self.pool = pool
+        self.main = pool.take()
+        pool.caches += 1
+        self._bare = SeqSets([self.main], [0], [1])
+        self.length = 0
+        self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.profiles.exactness)
+        self.handed = 0  # leading cells of a prompt that was read apart (see lcspec.kv_cache.prompt_reader)
+        self.pauses: list[int] = []  # lengths at which the reading of its prompt stops for a checkpoint
+        self.kept = 0  # where its latest checkpoint was made (see PrefixCache.keep)
+        self._upto: dict[int, int] = {}
+        self._sets: SeqSets | list[list[int]] = []  # ids of each placed node; `_grown` if the tree grows
+        self._grown: list[list[int]] = []
+        self._reach: dict[int, int] = {}
+        self._base = 0
+        self._saved: _Saved | None = None
+
+    @property
+    def max_leaves(self) -> int:
+        """Leaves the next tree may have."""
+        return 1 + len(self._upto) + self.pool.free
+
+    @property
+    def forks(self) -> int:
+        """New branches that a growing tree can still open."""
+        return self.pool.free + sum(1 for seq in self._upto if seq not in self._reach)
+
+    # One-shot trees (the target): every node is known before the decode.
+
+    def place(self, tree: TokenTree, order: Sequence[int], base: int) -> SeqSets:
+        """Choose the sequence ids of every node, `base` being the position of node 0.
+
+        The leaf below the first path of `order` (which lists parents before their children) is the main id; every
+        other leaf gets a leaf id.
+
+        Returns:
+            For each node the ids of all leaves below it, the main id first. All ids in use are those of node 0.
+        """
+        n, parents = len(tree), tree.parents
+        if n == 1:  # plain decoding, the commonest step of all
+            self._open(self._bare, base, {self.main: base + 1})
+            return self._bare
+        if self.context.redecodes:
+            self._save()
+        below = [0] * n  # leaves
+        for node in range(n - 1, 0, -1):
+            below[node] = below[node] or 1
+            below[parents[node]] += below[node]
+        # Each node's leaves lie side by side, those of the children that come first in `order` first.
+        first = [0] * n
+        free = [0] * n  # where the next child's leaves begin
+        for node in order[1:]:
+            parent = parents[node]
+            first[node] = free[node] = free[parent]
+            free[parent] += below[node]
+        ids = [self.main, *self._leaf_ids(below[0] - 1)]
+        sets = SeqSets(ids, first, below)
+        inner = set(parents)
+        depths = tree.depths
+        reach = {ids[first[node]]: base + depths[node] + 1 for node in range(n) if node not in inner}
+        self._open(sets, base, reach)
+        return sets
+
+    # Trees that grow while they are decoded (a draft model): each node belongs to the branch that reached it.
+
+    def grow(self, base: int) -> None:
+        """Begin a growing tree whose node 0 sits at position `base` and belongs to the main id."""
+        if self.context.branching is Branching.CHAIN:
+            self._save()  # planes take back tokens of the latest decode only, and a draft takes one a token
+        self._grown = [[self.main]]
+        self._open(self._grown, base, {self.main: base + 1})
+
+    def extend(self, parent: int, depth: int, fork: bool, path: Sequence[int]) -> int:
+        """Place one more decoded node below `parent` and return the id its token is decoded with.
+
+        Args:
+            parent: a placed node.
+            depth: depth of the new node (>= 1).
+            fork: False continues the parent's branch, True opens a new one.
+            path: placed nodes from node 0 to `parent`.
+        """
+        seq = self._grown[parent][0]
+        if fork:
+            source, seq = seq, self._leaf_ids(1, self._reach)[0]
+            # a fork starts at `length`: the tokens between there and node 0 are decoded in this very step
+            self.context.seq_copy(source, seq, self.length, self._base + depth)
+            for node in path:
+                self._grown[node].append(seq)
+        self._grown.append([seq])
+        self._reach[seq] = self._base + depth + 1
+        return seq
+
+    def retract(self, n: int) -> None:
+        """Take back the `n` nodes placed last, all of them on the branch of the main id."""
+        if n:
+            del self._grown[-n:]
+            end = self._reach[self.main] = self._reach[self.main] - n
+            self.context.seq_remove(self.main, end)
+
+    def commit(self, path: Sequence[int], keep: int | None = None, ordered: bool = True) -> None:
+        """Keep the accepted path, drop everything else, and leave other slots alone.
+
+        Args:
+            path: accepted nodes in order, node 0 not included; nodes never placed are ignored.
+            keep: keep only the first `keep` of them (the rest will be decoded again).
+            ordered: whether all other nodes were decoded behind the path, so that nothing below it is freed.
+        """
+        if len(self._sets) == 1:  # plain decoding: nothing to cut, nothing to copy
+            self.length = self._base + 1
+            self._sets, self._reach = [], {}
+            return
+        placed = [node for node in path if node < len(self._sets)]
+        placed = placed[: len(placed) if keep is None else keep]
+        ctx, base = self.context, self._base
+        parked = self.pool.parking is not None and self.pool.parking.n > 0
+        if not placed and len(self._reach) > 1 and self.pool.caches == 1 and not parked:
+            # Everything behind node 0 goes, and nobody else has cells there: one call for all ids.
+            ctx.seq_remove(EVERYBODY, base + 1)
+            self._upto.update(dict.fromkeys(self._reach.keys() - {self.main}, base + 1))
+            self.length = base + 1
+            self._sets, self._reach = [], {}
+            self._check_window()
+            return
+        winner = self._sets[placed[-1]] if placed else self._sets[0]
+        end = base + 1 + len(placed)
+        source = self.main if self.main in winner else winner[0]
+        # The winner's cells must reach the main id before its own id is cut.
+        if source != self.main:
+            shared = base + 1 + sum(1 for node in placed if self.main in self._sets[node])
+            self._free(self.main, shared, self._reach[self.main], ordered)
+            ctx.seq_copy(source, self.main, shared, end)
+        elif self._reach.get(self.main, 0) > end and not self._free(self.main, end, self._reach[self.main], ordered):
+            # A recurrent state that cannot go back this far: what was accepted is evaluated again.
+            end = self._go_back(end)
+        shared_by = collections.Counter(seq for node in placed for seq in self._sets[node])
+        for seq, reach in self._reach.items():
+            if seq == self.main:
+                continue
+            shared = base + 1 + shared_by[seq]
+            if reach > shared:
+                self._free(seq, shared, reach, ordered)
+            self._upto[seq] = shared
+        self.length = end
+        self._sets, self._reach = [], {}
+        self._check_window()
+
+    def abandon(self) -> None:
+        """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
+        if self._sets:
+            for seq, reach in self._reach.items():
+                if not self._free(seq, self.length, reach):  # only recurrent states refuse, and have no leaf ids
+                    self.length = self._go_back(self.length)
+                if seq != self.main:
+                    self._upto[seq] = min(self._upto.get(seq, 0), self.length)
+            self._sets, self._reach = [], {}
+            self._check_window()
+
+    def holds(self, length: int) -> bool:
+        """Whether the text could go on after `length` of the positions held (see Context.holds)."""
+        return length in (0, self.length) or self.context.holds(self.main, length)
+
+    def share(self, other: SequenceCache, length: int) -> None:
+        """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there, and
+        `other` must hold what a token at `length` sees.
+        """
+        if self.pool.parking is not None:
+            self.truncate(0)  # the other's cells are in order among themselves only
+        start = self.length
+        if self.context.window and self.context.seq_start(other.main) > 0:
+            # `other` has lost cells: with own ones before them there would be a gap, of which the library says nothing.
+            self.context.seq_remove(self.main, 0)
+            start = 0
+        self.context.seq_copy(other.main, self.main, start, length)
+        self.length = length
+        self.handed = min(other.handed, length)
+
+    def truncate(self, length: int) -> bool:
+        """Keep only the first `length` positions; False if this memory cannot, and keeps fewer or none instead."""
+        if length >= self.length:
+            self._saved = None
+            return True
+        for seq, upto in self._upto.items():
+            if upto > length:
+                self.context.seq_remove(seq, length)
+                self._upto[seq] = length
+        kept = self._free(self.main, length, self.length) if length else False
+        if not kept:
+            length = self._go_back(length)
+        self._saved = None
+        self.length = length
+        self.handed = min(self.handed, length)
+        return kept and self._check_window()
+
+    def _check_window(self) -> bool:
+        """After a truncation: drop everything if cells that the next token sees are gone, and say so by False."""
+        if self.context.holds(self.main, self.length):
+            return True
+        self.empty()
+        return False
+
+    def empty(self) -> None:
+        """Hold nothing."""
+        self._saved = None
+        for seq in [self.main, *self._upto]:
+            self._free(seq, 0, self.length)
+        self._upto = dict.fromkeys(self._upto, 0)
+        self.length = self.canonical = self.handed = 0
+
+    def restore(self, state: NDArray[np.uint8], length: int) -> bool:
+        """Put back the state that the text had after its first `length` tokens, whose other cells are held.
+
+        False if the library refused it; then nothing is held.
+        """
+        self._saved = None
+        if not (self.context.load_state(self.main, state) and self.context.seq_remove(self.main, length)):
+            self.empty()
+            return False
+        self.length = length
+        self.canonical = min(self.canonical, length)
+        return self._check_window()
+
+    def next_pause(self, stop: int) -> int:
+        """Where the reading of a prompt stops that would go on to `stop`."""
+        return next((pause for pause in self.pauses if self.length < pause < stop), stop)
+
+    def drop_leaves(self) -> None:
+        """Return every leaf id to the pool."""
+        for seq in self._upto:
+            self.context.seq_remove(seq, 0)
+            self.pool.give(seq)
+        self._upto = {}
+
+    def release(self) -> None:
+        """Return all ids; the cache must not be used afterwards."""
+        self.abandon()
+        self.drop_leaves()
+        self._free(self.main, 0, self.length)
+        self.pool.give(self.main)
+        self.pool.caches -= 1
+        self.length = 0
+        if self.pool.parking is not None and not self.pool.caches:
+            self.pool.parking.clear()
+
+    def _free(self, seq: int, start: int, reach: int, ordered: bool = True) -> bool:
+        """Take the cells from position `start` on away from `seq`, which holds some up to `reach`; as seq_remove.
+
+        Cells that may lie below others are parked, where that matters.
+        """
+        if self.pool.parking is not None and (self.pool.caches > 1 or not ordered):
+            self.pool.parking.hold(seq, start, reach)
+        return self.context.seq_remove(seq, start)
+
+    def _save(self) -> None:
+        """Keep the state as it is before a step's decode."""
+        room = self._saved.data if self._saved is not None else None
+        self._saved = _Saved(self.length, self.context.save_state(self.main, room)) if self.length else None
+
+    def _go_back(self, length: int) -> int:
+        """Load the saved state if it is that of `length` tokens or fewer, else empty the main id; returns how many
+        tokens it holds then."""
+        saved = self._saved
+        loaded = saved is not None and saved.length <= length and self.context.load_state(self.main, saved.data)
+        if saved is not None and loaded and self.context.seq_remove(self.main, saved.length):
+            return saved.length
+        self._saved = None
+        self._free(self.main, 0, self.length)
+        return 0
+
+    def _open(self, sets: SeqSets | list[list[int]], base: int, reach: dict[int, int]) -> None:
+        self._sets, self._base, self._reach = sets, base, reach
+
+    def _leaf_ids(self, n: int, busy: dict[int, int] | None = None) -> list[int]:
+        """`n` leaf ids not in `busy`, each brought up to date with the main id."""
+        ids = [seq for seq in self._upto if not busy or seq not in busy][:n]
+        while len(ids) < n:
+            seq = self.pool.take()
+            self._upto[seq] = 0
+            ids.append(seq)
+        for seq in ids:
+            if self._upto[seq] < self.length:
+                self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
+                self._upto[seq] = self.length
+        return ids

@@ -1,0 +1,1 @@
+"""What was measured on this machine, and where it is kept."""

@@ -1,0 +1,138 @@
+"""T(n): what a target decode of width n costs on this machine.
+
+Curves are jagged: a width that fills the kernels' row blocks can be cheaper than a narrower one. So only measured
+widths count, nothing is interpolated over width, and a step may be *padded* with throwaway tokens to a wider,
+cheaper width.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from lcspec.profiles.stake import Stake
+
+# How fast real steps correct the measured curve: one step in 20 for the machine as a whole, one in 10 for a width.
+DRIFT_RATE = 0.05
+WIDTH_RATE = 0.1
+# A single step that took this many times longer than expected was interrupted by something else.
+OUTLIER = 4.0
+# What a stored curve may say: widths, and logs of correction factors.
+WIDEST = 4096
+FURTHEST = 10.0
+
+
+@dataclass
+class CostCurve:
+    """Measured seconds of a decode by width and context length, corrected by what real steps took.
+
+    Attributes:
+        points: width -> {context length in tokens: seconds}.
+        drift: log of the factor by which the machine as a whole is slower now than when it was measured.
+        bias: width -> log of the factor that is particular to that width.
+        stake: seconds to save and load a state, where drafts are verified so (see lcspec.planner.stake).
+        retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
+            figures still cannot be right. Not stored.
+    """
+
+    points: dict[int, dict[int, float]] = field(default_factory=dict)
+    drift: float = 0.0
+    bias: dict[int, float] = field(default_factory=dict)
+    stake: Stake | None = None
+    retaken: tuple[int, ...] = field(default=(), compare=False)
+    unsteady: tuple[int, ...] = field(default=(), compare=False)
+
+    @classmethod
+    def flat(cls, seconds: float, max_width: int) -> CostCurve:
+        """A machine on which every width up to `max_width` costs the same (a GPU with work to spare)."""
+        return cls({n: {0: seconds} for n in range(1, max_width + 1)})
+
+    @property
+    def widths(self) -> list[int]:
+        """Measured widths, ascending."""
+        return sorted(self.points)
+
+    @property
+    def max_width(self) -> int:
+        """The widest measured width, 0 when nothing was measured."""
+        return max(self.points, default=0)
+
+    def measured(self, width: int, context: int) -> float:
+        """Seconds at `width` as measured, linear in the context length; inf at a width nobody measured."""
+        by_context = self.points.get(width)
+        if not by_context:
+            return math.inf
+        lengths = sorted(by_context)
+        if len(lengths) == 1:
+            return by_context[lengths[0]]
+        below = max((c for c in lengths if c <= context), default=lengths[0])
+        i = min(lengths.index(below), len(lengths) - 2)
+        a, b = lengths[i], lengths[i + 1]
+        slope = max(0.0, (by_context[b] - by_context[a]) / (b - a))
+        return max(by_context[a] + slope * (context - a), by_context[a] * 0.5)
+
+    def seconds(self, width: int, context: int) -> float:
+        """Expected seconds of a decode `width` tokens wide at `context` tokens, as the machine is now."""
+        return self.measured(width, context) * math.exp(self.drift + self.bias.get(width, 0.0))
+
+    def effective(self, context: int, allowed: frozenset[int] | None = None) -> dict[int, tuple[float, int]]:
+        """For each need n: the cheapest (seconds, width) among widths >= n, i.e. with padding allowed.
+
+        `allowed` restricts the widths (to a certified class, say). Needs beyond the widest width are missing.
+        """
+        best: tuple[float, int] | None = None
+        out: dict[int, tuple[float, int]] = {}
+        for width in range(self.max_width, 0, -1):
+            if width in self.points and (allowed is None or width in allowed):
+                cost = self.seconds(width, context)
+                if best is None or cost < best[0]:
+                    best = (cost, width)
+            if best is not None:
+                out[width] = best
+        return out
+
+    def observe(self, width: int, context: int, seconds: float) -> None:
+        """A real decode took `seconds`."""
+        expected = self.measured(width, context)
+        if not math.isfinite(expected) or seconds <= 0 or expected <= 0:
+            return
+        error = math.log(seconds / expected) - self.drift - self.bias.get(width, 0.0)
+        if error > math.log(OUTLIER):
+            error = math.log(OUTLIER) * 0.25
+        self.drift += DRIFT_RATE * error
+        self.bias[width] = self.bias.get(width, 0.0) + WIDTH_RATE * error
+
+    def as_dict(self) -> dict[str, Any]:
+        """For the cache file."""
+        return {
+            "points": {str(n): {str(c): s for c, s in by.items()} for n, by in self.points.items()},
+            "drift": self.drift,
+            "bias": {str(n): b for n, b in self.bias.items()},
+            **({"state": [self.stake.save, self.stake.load]} if self.stake is not None else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> CostCurve:
+        """Read `as_dict`'s form.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        try:
+            points = {int(n): {int(c): float(s) for c, s in by.items()} for n, by in data["points"].items()}
+            curve = cls(points, float(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
+            if "state" in data:
+                save, load = data["state"]
+                curve.stake = Stake(float(save), float(load))
+        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not a cost curve: {error}") from error
+        values = [s for by in points.values() for s in by.values()]
+        values += [curve.stake.save, curve.stake.load] if curve.stake is not None else []
+        if not values or not all(math.isfinite(s) and s > 0 for s in values) or 1 not in points:
+            raise ValueError("not a cost curve: bad numbers")
+        if not all(points.values()) or not 0 < min(points) <= max(points) <= WIDEST:
+            raise ValueError("not a cost curve: bad widths")
+        if not all(abs(x) <= FURTHEST for x in [curve.drift, *curve.bias.values()]):
+            raise ValueError("not a cost curve: bad numbers")
+        return curve

@@ -1,0 +1,217 @@
+"""Measuring T(n) on the context in use, and keeping it between sessions."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from pathlib import Path
+from typing import Callable, Sequence
+
+from lcspec import disk_cache
+from lcspec.config import ModelOptions
+from lcspec.errors import TokenizeError
+from lcspec.llama import Context, build, version
+from lcspec.profiles.cost_curve import CostCurve
+from lcspec.profiles.stake import Stake
+from lcspec.profiles.steadiness import RETRIES, disturbed, settled
+
+MAX_WIDTH = 32
+SHORT_CONTEXT = 32
+LONG_CONTEXT = 512
+# After so many seconds `lcspec calibrate` begins no further round over the widths.
+ENOUGH_SECONDS = 8.0
+
+Progress = Callable[[float], None]
+
+
+def sample_tokens(context: Context, n: int) -> list[int]:
+    """`n` tokens of real text: a mixture-of-experts model would wake too few experts on a repeated token."""
+    vocab = context.model.vocab
+    text = "\n".join(p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))[:6])
+    try:
+        tokens = vocab.tokenize(text, special=False)
+    except TokenizeError:
+        tokens = [t for t in range(vocab.n_tokens) if not vocab.is_end(t)]
+    return (tokens * (n // max(1, len(tokens)) + 1))[:n]
+
+
+class Meter:
+    """Decodes real text at chosen widths on a scratch sequence of a context and times it."""
+
+    def __init__(self, context: Context, seq: int, longest: int = LONG_CONTEXT) -> None:
+        """Use `seq`, which is empty, for contexts of up to `longest` tokens."""
+        self.context = context
+        self.seq = seq
+        self.tokens = sample_tokens(context, longest + 64 + MAX_WIDTH)
+        self.length = 0
+
+    def fill(self, length: int) -> None:
+        """Bring the sequence to `length` tokens of context."""
+        ctx = self.context
+        if length < self.length:
+            ctx.seq_remove(self.seq, 0)
+            self.length = 0
+        while self.length < length:
+            stop = min(length, self.length + ctx.options.batch)
+            ctx.batch.clear()
+            ctx.batch.add_run(self.tokens[self.length : stop], self.length, self.seq)
+            ctx.decode()
+            self.length = stop
+
+    def time(self, width: int, offset: int = 0) -> float:
+        """Seconds of one decode of `width` tokens with logits for each, which is then taken back."""
+        ctx = self.context
+        ctx.batch.clear()
+        for i in range(width):
+            token = self.tokens[(self.length + offset + i) % len(self.tokens)]
+            ctx.batch.add(token, self.length + i, (self.seq,), logits=True)
+        seconds = ctx.decode()
+        if not ctx.seq_remove(self.seq, self.length):
+            ctx.seq_remove(self.seq, 0)
+            self.length = 0
+        return seconds
+
+    def close(self) -> None:
+        """Remove the scratch sequence's cells."""
+        self.context.seq_remove(self.seq, 0)
+
+
+def measure(
+    context: Context,
+    seq: int,
+    *,
+    widths: Sequence[int] = tuple(range(1, MAX_WIDTH + 1)),
+    repeat: int = 3,
+    budget: float | None = None,
+    enough: float = math.inf,
+    progress: Progress | None = None,
+) -> CostCurve:
+    """Measure T(n) at `widths` and two context lengths, in `repeat` rounds each, fewer once `enough` seconds are spent.
+
+    Rounds go over all widths in turn, so that a busy moment does not fall on one width. With a `budget` (seconds) the
+    widest widths, then the second context length, are left out when time is short; what was not measured is not used.
+    Widths whose figures cannot be right are measured again, which `CostCurve.retaken` and `unsteady` tell.
+
+    Raises:
+        DecodeError: the context cannot take the measurement.
+    """
+    meter = Meter(context, seq)
+    widths = [w for w in widths if w <= min(context.n_batch, context.options.max_width)]
+    lengths = [SHORT_CONTEXT, min(LONG_CONTEXT, context.n_ctx - MAX_WIDTH - 1)]
+    lengths = [n for n in lengths if n > 0 and n + MAX_WIDTH < context.n_ctx] or [0]
+    if not context.model.traits.attention_only:
+        lengths = [0]  # its state cannot be taken back to a length, only emptied
+    start = time.perf_counter()
+
+    def spent() -> float:
+        return time.perf_counter() - start
+
+    samples: dict[tuple[int, int], list[float]] = {}
+    retaken: set[int] = set()
+    unsteady: set[int] = set()
+    stake: Stake | None = None
+    total = len(set(lengths)) * len(widths) * repeat
+    try:
+        for i, length in enumerate(dict.fromkeys(lengths)):
+            if budget is not None and length > SHORT_CONTEXT and samples:
+                per_token = min(samples[(max(w for w, _ in samples), lengths[0])]) / max(w for w, _ in samples)
+                if spent() + per_token * length > budget:
+                    break
+            meter.fill(length)
+            meter.time(1)  # the first decode of a shape pays for building its graph
+            for round_ in range(repeat):
+                if round_ > 0 and spent() > enough * (i + 1) / len(set(lengths)):
+                    break
+                for width in widths:
+                    if budget is not None and round_ == 0 and width > 8 and spent() > budget * 0.5:
+                        widths = [w for w in widths if w < width]
+                        break
+                    if budget is not None and round_ > 0 and spent() > budget:
+                        break
+                    samples.setdefault((width, length), []).append(meter.time(width, offset=7 * round_))
+                    if progress is not None:
+                        progress(sum(map(len, samples.values())) / total)
+            again, still = _retake(meter, samples, length, math.inf if budget is None else start + 2 * budget)
+            retaken.update(again)
+            unsteady.update(still)
+        if context.redecodes:
+            stake = _state_seconds(meter, repeat)
+    finally:
+        meter.close()
+    curve = CostCurve(stake=stake, retaken=tuple(sorted(retaken)), unsteady=tuple(sorted(unsteady)))
+    pick = min if budget is not None else statistics.median
+    for (width, length), seconds in samples.items():
+        curve.points.setdefault(width, {})[length] = pick(seconds)
+    return curve
+
+
+def _state_seconds(meter: Meter, repeat: int) -> Stake:
+    """Median seconds of saving a state and of loading it, in `repeat` rounds."""
+    ctx, saves, loads = meter.context, list[float](), list[float]()
+    meter.fill(1)
+    state = ctx.save_state(meter.seq)
+    for _ in range(repeat):
+        start = time.perf_counter()
+        state = ctx.save_state(meter.seq, state)
+        saved = time.perf_counter()
+        ctx.load_state(meter.seq, state)
+        saves.append(saved - start)
+        loads.append(time.perf_counter() - saved)
+    return Stake(statistics.median(saves), statistics.median(loads))
+
+
+def _retake(
+    meter: Meter, samples: dict[tuple[int, int], list[float]], length: int, until: float
+) -> tuple[set[int], list[int]]:
+    """Measure the widths at `length` that were disturbed again, until `until` at most; which these were, and which of
+    them still are."""
+    retaken: set[int] = set()
+    for attempt in range(RETRIES):
+        found = disturbed({w: s for (w, c), s in samples.items() if c == length})
+        if not found or time.perf_counter() > until:
+            return retaken, found
+        retaken.update(found)
+        for width in found:
+            known = samples[width, length]
+            fresh = [meter.time(width, offset=7 * (attempt + i)) for i in range(max(2, len(known)))]
+            samples[width, length] = settled(known, fresh)
+    return retaken, disturbed({w: s for (w, c), s in samples.items() if c == length})
+
+
+def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int = 0) -> str:
+    """Everything T(n) depends on; `planes` are the states that every step of a recurrent model also writes."""
+    return disk_cache.key_of(
+        "curve",
+        disk_cache.file_identity(options.path),
+        threads,
+        gpu_layers,
+        options.kv_type,
+        *([options.kv_type_v] if options.kv_type_v else []),
+        options.attention,
+        options.repack,
+        options.slots,
+        version(),
+        build(),
+        *([planes] if planes else []),
+    )
+
+
+def _key(context: Context) -> str:
+    planes = 0 if context.model.traits.attention_only else context.max_rollback
+    return curve_key(context.options, context.n_threads, context.model.gpu_layers, planes)
+
+
+def load_curve(context: Context) -> CostCurve | None:
+    """The stored curve of this model on this machine, if there is a sound one."""
+    data = disk_cache.load("curves", _key(context))
+    try:
+        curve = CostCurve.from_dict(data) if data is not None else None
+    except ValueError:
+        return None
+    return None if curve is not None and (curve.stake is not None) != context.redecodes else curve
+
+
+def save_curve(context: Context, curve: CostCurve) -> bool:
+    """Store a curve; False if the cache cannot be written."""
+    return disk_cache.save("curves", _key(context), curve.as_dict())

@@ -1,0 +1,330 @@
+"""JSON schemas as grammars. What cannot be held to while writing is refused, with its keyword and place.
+
+An object whose properties are listed gets no others, unless the schema asks for them: a weak model would never stop.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from typing import Any, Iterator
+
+from llguidance import LLMatcher
+
+from lcspec.errors import GrammarError
+from lcspec.sampling.grammar import HEADER, LIMITS, MAX_TEXT
+
+MAX_NESTING = 64
+# One blank, or a line break with its indentation: a weak model would write blanks for ever.
+WHITESPACE = r" |\r?\n[ \t]{0,40}"
+SCHEMAS = ("items", "additionalProperties", "additionalItems")
+LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
+MAPS_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")
+# Keywords of the standard that need more than the text so far, or that llguidance does not know. True: whatever the
+# value; else the value with which they say nothing.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "not": (False,),
+    "if": (),
+    "contains": (),
+    "propertyNames": (True, {}),
+    "uniqueItems": (False,),
+    "dependentRequired": ({},),
+    "dependentSchemas": ({},),
+    "dependencies": ({},),
+    "unevaluatedItems": (True, {}),
+    "unevaluatedProperties": (True, {}),
+    "$dynamicRef": (),
+    "$recursiveRef": (),
+}
+# Keywords that say nothing without one of those above.
+IDLE = ("then", "else", "minContains", "maxContains")
+# Formats that are held to, and those of the standard that cannot be. Other names are annotations (int32, password).
+FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+OTHER_FORMATS = (
+    "idn-email",
+    "idn-hostname",
+    "iri",
+    "iri-reference",
+    "json-pointer",
+    "regex",
+    "relative-json-pointer",
+    "uri-reference",
+    "uri-template",
+)
+# Keywords by which a schema takes in others, and all that say something of an object.
+REFERRING = ("allOf", "anyOf", "oneOf", "$ref")
+ABOUT_OBJECTS = (
+    *REFERRING,
+    "properties",
+    "patternProperties",
+    "additionalProperties",
+    "required",
+    "minProperties",
+    "maxProperties",
+)
+# llguidance's dates include the year 0, 31 April, the 60th second and endless fractions, at which most readers stop.
+DATE = (
+    r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
+    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
+    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29"
+)
+CLOCK = r"[0-9]{2}:[0-9]{2}:[0-5][0-9](?:\.[0-9]{1,6})?(?:[Zz]|[+-][0-9:]+)$"
+CALENDAR = {
+    "date": f"^(?:{DATE})$",
+    "date-time": f"^(?:{DATE})[Tt]{CLOCK}",
+    "time": f"^{CLOCK}",
+}
+TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
+EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
+# Parts of so many characters altogether are compiled alone to find the one at fault.
+MAX_TRIED = 1 << 20
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A schema inside a schema, and where it stands."""
+
+    schema: Any
+    path: str
+    depth: int
+
+
+def schema_to_lark(schema: str | bool | dict[str, Any]) -> str:
+    """The grammar (Lark) of the JSON texts that follow a schema; properties come in the order the schema has them in.
+
+    Raises:
+        GrammarError: not JSON, not a schema, or something in it cannot be held to; the message names the keyword and
+            its path.
+    """
+    if isinstance(schema, str):
+        try:
+            schema = json.loads(schema)
+        except ValueError as error:
+            raise GrammarError(f"the JSON schema is not JSON: {error}") from error
+        except RecursionError:
+            raise GrammarError("the JSON schema is nested too deeply") from None
+    if not isinstance(schema, (dict, bool)):
+        raise GrammarError('the JSON schema must be an object such as {"type": "object", ...}')
+    checked = _Checker(schema).checked(_Part(schema, "#", 0))
+    text = _json(dict(_object(checked), **{"x-guidance": {"whitespace_pattern": WHITESPACE}}))
+    if len(text) > MAX_TEXT:
+        raise GrammarError(f"the JSON schema is longer than {MAX_TEXT} bytes")
+    problem = _problem(text)
+    if problem:
+        path, keyword = _at_fault(checked, problem)
+        raise GrammarError(f"the JSON schema cannot be held to: {keyword}{path}: {problem}")
+    return f"start: %json {text}\n"
+
+
+class _Checker:
+    """Makes of a schema the one for the library, refusing what cannot be held to."""
+
+    def __init__(self, root: Any) -> None:
+        self._root = root
+        self._composed = _is_composed(root)
+
+    def checked(self, part: _Part) -> Any:
+        """The same schema without what says nothing."""
+        schema, path = part.schema, part.path
+        if isinstance(schema, bool):
+            return schema
+        if not isinstance(schema, dict):
+            raise GrammarError(
+                f"the JSON schema is wrong at {path}: a schema is an object or true, not {_shown(schema)}"
+            )
+        if part.depth > MAX_NESTING:
+            raise GrammarError(f"the JSON schema is nested more than {MAX_NESTING} deep")
+        out: dict[str, Any] = {}
+        for key, value in self._with_named_properties(schema).items():
+            if key in IDLE or key == "x-guidance":
+                continue
+            if key in UNSUPPORTED:
+                if any(value is idle or (value == idle and not isinstance(idle, bool)) for idle in UNSUPPORTED[key]):
+                    continue
+                raise GrammarError(
+                    f"the JSON schema cannot be held to: {key} at {path}/{_escaped(key)} cannot be checked while the "
+                    "text is written; leave it out and check the answer"
+                )
+            out[key] = value
+        _check_type(out, path)
+        _check_format(out, path)
+        _check_count(out, path)
+        if not self._composed and _lists_properties(out):
+            out["additionalProperties"] = False
+        for place, inner in _parts(_Part(out, path, part.depth)):
+            _put(out, place, self.checked(inner))
+        return out
+
+    def _with_named_properties(self, schema: dict[str, Any]) -> dict[str, Any]:
+        """`propertyNames` that list or describe the keys of a map, as the properties they stand for."""
+        names = self._resolved(schema.get("propertyNames"))
+        if not isinstance(names, dict) or "properties" in schema or "patternProperties" in schema:
+            return schema
+        told = {key: names[key] for key in names if key not in ("type", "title", "description")}
+        value = schema.get("additionalProperties", True)
+        listed = told.get("enum", [told["const"]] if "const" in told else None)
+        if len(told) != 1 or (listed is None and "pattern" not in told):
+            return schema
+        rest = {k: v for k, v in schema.items() if k not in ("propertyNames", "additionalProperties")}
+        if listed is None:
+            return {**rest, "patternProperties": {told["pattern"]: value}, "additionalProperties": False}
+        keys = [key for key in listed if isinstance(key, str)] if isinstance(listed, list) else []
+        return {**rest, "properties": {key: value for key in keys}, "additionalProperties": False}
+
+    def _resolved(self, schema: Any) -> Any:
+        """What a reference to another part of the document leads to, one step."""
+        if not isinstance(schema, dict) or not str(schema.get("$ref", "")).startswith("#/"):
+            return schema
+        found = self._root
+        for step in schema["$ref"][2:].split("/"):
+            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
+        return found
+
+
+def _is_composed(root: Any) -> bool:
+    """Whether a document puts schemas for one object together: then none of them lists all its properties."""
+    left = [root]
+    while left:
+        part = left.pop()
+        if isinstance(part, list):
+            left += part
+        if not isinstance(part, dict):
+            continue
+        left += part.values()
+        others = [key for key in part if key in ABOUT_OBJECTS]
+        several = isinstance(part.get("allOf"), list) and len(part["allOf"]) > 1
+        if several or (len(others) > 1 and any(key in REFERRING for key in others)):
+            return True
+    return False
+
+
+def _lists_properties(schema: dict[str, Any]) -> bool:
+    """Whether an object's properties are all there: it says nothing of others."""
+    named, required = schema.get("properties"), schema.get("required", [])
+    if not isinstance(named, dict) or not isinstance(required, list) or not all(isinstance(k, str) for k in required):
+        return False
+    return set(required) <= set(named) and not {"additionalProperties", "patternProperties"} & set(schema)
+
+
+def _check_type(schema: dict[str, Any], path: str) -> None:
+    if "type" not in schema:
+        return
+    named = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    for name in named:
+        if name not in TYPES:
+            raise GrammarError(f"the JSON schema is wrong: type at {path}/type is none of {', '.join(TYPES)}")
+
+
+def _check_format(schema: dict[str, Any], path: str) -> None:
+    name = schema.get("format")
+    if name in OTHER_FORMATS:
+        raise GrammarError(
+            f"the JSON schema cannot be held to: format at {path}/format: {name} is not one of {', '.join(FORMATS)}"
+        )
+    if isinstance(name, str) and name not in FORMATS:
+        del schema["format"]
+    if name in CALENDAR:
+        schema.setdefault("pattern", CALENDAR[str(name)])
+
+
+def _check_count(schema: dict[str, Any], path: str) -> None:
+    """Refuse counts of properties that the same key written twice would satisfy: the library does not see that."""
+    least, required = schema.get("minProperties"), schema.get("required")
+    certain = len(set(required)) if isinstance(required, list) and all(isinstance(k, str) for k in required) else 0
+    if isinstance(least, int) and least > max(1, certain + (certain == 0)):
+        raise GrammarError(
+            f"the JSON schema cannot be held to: minProperties at {path}/minProperties counts keys that may be written "
+            "twice; name them in required"
+        )
+
+
+def _parts(part: _Part) -> Iterator[tuple[tuple[str, str | int | None], _Part]]:
+    """The schemas directly inside one, each with its key in it."""
+
+    def inner(schema: Any, *steps: str | int) -> _Part:
+        path = "/".join([part.path, *(_escaped(str(step)) for step in steps)])
+        return _Part(schema, path, part.depth + 1)
+
+    for key, value in list(part.schema.items()):
+        if key in SCHEMAS and not isinstance(value, list):
+            yield (key, None), inner(value, key)
+        elif key in (*LISTS_OF_SCHEMAS, *SCHEMAS) and isinstance(value, list):
+            for i, item in enumerate(value):
+                yield (key, i), inner(item, key, i)
+        elif key in MAPS_OF_SCHEMAS and isinstance(value, dict):
+            for name, item in value.items():
+                yield (key, name), inner(item, key, name)
+
+
+def _put(schema: dict[str, Any], key: tuple[str, str | int | None], value: Any) -> None:
+    """Replace a schema inside another, never in the caller's own."""
+    name, at = key
+    if at is None:
+        schema[name] = value
+        return
+    schema[name] = schema[name].copy()
+    schema[name][at] = value
+
+
+def _problem(text: str) -> str:
+    """What the library has against a schema; empty if nothing."""
+    failed, said = LLMatcher.validate_grammar_with_warnings(f"{HEADER}start: %json {text}\n", limits=LIMITS)
+    if not failed:
+        return ""
+    lines = [line.strip() for line in str(said[0]).partition("\n<")[0].splitlines()]
+    kept = [line for line in lines if line and not re.match(r"\d+ \||\^+$", line)]
+    text = re.sub(r"^(at )?(\d+\(\d+\): )?(failed to compile JSON schema: )?", "", " ".join(kept))[:300]
+    return EXCLUSIVE if text.startswith("oneOf constraints") else text
+
+
+def _at_fault(schema: Any, problem: str) -> tuple[str, str]:
+    """Where the library's problem lies: the path of the innermost schema that has it, and the keyword to blame."""
+    left = MAX_TRIED
+    definitions = {key: schema[key] for key in ("$defs", "definitions") if isinstance(schema, dict) and key in schema}
+
+    def fails(part: Any) -> bool:
+        nonlocal left
+        if left < 0 or not isinstance(part, (dict, bool)):
+            return False
+        text = _json({**definitions, **_object(part)})
+        left -= len(text)
+        return bool(_problem(text))
+
+    def search(part: _Part) -> tuple[str, str] | None:
+        if not isinstance(part.schema, dict):
+            return (part.path, "") if fails(part.schema) else None
+        for _, inner in sorted(_parts(part), key=lambda found: found[0][0] not in ("$defs", "definitions")):
+            found = search(inner) if fails(inner.schema) else None
+            if found:
+                return found
+        for key in part.schema:
+            rest = {k: v for k, v in part.schema.items() if k != key}
+            if key not in ("$defs", "definitions") and not fails(rest):
+                return f"{part.path}/{_escaped(key)}", f"{key} at "
+        return part.path, ""
+
+    return search(_Part(schema, "#", 0)) or ("#", "")
+
+
+def _object(schema: Any) -> dict[str, Any]:
+    """A schema as an object."""
+    if isinstance(schema, dict):
+        return schema
+    return {} if schema else {"anyOf": []}
+
+
+def _json(value: Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False)
+    except RecursionError:
+        raise GrammarError("the JSON schema is nested too deeply") from None
+
+
+def _escaped(step: str) -> str:
+    """A step of a JSON pointer (RFC 6901), shortened."""
+    return step[:80].replace("~", "~0").replace("/", "~1")
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value)[:60]

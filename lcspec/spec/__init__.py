@@ -1,0 +1,1 @@
+"""Token trees, their shapes, and who accepts what of them: numpy only."""

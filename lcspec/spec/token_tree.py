@@ -1,0 +1,391 @@
+"""The token tree: what drafters propose and what the target verifies in one pass.
+
+Node 0 is the pending token (already part of the text, not yet in the target's cache); every other node is
+a drafted continuation. Parents come before their children, so `parents[i] < i` always holds.
+
+          0 pending           tokens  [ t0  t1  t2  t3  t4 ]
+         / \\                  parents [ -1   0   0   1   1 ]
+        1   2                 depths  [  0   1   1   2   2 ]
+       / \\                    leaves: 3, 4, 2
+      3   4
+
+Pure numpy; nothing here knows llama.cpp. The idea of verifying a tree in one pass is SpecInfer's
+(Miao et al. 2023, arXiv:2305.09781).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Iterable, Mapping, NamedTuple, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.sampling.distribution import Distribution
+
+IntArray = NDArray[np.int32]
+FloatArray = NDArray[np.float32]
+
+
+class Trial(NamedTuple):
+    """One attempt to continue a node: its child, and the distribution the child was sampled from.
+
+    `draft` is None for a child that was proposed deterministically (n-grams, top-k of a draft model).
+    Two trials may name the same child: sampling with replacement can draw one token twice, and the
+    sampling verifiers need both draws.
+    """
+
+    child: int
+    draft: Distribution | None
+
+
+@dataclass(slots=True)
+class TokenTree:
+    """A growable token tree.
+
+    Attributes:
+        tokens: token id of each node; `tokens[0]` is the pending token.
+        parents: index of each node's parent; -1 for node 0.
+        depths: distance from node 0.
+        probs: the drafter's own estimate that the node is accepted given that its parent was, in [0, 1].
+        sources: bit mask of the drafters that proposed the node (bit i = i-th drafter of the engine).
+        features: a small number the drafter attaches for calibration (match length, rank among siblings).
+        trials: for parents with *sampled* children, every draw in order (see `Trial`).
+        probes: how many of the last nodes are probes (see `with_probes`).
+    """
+
+    tokens: list[int]
+    parents: list[int] = field(default_factory=lambda: [-1])
+    depths: list[int] = field(default_factory=lambda: [0])
+    probs: list[float] = field(default_factory=lambda: [1.0])
+    sources: list[int] = field(default_factory=lambda: [0])
+    features: list[int] = field(default_factory=lambda: [0])
+    trials: dict[int, list[Trial]] = field(default_factory=dict)
+    probes: int = 0
+    _children: list[dict[int, int]] = field(default_factory=lambda: [{}], repr=False)
+
+    @classmethod
+    def root(cls, pending: int) -> TokenTree:
+        """A tree that holds nothing but the pending token."""
+        return cls(tokens=[int(pending)])
+
+    @classmethod
+    def chain(
+        cls, pending: int, tokens: Iterable[int], probs: Iterable[float] | None = None, source: int = 0
+    ) -> TokenTree:
+        """A single path below the pending token."""
+        tree = cls.root(pending)
+        tokens = list(tokens)
+        node = 0
+        for token, prob in zip(tokens, probs if probs is not None else [1.0] * len(tokens)):
+            node = tree.add(node, token, prob, source)
+        return tree
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def n_drafted(self) -> int:
+        """Nodes other than the pending token; probes are no drafts."""
+        return len(self.tokens) - 1 - self.probes
+
+    def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0, feature: int = 0) -> int:
+        """Add `token` below `parent` and return its node; an existing equal child is merged instead.
+
+        A merged child keeps the larger estimate (with its feature) and remembers both proposers.
+        """
+        node = self._node(parent, token, prob, source, feature)
+        drawn = self.trials.get(parent)
+        if drawn is not None and not any(t.child == node and t.draft is None for t in drawn):
+            drawn.append(Trial(node, None))
+        return node
+
+    def _node(self, parent: int, token: int, prob: float, source: int, feature: int = 0) -> int:
+        """`add` without a word to the trials."""
+        token = int(token)
+        known = self._children[parent].get(token)
+        if known is not None:
+            if float(prob) > self.probs[known]:
+                self.probs[known], self.features[known] = float(prob), feature
+            self.sources[known] |= source
+            return known
+        if self.probes:
+            raise ValueError("a tree with probes takes no more drafts: probes come last")
+        node = len(self.tokens)
+        self.tokens.append(token)
+        self.parents.append(parent)
+        self.depths.append(self.depths[parent] + 1)
+        self.probs.append(float(prob))
+        self.sources.append(source)
+        self.features.append(feature)
+        self._children[parent][token] = node
+        self._children.append({})
+        return node
+
+    def add_path(self, parent: int, tokens: Iterable[int]) -> int:
+        """Add `tokens` one below the other as certain nodes of no drafter, sharing those there are; returns the last.
+
+        For trees that are never verified: the trials of sampled children hear nothing of it.
+        """
+        children, depth = self._children, self.depths[parent]
+        for token in tokens:
+            depth += 1
+            node = children[parent].get(token)
+            if node is None:
+                node = children[parent][token] = len(self.tokens)
+                self.tokens.append(token)
+                self.parents.append(parent)
+                self.depths.append(depth)
+                self.probs.append(1.0)
+                self.sources.append(0)
+                self.features.append(0)
+                children.append({})
+            parent = node
+        return parent
+
+    def add_sampled(self, parent: int, token: int, draft: Distribution, source: int = 0) -> int:
+        """Add a child drawn from `draft`, recording the draw for the sampling verifiers."""
+        deterministic = [Trial(c, None) for c in self.children(parent)] if parent not in self.trials else []
+        node = self._node(parent, token, draft.prob_of(token), source)
+        self.trials.setdefault(parent, deterministic).append(Trial(node, draft))
+        return node
+
+    def children(self, node: int) -> list[int]:
+        """Children of `node` in the order they were added."""
+        return list(self._children[node].values())
+
+    def child_map(self, node: int) -> Mapping[int, int]:
+        """Token -> child of `node`; a view, for loops that ask often."""
+        return self._children[node]
+
+    def child(self, node: int, token: int) -> int | None:
+        """The child of `node` that carries `token`, if there is one."""
+        return self._children[node].get(int(token))
+
+    def trials_of(self, node: int) -> list[Trial]:
+        """The attempts below `node` in order: recorded draws, else each child as a deterministic proposal."""
+        recorded = self.trials.get(node)
+        return [Trial(c, None) for c in self.children(node)] if recorded is None else list(recorded)
+
+    def leaves(self) -> list[int]:
+        """Nodes without children, probes among them; `[0]` for a bare root."""
+        if self.probes:
+            inner = set(self.parents)
+            return [i for i in range(len(self)) if i not in inner]
+        return [i for i, kids in enumerate(self._children) if not kids]
+
+    def path_to(self, node: int) -> list[int]:
+        """Nodes from node 0 to `node`, both included."""
+        path = [node]
+        while self.parents[path[-1]] >= 0:
+            path.append(self.parents[path[-1]])
+        return path[::-1]
+
+    def path_probs(self) -> FloatArray:
+        """P(v): probability estimate that each node is reached, float32 [n]; the product along its path."""
+        reach = np.ones(len(self), dtype=np.float32)
+        for i in range(1, len(self)):
+            reach[i] = reach[self.parents[i]] * self.probs[i]
+        return reach
+
+    def batch_order(self) -> list[int]:
+        """Nodes in the order they go into a batch: the likeliest path first, then the rest, parents first.
+
+        The likeliest path first means that, when it wins, its cells lie in the cache in text order, which
+        keeps attention sums bit-identical to those of plain decoding.
+        """
+        if len(self) == 1:
+            return [0]
+        spine = [0]
+        while kids := self._children[spine[-1]]:
+            spine.append(max(kids.values(), key=lambda c: (self.probs[c], -c)))
+        on_spine = set(spine)
+        return spine + [i for i in range(len(self)) if i not in on_spine]
+
+    def merge(self, other: TokenTree) -> None:
+        """Merge `other` (same pending token) into this tree; equal paths share their nodes.
+
+        Where children were drawn, this tree's trials come first and no draw is left out because of the token it
+        drew: a drawn child that was also proposed deterministically is tried once as either.
+
+        Raises:
+            ValueError: the pending tokens differ, or there are probes.
+        """
+        if other.tokens[0] != self.tokens[0] or other.probes:
+            raise ValueError("only trees of drafts below the same pending token can be merged")
+        known = len(self)
+        place = {0: 0}
+        for i in range(1, len(other)):
+            place[i] = self._node(
+                place[other.parents[i]], other.tokens[i], other.probs[i], other.sources[i], other.features[i]
+            )
+        for parent, here in place.items():
+            if parent in other.trials or here in self.trials:
+                mine = self.trials.get(here, [Trial(c, None) for c in self.children(here) if c < known])
+                certain = {t.child for t in mine if t.draft is None}
+                theirs = [Trial(place[t.child], t.draft) for t in other.trials_of(parent)]
+                self.trials[here] = mine + [t for t in theirs if t.draft is not None or t.child not in certain]
+
+    def beyond(self, other: TokenTree) -> Sequence[int]:
+        """The drafted nodes whose path is not in `other` (same pending token)."""
+        if len(other) == 1:
+            return range(1, len(self))
+        place: dict[int, int | None] = {0: 0}
+        for v in range(1, len(self)):
+            parent = place[self.parents[v]]
+            place[v] = None if parent is None else other.child(parent, self.tokens[v])
+        return [v for v, there in place.items() if there is None]
+
+    def with_probes(self, *windows: TokenTree) -> TokenTree:
+        """This tree with the nodes of `windows` as *probes* behind its own.
+
+        A probe is evaluated in the same batch and never accepted: it is nobody's child, so no verifier can reach it,
+        and only another probe or node 0 can be its parent, so it never sees a drafted token. The nodes of this tree
+        keep their numbers; those of each window follow in their order.
+
+        Raises:
+            ValueError: a window has another pending token.
+        """
+        if not any(window.n_drafted for window in windows):
+            return self
+        out = TokenTree(
+            list(self.tokens),
+            list(self.parents),
+            list(self.depths),
+            list(self.probs),
+            list(self.sources),
+            list(self.features),
+            self.trials,
+            self.probes,
+            list(self._children),
+        )
+        for window in windows:
+            if window.tokens[0] != self.tokens[0]:
+                raise ValueError("only a window below the same pending token can be evaluated with this tree")
+            shift = len(out) - 1
+            out.tokens += window.tokens[1:]
+            out.parents += [parent + shift if parent else 0 for parent in window.parents[1:]]
+            out.depths += window.depths[1:]
+            out.probs += [0.0] * window.n_drafted
+            out.sources += [0] * window.n_drafted
+            out.features += [0] * window.n_drafted
+            out._children += [{}] * window.n_drafted  # nothing is ever added below a probe
+            out.probes += window.n_drafted
+        return out
+
+    def pruned(self, keep: Sequence[int]) -> TokenTree:
+        """The tree made of the nodes in `keep` (node 0 implied; every kept node's parent must be kept).
+
+        Whoever chose `keep` has seen which tokens were drawn, so draws are forgotten: every child becomes a
+        deterministic proposal, which the sampling verifiers accept less often and without bias. `best` and
+        `with_leaves` choose in a way that lets draws stay draws.
+
+        Raises:
+            ValueError: a kept node's parent is missing, or the tree has probes (which are added last).
+        """
+        return self._pruned(keep)[0]
+
+    def _pruned(self, keep: Sequence[int]) -> tuple[TokenTree, dict[int, int]]:
+        """`pruned`, and where each kept node went."""
+        if self.probes:
+            raise ValueError("a tree with probes cannot be cut: probes come last")
+        out = TokenTree.root(self.tokens[0])
+        out.sources[0] = self.sources[0]
+        place = {0: 0}
+        for i in sorted(set(keep) - {0}):
+            parent = self.parents[i]
+            if parent not in place:
+                raise ValueError(f"node {i} is kept without its parent {parent}")
+            place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i], self.features[i])
+        return out, place
+
+    def ended(self, ends: frozenset[int]) -> TokenTree:
+        """The tree without what stands below a token of `ends`: the text is over there, so nothing of it can be used.
+
+        Every other node keeps all of its children, so draws stay draws.
+        """
+        if ends.isdisjoint(self.tokens[1:]):
+            return self
+        over = {node for node in range(1, len(self)) if self.tokens[node] in ends}
+        keep: list[int] = []
+        for node in range(1, len(self)):
+            parent = self.parents[node]
+            if parent in over:
+                over.add(node)
+            else:
+                keep.append(node)
+        if len(keep) == self.n_drafted:
+            return self
+        out, place = self._pruned(keep)
+        for parent, drawn in self.trials.items():
+            if parent not in over:
+                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in drawn]
+        return out
+
+    def best(self, n: int) -> TokenTree:
+        """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
+
+        Of a node whose children were sampled the first trials are kept, while there is room: a choice that depends on
+        the very token drawn would change the distribution of the sampling verifiers.
+        """
+        if self.trials:
+            return self._first_trials(n, free=0)
+        if self.n_drafted <= n:
+            return self
+        if n <= 0:
+            return TokenTree.root(self.tokens[0])
+        reach = self.path_probs()
+        # stable, so that among equals the earlier node (its parent, if anything) comes first
+        order = np.argsort(-reach[1:], kind="stable")[:n] + 1
+        return self.pruned(order.tolist())
+
+    def _first_trials(self, room: int, free: int) -> TokenTree:
+        """The first trials of the likeliest nodes, while there is `room` for nodes; `free` of each node's children need
+        none.
+
+        Whether a trial is kept may depend on the tokens of other trials, never on its own: one that draws a token again
+        is left out like any other where there is no room. Where none was drawn, the most probable children come first.
+        """
+        reach = self.path_probs()
+        trials: dict[int, list[Trial]] = {}
+        kept: list[int] = []
+        open_nodes = [0]
+        while open_nodes:
+            parent = max(open_nodes, key=lambda v: reach[v])
+            open_nodes.remove(parent)
+            offered, first, children = self.trials_of(parent), list[Trial](), set[int]()
+            if parent not in self.trials:
+                offered.sort(key=lambda t: -reach[t.child])
+            for trial in offered:
+                if room <= 0 and len(children) >= free:
+                    break
+                first.append(trial)
+                if trial.child not in children:
+                    room -= len(children) >= free
+                    children.add(trial.child)
+                    kept.append(trial.child)
+                    open_nodes.append(trial.child)
+            trials[parent] = first
+        out, place = self._pruned(kept)
+        for parent in trials.keys() & self.trials.keys():
+            if trials[parent]:
+                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in trials[parent]]
+        return out
+
+    def with_leaves(self, n: int) -> TokenTree:
+        """The tree without its least likely branches, so that at most `n` leaves remain (n >= 1).
+
+        As in `best`, the first trials of sampled children are kept.
+        """
+        if self.n_drafted <= 1 and not self.trials:
+            return self
+        if self.trials:
+            return self._first_trials(n - 1, free=1)
+        leaves = self.leaves()
+        if len(leaves) <= n:
+            return self
+        reach = self.path_probs()
+        kept: set[int] = set()
+        for leaf in sorted(leaves, key=lambda i: -reach[i])[:n]:
+            kept.update(self.path_to(leaf))
+        return self.pruned(sorted(kept))
