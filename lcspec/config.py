@@ -140,8 +140,12 @@ class DraftFiles:
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Everything that was named with --draft, and layers inside the target."""
+        """Draft models and heads, the target itself if it has layers inside."""
         return (*self.models, *(path for path in (self.mtp, self.eagle) if path is not None))
+
+    def named(self, target: Path) -> tuple[Path, ...]:
+        """Draft models and heads in files of their own."""
+        return tuple(path for path in self.files if path != target)
 
 
 def model_drafter(index: int) -> str:

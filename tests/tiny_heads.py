@@ -1,10 +1,10 @@
 """Tiny heads that draft for the tiny models of tests/tiny_families.py, and models whose heads are always right.
 
-    target = write_family("llama", tmp_path / "llama.gguf", change=forget_context)
-    head = write_eagle(tmp_path / "head.gguf", knows="llama")             # drafts what that target says
-    write_assistant(tmp_path / "assistant.gguf")                           # for gemma4
-    write_family("qwen35", tmp_path / "qwen35.gguf", change=mtp_that_knows)
-    write_mtp_part("qwen35", tmp_path / "mtp.gguf")                        # its layers for prediction alone
+target = write_family("llama", tmp_path / "llama.gguf", change=forget_context)
+head = write_eagle(tmp_path / "head.gguf", knows="llama")             # drafts what that target says
+write_assistant(tmp_path / "assistant.gguf")                           # for gemma4
+write_family("qwen35", tmp_path / "qwen35.gguf", change=mtp_that_knows)
+write_mtp_part("qwen35", tmp_path / "mtp.gguf")                        # its layers for prediction alone
 """
 
 from __future__ import annotations

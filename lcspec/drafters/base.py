@@ -214,7 +214,9 @@ def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
     return [cast(StateDrafter, d) for d in drafters if getattr(d, "wants_states", ())]
 
 
-def tell_states(slot: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]) -> None:
+def tell_states(
+    slot: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]
+) -> None:
     """Hand on the states of `rows` of the latest decode of `cells.context`, those of the text from `start` on."""
     for drafter in state_drafters(drafters):
         states = cells.context.states(drafter.wants_states)

@@ -7,8 +7,8 @@ cells of drafted tokens are dropped after every draft.
 
 States are the target's to give: a text taken over from another request, or read while nobody asked for states, has
 none. Where rows of that beginning are in another text's cells they are shared; a few unknown states are read as zeros,
-as that before the first token is; a longer stretch is left out, and drafts know the text behind it only. What is drafted
-never decides the text, so all of this costs acceptance only.
+as that before the first token is; a longer stretch is left out, and drafts know the text behind it only. Drafts never
+decide the text, so all of this costs acceptance only.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView
-from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.drafters.growth import Growth, children, placeable
+from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool

@@ -88,7 +88,9 @@ def children(
         stream: of the noise, another one for every drafter.
     """
     if not sequence.draws:
-        return [(token, prob, None) for token, prob in top_candidates(sequence, logits, position, n, sharpness=sharpness)]
+        return [
+            (token, prob, None) for token, prob in top_candidates(sequence, logits, position, n, sharpness=sharpness)
+        ]
     dist = draft_distribution(logits, sequence.params)
     counters = [node * MAX_BRANCH + i for i in range(n)]
     noise = uniform_noise(sequence.seed, position, counters, stream)

@@ -70,7 +70,9 @@ class ChainedMtpDrafter(MtpDrafter):
 
     def read(self, state: FeatureState, tokens: Sequence[int], states: States) -> float:
         """The same rows through every layer."""
-        return sum(self._decode(state, head, list(zip(tokens, states)), last=False) for head in range(self.deepest or 1))
+        return sum(
+            self._decode(state, head, list(zip(tokens, states)), last=False) for head in range(self.deepest or 1)
+        )
 
     def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
         """Read what is behind; the pending token's own row is read again when the next layers can read it too."""

@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Sequence
 
+import numpy as np
+
 from lcspec.config import DraftFiles
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, read_gguf
 from lcspec.modelfiles.modelfile import read_vocabulary
-from lcspec.modelfiles.pairing import check_draft, mtp_layers
+from lcspec.modelfiles.pairing import HEADS, check_draft, mtp_layers
 
 # Architectures whose layers for multi-token prediction the library (0.3.36) runs with plain cells: one layer that is
 # used again and again, or several that are chained.
@@ -46,6 +48,8 @@ _EAGLE_TENSORS = ("fc", "output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "
     "blk.0.ffn_down",
 )
 _ASSISTANT_TENSORS = ("token_embd", "output_norm", "nextn.post_projection", "blk.0.attn_q", "blk.0.ffn_down")
+# Metadata that only heads have.
+_ONLY_IN_HEADS = (".target_layers", ".target_hidden_size")
 # Entries that one vocabulary may have more than the other: padding.
 _PADDING = 128
 
@@ -102,6 +106,11 @@ def head_kind(target: Path, path: Path) -> str | None:
         _check_assistant(model, head)
     elif _mtp_only(head):
         _check_split(model, head)
+    elif architecture not in HEADS and any(key.endswith(_ONLY_IN_HEADS) for key in head.metadata):
+        raise UnsupportedModel(
+            f"{path.name} cannot draft for {target.name}: it is a head of an unknown kind ({architecture}); known are "
+            f"{EAGLE}, {ASSISTANT}, and a model's own layers for multi-token prediction"
+        )
     else:
         return None
     _check_vocabulary(target, path)
@@ -135,10 +144,26 @@ def check_eagle(target: GGUFContents, head: GGUFContents) -> None:
     if not all(0 <= layer <= n for layer in layers):
         raise UnsupportedModel(f"{name}: it reads the layers {', '.join(map(str, layers))}, and the model has {n}")
     _complete(name, head, _EAGLE_TENSORS)
+    _check_map(name, target, head)
     if _tensor(head, "token_embd") is None or _tensor(head, "output") is None:  # what it has not, the target has
         _expect(name, "takes embeddings of width", _key(head, "embedding_length"), _key(target, "embedding_length"))
     if _tensor(head, "output") is None and _tensor(target, "output") is None:
         raise UnsupportedModel(f"{name}: neither of them has an output matrix; get a head that has its own")
+
+
+def _check_map(name: str, target: GGUFContents, head: GGUFContents) -> None:
+    """Raises UnsupportedModel: the head's map leads out of the target's vocabulary, which ends the process."""
+    d2t = next((tensor for tensor in head.tensors if tensor.name == "d2t"), None)
+    tokens = target.metadata.get("tokenizer.ggml.tokens")
+    if d2t is None or not isinstance(tokens, MetadataArray):
+        return
+    if d2t.type_name != "I64":
+        raise UnsupportedModel(f"{name}: its map of tokens is of type {d2t.type_name}, and I64 was expected")
+    ids = np.memmap(head.path, "<i8", "r", head.data_offset + d2t.offset, d2t.shape[:1])
+    if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < tokens.count:
+        raise UnsupportedModel(
+            f"{name}: its map leads to the tokens {ids.min()} to {ids.max()}, and the vocabulary has {tokens.count}"
+        )
 
 
 def _check_assistant(target: GGUFContents, head: GGUFContents) -> None:
@@ -221,7 +246,9 @@ def _key(contents: GGUFContents, key: str) -> int | None:
 def _layers(contents: GGUFContents) -> tuple[int, ...]:
     value = contents.metadata.get(f"{EAGLE}.target_layers")
     if not isinstance(value, MetadataArray) or not all(isinstance(layer, int) for layer in value.values):
-        raise UnsupportedModel(f"{contents.path.name} does not say which layers of its model it reads: get another GGUF")
+        raise UnsupportedModel(
+            f"{contents.path.name} does not say which layers of its model it reads: get another GGUF"
+        )
     return tuple(int(layer) for layer in value.values if isinstance(layer, int))
 
 

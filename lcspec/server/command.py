@@ -149,7 +149,7 @@ def say_ready(n_ctx: int, options: ModelOptions, pair: ModelPair, settings: Serv
     """One line on stderr: what is served, and where."""
     host, port = sock.getsockname()[:2]
     shown = f"[{host}]" if ":" in host else host
-    draft = "".join(f" with {path.name}" for path in pair.draft.models)
+    draft = "".join(f" with {path.name}" for path in pair.draft.named(pair.target))
     click.echo(
         f"lcspec: serving {settings.models[0]}{draft}, {options.slots} slots of {n_ctx} tokens, "
         f"speculation {settings.speculate}, at http://{shown}:{port}/v1",
