@@ -195,14 +195,14 @@ class StateDrafter(Drafter, Protocol):
 
     wants_states: tuple[int, ...]
 
-    def process(self, slot: SequenceView, cells: SequenceCache, start: int, states: NDArray[np.float32]) -> None:
+    def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: NDArray[np.float32]) -> None:
         """The target has evaluated the tokens of the text from position `start` on.
 
         Called after every decode, for prompt chunks as for accepted drafts, before `observe`. Positions may come twice
         (where accepted tokens are decoded again) or never (where they were taken over from another text).
 
         Args:
-            slot: whose text it is; `slot.tokens` holds the emitted tokens already.
+            sequence: whose text it is; `sequence.tokens` holds the emitted tokens already.
             cells: where the target keeps the text.
             start: position of the first of them.
             states: the states of `wants_states` side by side, float32 [n, len(wants_states) * n_embd]; not to keep.
@@ -215,13 +215,13 @@ def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
 
 
 def tell_states(
-    slot: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]
+    sequence: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]
 ) -> None:
     """Hand on the states of `rows` of the latest decode of `cells.context`, those of the text from `start` on."""
     for drafter in state_drafters(drafters):
         states = cells.context.states(drafter.wants_states)
-        if len(states):
-            drafter.process(slot, cells, start, states[rows])
+        if len(states):  # accepted drafts may go on where the text ends
+            drafter.process(sequence, cells, start, states[rows[: len(sequence.tokens) - start]])
 
 
 @runtime_checkable

@@ -207,8 +207,7 @@ class Engine:
         if sequence.wants_hidden:
             hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
             sequence.hidden = hidden[last].copy() if len(hidden) else None
-        if not sequence.reason:
-            tell_states(sequence, sequence.drafters, sequence.cache, item.start, item.rows(verdict.path))
+        tell_states(sequence, sequence.drafters, sequence.cache, item.start, item.rows(verdict.path))
         if item.resting:
             sequence.untold += sequence.generated - before
         elif not sequence.reason:

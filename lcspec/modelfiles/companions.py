@@ -15,7 +15,7 @@ import numpy as np
 
 from lcspec.config import DraftFiles
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
-from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, read_gguf
+from lcspec.modelfiles.gguf_header import MAGIC, GGUFContents, MetadataArray, read_gguf
 from lcspec.modelfiles.modelfile import read_vocabulary
 from lcspec.modelfiles.pairing import HEADS, check_draft, mtp_layers
 
@@ -57,9 +57,10 @@ _PADDING = 128
 def sort_drafts(target: Path, files: DraftFiles) -> DraftFiles:
     """`files` with every head in its place: companions of `target`, EAGLE heads, and layers inside `target` itself.
 
-    What cannot be read is left to its loading.
+    What is missing or no GGUF is left to its loading.
 
     Raises:
+        ModelFileError: a file is damaged.
         UnsupportedModel: a file cannot draft, or is a head for another model; says what was expected and found.
         VocabularyMismatch: a head has another vocabulary.
         UsageError: two heads of a kind were named.
@@ -91,11 +92,17 @@ def head_kind(target: Path, path: Path) -> str | None:
     """What kind of head a file is, after it was checked against `target`; None: a model of its own, or unreadable.
 
     Raises:
+        ModelFileError: it is damaged.
         UnsupportedModel: it is a head for another model, or broken.
         VocabularyMismatch: its vocabulary is another.
     """
     try:
         head = read_gguf(path)
+    except ModelFileError:
+        if _begins_like_one(path):
+            raise
+        return None
+    try:
         model = read_gguf(target)
     except ModelFileError:
         return None
@@ -185,6 +192,14 @@ def _check_split(target: GGUFContents, head: GGUFContents) -> None:
     for what, key in (("have width", "embedding_length"), ("belong to a model of layers", "block_count")):
         _expect(name, what, _key(head, key), _key(target, key))
     _complete(name, head, ("token_embd",))
+
+
+def _begins_like_one(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return False
 
 
 def _mtp_only(contents: GGUFContents) -> bool:
