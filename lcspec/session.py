@@ -138,7 +138,7 @@ def open_session(
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
     """
-    from lcspec.drafters import DrafterEnv
+    from lcspec.drafters import DrafterEnv, create
     from lcspec.engine.engine import Engine
     from lcspec.llama import Model, supports_gpu_offload
     from lcspec.modelfiles.memory import check_memory, fit_rollback
@@ -166,6 +166,8 @@ def open_session(
             history=allowed(history),
             context=engine.context,
         )
+        if options.rollback > 0 and draft.mtp not in (None, options.path):
+            engine.drafters["mtp"] = create("mtp", engine.env)  # it may share the cells, while nothing is in them
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         session = Session(model, engine)
         with engine:

@@ -129,7 +129,10 @@ class AssistantDrafter(MtpDrafter):
         return replace(own, kv_type=kept.kv_type, kv_type_v=kept.kv_type_v, attention=kept.attention)
 
     def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
-        """As MtpDrafter."""
+        """As MtpDrafter, while the target's cells are all free: to share them the library makes them anew."""
+        assert env.context is not None
+        if any(env.context.seq_end(seq) for seq in range(env.context.n_seq)):
+            raise UsageError(f"{model.options.path.name} must be there before the first text: start again with --draft")
         super().__init__(env, model, own)
         self._target = env.context
 

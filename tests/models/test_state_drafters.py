@@ -91,10 +91,10 @@ class Reference:
         layers = (0, 1, 2) if eagle else (self.model.traits.n_layer,)
         with Context(self.model, self.kept) as target:
             target.want_states(layers)
-            given = list(self._states(target, text[:-1], layers))
             reads = head.traits.n_embd if eagle else self.model.traits.n_embd_out
             made = replace(self.kept, exact=False, kv_type_v=None)
             with Context(head, made, mtp=eagle is None, reads=reads, other=target) as context:
+                given = list(self._states(target, text[:-1], layers))
                 if eagle:
                     return self._one(context, text[1:], list(context.encode(np.array(given), 9)), n)
                 if head.header.architecture == "gemma4-assistant":
