@@ -18,6 +18,7 @@ from lcspec.llama import Context, Model, states
 from lcspec.llama.batch import StateBatch
 from lcspec.modelfiles.companions import sort_drafts
 from lcspec.session import Session, open_session
+from tests.models.family_matrix import Bench
 from tests.models.running import GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_families import write_family
 from tests.tiny_heads import forget_context, mtp_that_knows, write_assistant, write_eagle, write_mtp_part
@@ -222,11 +223,13 @@ def test_several_at_once_and_one_after_the_other(case: Case) -> None:
     with case.open(slots=2) as session:
         whole = session.prompt_ids(TEXT + OTHER)
         prompts = [whole[:30], (*whole[:30], 70, 71), (*whole[:20], 80, 90, 91), whole]
-        plain = [answer(session.engine, request(p, "off", N)).ids for p in prompts]
         wanted = [request(p, drafter(case), N, draft=case.files) for p in prompts]
-        for _ in range(2):
-            assert [found.ids for found in side_by_side(session.engine, wanted)] == plain
-            assert [answer(session.engine, w).ids for w in wanted] == plain
+        bench = Bench(case.target)
+        for turn in range(2):
+            for prompt, found in zip(prompts, side_by_side(session.engine, wanted)):
+                bench.same(session, prompt, found.ids, f"side by side, turn {turn}")
+            for prompt, w in zip(prompts, wanted):
+                bench.same(session, prompt, answer(session.engine, w).ids, f"one by one, turn {turn}")
 
 
 @pytest.mark.parametrize("verifier", ["coupled", "rejection", "multi_step", "typical", "lenient"])
