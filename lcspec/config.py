@@ -74,6 +74,7 @@ class ModelOptions:
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
         lora: adapters that change the model.
         placement: which devices and machines, and how it is spread over them.
+        mtp: load the model's layers for multi-token prediction, if it has any.
     """
 
     path: Path
@@ -93,6 +94,7 @@ class ModelOptions:
     embeddings: bool = False
     lora: tuple[Lora, ...] = ()
     placement: Placement = Placement()
+    mtp: bool = False
 
     @property
     def acting(self) -> tuple[Lora, ...]:
@@ -143,11 +145,15 @@ class DraftFiles:
         models: draft models, the first of them for the drafter `model`, the second for `model2` and so on.
         store: a datastore of text (`lcspec draft store`).
         heads: heads trained on the target (`lcspec draft heads`).
+        mtp: the file with the layers for multi-token prediction: the target itself, or a companion of it.
+        eagle: an EAGLE-3 head.
     """
 
     models: tuple[Path, ...] = ()
     store: Path | None = None
     heads: Path | None = None
+    mtp: Path | None = None
+    eagle: Path | None = None
 
     def __post_init__(self) -> None:
         """Check the number of draft models.
@@ -169,7 +175,17 @@ class DraftFiles:
     def drafters(self) -> list[str]:
         """The drafters that these files make possible."""
         free = ["store"] * (self.store is not None) + ["medusa"] * (self.heads is not None)
+        free += ["mtp"] * (self.mtp is not None) + ["eagle"] * (self.eagle is not None)
         return free + [model_drafter(i) for i in range(len(self.models))]
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """Draft models and heads, the target itself if it has layers inside."""
+        return (*self.models, *(path for path in (self.mtp, self.eagle) if path is not None))
+
+    def named(self, target: Path) -> tuple[Path, ...]:
+        """Draft models and heads in files of their own."""
+        return tuple(path for path in self.files if path != target)
 
 
 def model_drafter(index: int) -> str:

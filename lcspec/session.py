@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequen
 
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.errors import UsageError
+from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.placement import draft_layers
 from lcspec.profiles.history import allowed
@@ -46,10 +47,14 @@ class ModelPair:
         store: Path | None = None,
         heads: Path | None = None,
     ) -> ModelPair:
-        """Fill in the bundled files."""
+        """Fill in the bundled files, and find out what each of `draft` is.
+
+        Raises:
+            LcspecError: one of them cannot draft for the model (see lcspec.modelfiles.companions).
+        """
         if model is None:
             return cls(demo_path(DEMO_TARGET), DraftFiles(tuple(draft) or (demo_path(DEMO_DRAFT),), store, heads))
-        return cls(model, DraftFiles(tuple(draft), store, heads))
+        return cls(model, sort_drafts(model, DraftFiles(tuple(draft), store, heads)))
 
 
 @dataclass
@@ -154,13 +159,12 @@ def open_session(
     from lcspec.llama import Model, offloads
     from lcspec.llama.fitting import fitted, reserved_for_drafts
     from lcspec.modelfiles.memory import check_memory, fit_rollback
-    from lcspec.modelfiles.pairing import check_draft
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)
 
-    for path in DraftFiles.of(draft).models:
-        check_draft(options.path, path)
+    draft = sort_drafts(options.path, DraftFiles.of(draft))
+    options = replace(options, mtp=options.rollback > 0 and draft.mtp == options.path)
     if options.gpu_layers == 0 or not offloads(options.placement):  # what a GPU has free only the library finds out
         options, note = fit_rollback(options, draft)
         check_memory(options, draft)
@@ -173,7 +177,7 @@ def open_session(
         return DrafterEnv(
             target=model,
             slots=options.slots,
-            draft=DraftFiles.of(draft),
+            draft=draft,
             threads=options.threads,
             gpu_layers=draft_layers(options.gpu_layers, options.placement),
             placement=options.placement.for_draft,
@@ -182,6 +186,8 @@ def open_session(
         )
 
     model, engine = fitted(load(options), lambda model: make_engine(model, options, env_of(model)), load)
+    if options.rollback > 0 and draft.mtp not in (None, options.path):
+        engine.drafting.make(["mtp"])  # it may share the cells, while nothing is in them
     with model:
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         session = Session(model, engine)
@@ -226,7 +232,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
             pool.parking = Parking(context, pool.take())
         slow = exact.independent and options.kv_type_v == "bf16"  # these types read long prompts slowly
         prompts = PromptReading(model, options, context.n_ctx, pool, on=slow)
-        made = replace(env or DrafterEnv(model, options.slots), ctx=context.n_ctx)
+        made = replace(env or DrafterEnv(model, options.slots), ctx=context.n_ctx, context=context)
         drafting = Drafting(context, padding.seq, made, drafters)
         alone = replace(options, slots=1, attention="library", exact=False)
         return Engine(cells, padding, exact, drafting, prompts, lambda: assemble(alone, drafting.drafters), counters)

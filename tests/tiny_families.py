@@ -67,8 +67,13 @@ def family(
     return register
 
 
-def write_family(name: str, path: Path | str, *, seed: int = 0, noise: float = 0.0) -> Path:
-    """Write a model of a family. `noise` as in `tiny_gguf.write_llama`. Raises KeyError if there is no such family."""
+def write_family(
+    name: str, path: Path | str, *, seed: int = 0, noise: float = 0.0, change: Callable[[Net], None] | None = None
+) -> Path:
+    """Write a model of a family. Raises KeyError if there is no such family.
+
+    `noise` as in `tiny_gguf.write_llama`; `change` may alter the weights before they are written.
+    """
     found, net = FAMILIES[name], Net(seed, noise)
     metadata = {
         "vocab_size": VOCAB,
@@ -81,6 +86,8 @@ def write_family(name: str, path: Path | str, *, seed: int = 0, noise: float = 0
         "rope.freq_base": 10000.0,
         **found.build(net),
     }
+    if change is not None:
+        change(net)
     template = tiny.CHATML_TEMPLATE
     return tiny._write(path, found.architecture, metadata, net.tensors, vocab=found.vocab, chat_template=template)
 
@@ -471,6 +478,31 @@ def _cohere2(net: Net) -> Metadata:
         "attention.sliding_window_pattern": 2,
         "rope.dimension_count": HEAD,
         "logit_scale": 1.0,
+    }
+
+
+@family("step35", memory="window", mtp=2)
+def _step35(net: Net) -> Metadata:
+    """Two chained layers for multi-token prediction behind the two of the model."""
+    net.ends()
+    for i, block in enumerate(_blocks(4)):
+        net.norms(block, "attn_norm", "ffn_norm")
+        net.attend(block)
+        net.norms(block, "attn_q_norm", "attn_k_norm", size=HEAD)
+        net.matrix(f"{block}.attn_gate", HEADS, WIDTH)
+        net.feed_forward(block, WIDTH, FF)
+        if i >= 2:
+            net.mtp(block)
+    return {
+        "block_count": 4,
+        "nextn_predict_layers": 2,
+        **_MOE,
+        "attention.key_length": HEAD,
+        "attention.value_length": HEAD,
+        "attention.sliding_window": WINDOW,
+        "attention.sliding_window_pattern": [False, True, False, True],
+        "rope.dimension_count": HEAD,
+        "rope.freq_base_swa": 10000.0,
     }
 
 

@@ -14,6 +14,7 @@ from textual.screen import Screen
 
 from lcspec.config import DraftFiles, Lora, SpeculationParams
 from lcspec.errors import LcspecError
+from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.library import last_model, remember_model
 from lcspec.tui.ascii import AsciiFilter, ascii_wanted
@@ -148,7 +149,7 @@ class ChatApp(App[int]):
             options = options_for(choice.model, now)
             if choice.model == self.options.model:
                 options = replace(options, lora=self.options.lora)
-            files = self.options.files(choice.draft)
+            files = sort_drafts(choice.model, self.options.files(choice.draft))
             params = speculation or self.choices.speculation(files)
         except LcspecError as error:
             self._pick(str(error))

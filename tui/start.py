@@ -65,7 +65,8 @@ def chat_options(given: dict[str, Any]) -> ChatOptions:
         raise UsageError("--lora changes one model: name that model")
     pairing = paired(given)
     files = pairing.pair.draft
-    drafts = files.models if given.get("model") else tuple(given.get("draft", ()))
+    target = given.get("model")
+    drafts = files.named(target) if target else tuple(given.get("draft", ()))
     return ChatOptions(
         model=given.get("model"),
         draft=drafts[0] if drafts else None,

@@ -9,6 +9,7 @@ from typing import Any, Sequence
 import click
 
 from lcspec.config import ModelOptions
+from lcspec.modelfiles.companions import usable_mtp
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.pairing import mtp_layers
@@ -52,6 +53,7 @@ def describe(path: Path) -> dict[str, Any]:
             "chat_template": header.chat_template is not None,
             "licence": header.licence,
             "mtp_layers": mtp_layers(read_gguf(path)),
+            "drafts_with_mtp": usable_mtp(read_gguf(path)) > 0,
             "writes_text": context.memory is not None,
             "speculation": branching.value,
             "trees": branching is Branching.TREE,
@@ -111,6 +113,7 @@ def run(model: Path | None, as_json: bool) -> None:
     }
     if info["mtp_layers"]:
         layers = "layer" if info["mtp_layers"] == 1 else "layers"
-        rows["head inside"] = f"{info['mtp_layers']} {layers} for multi-token prediction, which lcspec does not use yet"
+        use = "`--speculate auto` drafts with" if info["drafts_with_mtp"] else "this version of llama.cpp cannot run"
+        rows["head inside"] = f"{info['mtp_layers']} {layers} for multi-token prediction, which {use}"
     for name, value in rows.items():
         click.echo(f"{name + ':':<15} {value}")

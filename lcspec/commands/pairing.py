@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ import click
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters.medusa.file import ARCHITECTURE, check_heads
 from lcspec.errors import LcspecError, UsageError
+from lcspec.modelfiles.companions import ASSISTANT, EAGLE, sort_drafts
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.library import Found, LibraryModel, describe, drafts_for, models
 from lcspec.modelfiles.memory import check_memory
@@ -27,6 +29,7 @@ TOY_NOTE = (
 )
 # A search through slow or huge folders is given up after so long: a draft model is a convenience.
 SEARCH_SECONDS = 3.0
+COMPANIONS = (ASSISTANT, EAGLE)
 
 
 @dataclass(frozen=True)
@@ -86,8 +89,13 @@ def paired(o: Mapping[str, Any]) -> Pairing:
     if o.get("no_draft"):
         if o.get("draft"):
             raise UsageError("give --draft or --no-draft, not both")
-        return Pairing(replace(pair, draft=DraftFiles((), pair.draft.store, pair.draft.heads)))
-    if o.get("model") is None or pair.draft.models or pair.draft.heads or (o.get("speculate") or "auto") != "auto":
+        return Pairing(replace(pair, draft=replace(pair.draft, models=())))
+    if (
+        o.get("model") is None
+        or pair.draft.named(pair.target)
+        or pair.draft.heads
+        or (o.get("speculate") or "auto") != "auto"
+    ):
         return Pairing(pair)
     if not pair.target.is_file():  # said when it is loaded
         return Pairing(pair)
@@ -98,8 +106,10 @@ def paired(o: Mapping[str, Any]) -> Pairing:
     drafts = own_drafts(target, found)
     heads = heads_among(found, pair.target)
     draft = next((d for d in drafts if _fits(pair.target, d.path, o)), None)
-    files = DraftFiles((draft.path,) if draft is not None else (), pair.draft.store, heads)
-    named = [label for label in (draft.label if draft else None, heads.name if heads else None) if label is not None]
+    files = companions_among(found, pair.target, replace(pair.draft, heads=heads))
+    files = replace(files, models=(draft.path,) if draft is not None else ())
+    labels = (draft.label if draft else None, *(p.name for p in files.named(pair.target) if p not in files.models))
+    named = [label for label in (*labels, heads.name if heads else None) if label is not None]
     if named:
         return Pairing(replace(pair, draft=files), f"paired with {' and '.join(named)} (--no-draft leaves it out)")
     if drafts:
@@ -145,6 +155,21 @@ def _fits(target: Path, draft: Path, o: Mapping[str, Any]) -> bool:
     except LcspecError:
         return False
     return True
+
+
+def companions_among(found: Sequence[LibraryModel], target: Path, files: DraftFiles) -> DraftFiles:
+    """`files` with the first companion for multi-token prediction and EAGLE-3 head among `found` made for `target`."""
+    for other in found:
+        if other.architecture not in COMPANIONS:
+            continue
+        with contextlib.suppress(LcspecError, OSError):
+            kinds = sort_drafts(target, DraftFiles((other.path,)))
+            files = replace(
+                files,
+                eagle=files.eagle or kinds.eagle,
+                mtp=kinds.mtp if files.mtp in (None, target) else files.mtp,
+            )
+    return files
 
 
 def heads_among(found: Sequence[LibraryModel], target: Path) -> Path | None:

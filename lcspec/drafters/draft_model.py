@@ -17,19 +17,17 @@ from typing import Callable, Generator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
+from lcspec.config import MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.decoding import Decoded, Growing, Wanted, decode_together
-from lcspec.drafters.growth import MAX_LEVEL, Growth
-from lcspec.drafters.top_candidates import SHARPNESS, draft_distribution, top_candidates
+from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
+from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
 from lcspec.llama import Branching, Context, Model, check_same_vocabulary
 from lcspec.llama.fitting import fitted
 from lcspec.profiles.attention import with_attention
-from lcspec.sampling.distribution import Distribution
-from lcspec.sampling.parameters import inverse_cdf, uniform_noise
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
 
@@ -146,7 +144,7 @@ class ModelDrafter(Drafter):
             if not fresh or enough or tree.depths[fresh[0]] >= depth:
                 break
             level = fresh if branch == 1 else growth.next_level(fresh, branch)
-            level = self._placeable(state.cache, tree, level)
+            level = placeable(state.cache.forks, tree, level)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
             rows, _ = yield self._level(state, tree, level, base)
@@ -250,20 +248,9 @@ class ModelDrafter(Drafter):
         for node, row in zip(level, rows):
             position = base + growth.tree.depths[node] + 1
             room = min(sequence.draws, branch) or branch
-            fresh += growth.add(node, self._children(sequence, row[: self.n_vocab], position, room, node, sharpness))
+            found = children(sequence, row[: self.n_vocab], position, room, node, sharpness, DRAFT_STREAM + self.index)
+            fresh += growth.add(node, found)
         return fresh
-
-    @staticmethod
-    def _placeable(cache: SequenceCache, tree: TokenTree, level: list[int]) -> list[int]:
-        """The nodes of a level there are sequence ids for: a node's first child needs none, every other one does."""
-        forks, continued, out = cache.forks, set(), []
-        for node in level:
-            forks -= tree.parents[node] in continued
-            if forks < 0:
-                break
-            continued.add(tree.parents[node])
-            out.append(node)
-        return out
 
     def _catch_up(
         self, state: _State, sequence: SequenceView, base: int, seconds: float
@@ -304,22 +291,6 @@ class ModelDrafter(Drafter):
             state.placed[node] = len(state.placed)
             tokens.append((tree.tokens[node], base + tree.depths[node], seq))
         return Wanted(tokens)
-
-    def _children(
-        self, sequence: SequenceView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float
-    ) -> list[tuple[int, float, Distribution | None]]:
-        """The `n` best continuations: (token, probability that the target agrees, the distribution if it was drawn)."""
-        if not sequence.draws:
-            return [
-                (token, prob, None)
-                for token, prob in top_candidates(sequence, logits, position, n, sharpness=sharpness)
-            ]
-        dist = draft_distribution(logits, sequence.params)
-        # Draws below different nodes at one position must be independent.
-        counters = [node * MAX_BRANCH + i for i in range(n)]
-        # ... and so must those of several draft models.
-        noise = uniform_noise(sequence.seed, position, counters, DRAFT_STREAM + self.index)
-        return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
 
 
 def draft_with(env: DrafterEnv, index: int) -> Drafter:

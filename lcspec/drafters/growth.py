@@ -5,9 +5,13 @@ from __future__ import annotations
 from typing import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
-from lcspec.drafters.base import Budget
+from lcspec.config import MAX_BRANCH
+from lcspec.drafters.base import Budget, SequenceView
+from lcspec.drafters.top_candidates import draft_distribution, top_candidates
 from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import inverse_cdf, uniform_noise
 from lcspec.spec.token_tree import TokenTree
 
 # Widest draft decode: nodes expanded at one level.
@@ -67,3 +71,42 @@ class Growth:
         # stable: among equals the earlier node (its parent, if anything) comes first
         order = np.argsort(-np.array(self.reach[1:]), kind="stable")[:nodes] + 1
         return self.tree.pruned(order.tolist())
+
+
+def children(
+    sequence: SequenceView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float, stream: int
+) -> list[tuple[int, float, Distribution | None]]:
+    """The `n` best continuations of a node: (token, probability that the target agrees, the distribution if drawn).
+
+    Args:
+        sequence: whose draft it is.
+        logits: the drafter's own for the next token, float32 [n_vocab].
+        position: that token's position in the text.
+        n: children at most.
+        node: the node's number; draws below different nodes at one position must be independent.
+        sharpness: see `top_candidates`.
+        stream: of the noise, another one for every drafter.
+    """
+    if not sequence.draws:
+        return [
+            (token, prob, None) for token, prob in top_candidates(sequence, logits, position, n, sharpness=sharpness)
+        ]
+    dist = draft_distribution(logits, sequence.params)
+    counters = [node * MAX_BRANCH + i for i in range(n)]
+    noise = uniform_noise(sequence.seed, position, counters, stream)
+    return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
+
+
+def placeable(forks: int, tree: TokenTree, level: Sequence[int]) -> list[int]:
+    """The nodes of a level there are sequence ids for: a node's first child needs none, every other one does.
+
+    `forks`: new branches that can still be opened (see SequenceCache.forks).
+    """
+    continued, out = set[int](), list[int]()
+    for node in level:
+        forks -= tree.parents[node] in continued
+        if forks < 0:
+            break
+        continued.add(tree.parents[node])
+        out.append(node)
+    return out

@@ -325,6 +325,8 @@ class Engine:
     def _follow_hidden(self) -> None:
         """Hidden states are kept while a running request needs them."""
         self.context.want_hidden(any(sequence.wants_hidden for sequence in self.running))
+        drafters = [drafter for sequence in self.running for drafter in sequence.drafters]
+        self.context.want_states(layer for drafter in drafters for layer in drafter.wants_states)
 
     # ------------------------------------------------------- the whole
 

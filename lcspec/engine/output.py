@@ -7,6 +7,7 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.drafters.base import tell_states
 from lcspec.engine.drafting import Drafting
 from lcspec.engine.events import Event, Prefill
 from lcspec.engine.exact_policy import ExactPolicy
@@ -51,7 +52,7 @@ class OutputProcessor:
     def _process(self, part: Part, where: BatchRows, logits: NDArray[np.float32]) -> PartResult:
         sequence, tree = part.sequence, part.kept
         if tree is None:
-            return self._prompt_read(part)
+            return self._prompt_read(part, where)
         first, before = sequence.prefilling, sequence.generated
         rows = sequence.target_rows(logits, where.row_of)
         if part.proposal is not None:
@@ -73,11 +74,12 @@ class OutputProcessor:
         self._observe(part, tree, verdict, where, emitted)
         return PartResult(part, tuple(verdict.tokens), accepted, first, tuple(events))
 
-    def _prompt_read(self, part: Part) -> PartResult:
+    def _prompt_read(self, part: Part, where: BatchRows) -> PartResult:
         sequence = part.sequence
         sequence.cache.length = part.end
         self._prefix_cache.keep(sequence.cache, sequence.tokens)
         self._mark_canonical(sequence)
+        tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.of_text())
         return PartResult(part, events=(Prefill(sequence.id, part.end, sequence.n_prompt),))
 
     def _commit(self, sequence: ActiveSequence, where: BatchRows, verdict: Verdict) -> None:
@@ -94,6 +96,7 @@ class OutputProcessor:
     def _observe(self, part: Part, tree: TokenTree, verdict: Verdict, where: BatchRows, emitted: int) -> None:
         """Tell the sequence's drafters what became of their drafts."""
         sequence = part.sequence
+        tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.of_text(verdict.path))
         if sequence.wants_hidden:
             hidden, last = self._context.hidden(), where.row_of[verdict.path[-1] if verdict.path else 0]
             sequence.hidden = hidden[last].copy() if len(hidden) else None

@@ -135,6 +135,12 @@ class PrefixCache:
         self._lent.append(_Lent(cache, text))
         return cache
 
+    def relabel(self, cache: SequenceCache, text: Sequence[int]) -> None:
+        """A cache in use holds the beginning of `text` rather than of what it was taken for."""
+        for lent in self._lent:
+            if lent.cache is cache:
+                lent.text = text
+
     def held(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
         """How much of `text` an idle cache holds."""
         return max((self._own(cache, held, text, reuse).length for cache, held in self._idle), default=0)

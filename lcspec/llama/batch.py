@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lcspec.llama.lib import C
 
@@ -180,6 +181,30 @@ class Batch:
         end = self._n_ids = start + len(seq_ids)
         self._ids[start:end] = seq_ids
         return self._ids_at + start * ID_BYTES
+
+
+class StateBatch(Batch):
+    """A batch whose tokens come with a hidden state each, for heads on a target's states."""
+
+    def __init__(self, n_max: int, n_seq: int, width: int, *, tokens: bool = True) -> None:
+        """States are float32 [width]; without `tokens` there is nothing else (see Context.encode)."""
+        super().__init__(n_max, n_seq)
+        self._states = np.zeros((n_max, width), dtype=np.float32)
+        self.struct.embd = _pointer(self._states, ctypes.c_float)
+        if not tokens:
+            self.struct.token = None
+
+    def add_state(self, token: int, pos: int, seq_ids: Sequence[int], state: NDArray[np.float32], logits: bool) -> int:
+        """`add` with a state float32 [width]."""
+        row = self.add(token, pos, seq_ids, logits)
+        self._states[self.n - 1] = state
+        return row
+
+    def add_state_run(self, tokens: Sequence[int], pos: int, seq_id: int, run: NDArray[np.float32]) -> None:
+        """`add_run` with states float32 [len(tokens), width]."""
+        start = self.n
+        self.add_run(tokens, pos, seq_id)
+        self._states[start : self.n] = run
 
 
 def _pointer(array: np.ndarray, ctype: type) -> ctypes._Pointer:  # type: ignore[type-arg]

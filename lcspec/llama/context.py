@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Sequence
+from typing import Any, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
-from lcspec.llama import hugepages
-from lcspec.llama.batch import Batch
+from lcspec.llama import hugepages, states
+from lcspec.llama.batch import Batch, StateBatch
 from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
@@ -33,7 +33,18 @@ class Context:
         decode_seconds, state_seconds: time spent so far in `decode`, and in `save_state` and `load_state`.
     """
 
-    def __init__(self, model: Model, options: ModelOptions | None = None, *, separate: bool = False) -> None:
+    handle: Any  # llama_context*
+
+    def __init__(
+        self,
+        model: Model,
+        options: ModelOptions | None = None,
+        *,
+        separate: bool = False,
+        mtp: bool = False,
+        reads: int = 0,
+        other: Context | None = None,
+    ) -> None:
         """Create the context.
 
         Args:
@@ -41,6 +52,10 @@ class Context:
             options: see ModelOptions.
             separate: a cache of its own for every slot and no leaf ids: for many texts that share nothing. Attention
                 then runs over a slot's own cells instead of everybody's.
+            mtp: run the model's layers for multi-token prediction instead of the model.
+            reads: a head: every token comes with a state float32 [reads] (see StateBatch), and states for the next
+                token are kept of the rows with logits (see `row_states`).
+            other: the target's context, for heads that use its embeddings or its cells.
 
         Raises:
             ModelLoadError: the library could not allocate it; the message names the usual ways out.
@@ -49,8 +64,12 @@ class Context:
         self.model = model
         self.options = options
         self.n_ctx = context_length(options, model.traits.n_ctx_train)
-        attention_only = model.traits.attention_only
+        attention_only = model.traits.attention_only or reads > 0  # heads have nothing but attention
         params = context_params(options, model.traits.n_ctx_train, attention_only, separate=separate)
+        if mtp:
+            params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
+        if other is not None:
+            params.ctx_other = other.handle
         self.n_threads, self.n_seq = int(params.n_threads), int(params.n_seq_max)
         with error_reason("the library gave no reason") as reason:
             self.handle = C.llama_init_from_model(model.handle, params)
@@ -72,11 +91,15 @@ class Context:
         self.redecodes = self.branching is Branching.CHAIN and self.max_rollback == 0
         self.max_chain = options.rollback if self.redecodes else self.max_rollback
         self.window = model.traits.n_swa if attention_only else 0  # a hybrid's state is checked by `seq_remove` alone
-        self.batch = Batch(self.n_batch, self.n_seq)
+        self.batch = StateBatch(self.n_batch, self.n_seq, reads) if reads else Batch(self.n_batch, self.n_seq)
         self.decode_seconds = self.state_seconds = 0.0
         self._wants_hidden = options.embeddings
         self._has_hidden = options.embeddings
-        self._n_outputs = 0
+        self._wants_states: frozenset[int] = frozenset()
+        self._has_states: frozenset[int] = frozenset()
+        if reads:
+            states.set_nextn(self.handle, True, True)
+        self._n_outputs = self._n_rows = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._logits_at = 0
         self._latest: dict[int, int] = {}  # recurrent states only: where each id's latest decode began
@@ -91,12 +114,14 @@ class Context:
         batch.struct.n_tokens = batch.n
         if self._wants_hidden or self._has_hidden:
             self._switch_hidden(self._wants_hidden and batch.n == batch.n_outputs)
+        if self._wants_states != self._has_states:
+            self._switch_states()
         start = time.perf_counter()
         code = C.llama_decode(self.handle, batch.struct)
         C.llama_synchronize(self.handle)
         seconds = time.perf_counter() - start
         self.decode_seconds += seconds
-        self._n_outputs = batch.n_outputs
+        self._n_outputs, self._n_rows = batch.n_outputs, batch.n
         if self.branching is not Branching.TREE:
             self._latest.update(batch.first_positions())
         if self.model.workers is not None:
@@ -129,6 +154,76 @@ class Context:
         """
         address = ctypes.cast(C.llama_get_embeddings(self.handle), ctypes.c_void_p).value or 0
         return _rows(address if self._has_hidden else 0, self._n_outputs, self.model.traits.n_embd_out)
+
+    def want_states(self, layers: Iterable[int]) -> None:
+        """Keep what goes into these layers, for every row of a decode, from now on (see `states`); none: no longer.
+
+        Layer number `n_layer` is what comes out of the last one, before the final normalization.
+
+        Raises:
+            UnsupportedModel: this build of the library cannot (see lcspec.llama.states).
+        """
+        self._wants_states = frozenset(layers)
+        if self._wants_states - {self.model.traits.n_layer}:
+            states.require("an EAGLE-3 head", states.set_layer, states.get_layer)
+        if self._wants_states:
+            states.require("multi-token prediction", states.set_nextn, states.get_nextn)
+
+    def states(self, layers: Sequence[int]) -> NDArray[np.float32]:
+        """The states of `layers` of the last decode, side by side: float32 [n_tokens, len(layers) * n_embd].
+
+        Every token of the batch has a row, in the batch's order. Empty where `want_states` did not ask for a layer.
+        A view for a single layer, valid until the next decode.
+        """
+        if not self._has_states.issuperset(layers):
+            return np.zeros((0, 0), dtype=np.float32)
+        return _joined([self._states_of(layer) for layer in layers])
+
+    def row_states(self) -> NDArray[np.float32]:
+        """A head's own states for the token after each row of `logits`, float32 [n_outputs, reads]; a view."""
+        return _rows(states.get_nextn(self.handle) or 0, self._n_outputs, self.model.traits.n_embd_out)
+
+    def select_head(self, index: int) -> None:
+        """Run the layer number `index` of several for multi-token prediction from now on."""
+        states.set_head(self.handle, index)
+
+    def encode(self, features: NDArray[np.float32], seq: int) -> NDArray[np.float32]:
+        """What a head makes of the target's states, float32 [n, k]: float32 [n, reads], to go with its tokens.
+
+        `seq` is an id without cells, which gets none.
+
+        Raises:
+            DecodeError: the library failed.
+        """
+        out = []
+        for start in range(0, len(features), self.n_seq):  # the library has room for so many outputs
+            part = features[start : start + self.n_seq]
+            batch = StateBatch(len(part), 1, part.shape[1], tokens=False)
+            for i, row in enumerate(part):
+                batch.add_state(0, i, (seq,), row, logits=True)
+            batch.struct.n_tokens = batch.n
+            code = C.llama_encode(self.handle, batch.struct)
+            C.llama_synchronize(self.handle)
+            if code != 0:
+                raise DecodeError(f"encoding failed: {' '.join(last_errors()) or f'llama_encode returned {code}'}")
+            width = self.model.traits.n_embd_out
+            out.append(_rows(states.get_nextn(self.handle) or 0, len(part), width).copy())
+        return np.concatenate(out)
+
+    def _states_of(self, layer: int) -> NDArray[np.float32]:
+        traits = self.model.traits
+        if layer == traits.n_layer:
+            return _rows(states.get_nextn(self.handle) or 0, self._n_rows, traits.n_embd_out)
+        return _rows(states.get_layer(self.handle, layer) or 0, self._n_rows, traits.n_embd)
+
+    def _switch_states(self) -> None:
+        for layer in self._wants_states ^ self._has_states:
+            on = layer in self._wants_states
+            if layer == self.model.traits.n_layer:
+                states.set_nextn(self.handle, on, False)
+            else:
+                states.set_layer(self.handle, layer, on)
+        self._has_states = self._wants_states
 
     def _switch_hidden(self, on: bool) -> None:
         """The library reads this flag anew at every decode; only its graph is built again."""
@@ -258,6 +353,10 @@ class Context:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _joined(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
 
 
 def _bytes(data: NDArray[np.uint8]) -> ctypes._Pointer[ctypes.c_uint8]:

@@ -36,7 +36,9 @@ class Branching(Enum):
 
 @dataclass(frozen=True)
 class Traits:
-    """What the library says about a model (never its name)."""
+    """What the library says about a model (never its name). `n_layer` does not count the `n_mtp` layers for multi-token
+    prediction, which are 0 where they were not loaded.
+    """
 
     recurrent: bool
     hybrid: bool
@@ -45,6 +47,7 @@ class Traits:
     n_embd: int
     n_embd_out: int
     n_layer: int
+    n_mtp: int
     n_params: int
     size_bytes: int
     description: str
@@ -83,19 +86,23 @@ class Model:
             n_embd=int(C.llama_model_n_embd(handle)),
             n_embd_out=int(C.llama_model_n_embd_out(handle)),
             n_layer=int(C.llama_model_n_layer(handle)),
+            n_mtp=int(C.llama_model_n_layer_nextn(handle)) if options.mtp else 0,
             n_params=int(C.llama_model_n_params(handle)),
             size_bytes=int(C.llama_model_size(handle)),
             description=description.value.decode("utf-8", "replace"),
         )
 
     @classmethod
-    def load(cls, options: ModelOptions, progress: Progress | None = None, reserved: int = 0) -> Model:
+    def load(
+        cls, options: ModelOptions, progress: Progress | None = None, reserved: int = 0, *, head: bool = False
+    ) -> Model:
         """Load the file.
 
         Args:
             options: see ModelOptions.
             progress: called with 0.0 .. 1.0; returning False stops the load.
             reserved: bytes on the devices to leave for other models, where the number of layers was left open.
+            head: it is a head for another model, which writes nothing by itself.
 
         Raises:
             UsageError: this build of the library cannot place it so; the message says which build can.
@@ -108,7 +115,7 @@ class Model:
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
         workers = connect(options.placement.workers) if options.placement.workers else None
         try:
-            return cls._load(options, header, coverage, progress, reserved, workers)
+            return cls._load(options, header, coverage, progress, reserved, workers, head)
         except BaseException:
             if workers is not None:
                 workers.close()
@@ -123,6 +130,7 @@ class Model:
         progress: Progress | None,
         reserved: int,
         workers: Workers | None,
+        head: bool,
     ) -> Model:
         placed = place(options, workers.devices if workers is not None else ())
         count = (header.block_count or 32) + 1
@@ -138,7 +146,8 @@ class Model:
             if handle:
                 model = cls(options, header, handle, layers, coverage)
                 model.workers = workers
-                model._check_generates()
+                if not head:
+                    model._check_generates()
                 try:
                     model.adapters = Adapters(model, options.lora)
                 except BaseException:
@@ -226,6 +235,7 @@ def _load_once(
     params.vocab_only = vocab_only
     params.n_gpu_layers = layers
     kept = placed.into(params, options.placement, layers, split) if placed is not None else []
+    params.load_mtp = options.mtp
     params.use_extra_bufts = options.repack and may_repack()
     stopped, reports = False, 0
 

@@ -25,9 +25,9 @@ ENCODERS = frozenset(
 DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})
 # Parts of a speculative pair that are no models of their own.
 HEADS = {
-    "eagle3": "it is an EAGLE-3 head, which this version cannot use",
+    "eagle3": "it is an EAGLE-3 head, which drafts for the one model it was made for",
     "dflash": "it is a DFlash head, which this version cannot use",
-    "gemma4-assistant": "it is a companion of Gemma 4 (multi-token prediction), which this version cannot use",
+    "gemma4-assistant": "it is a companion of Gemma 4, which drafts for the one model it was made for",
     "lcspec-heads": "it holds Medusa heads: give it to --heads",
 }
 NO_DRAFTS = ENCODERS | DIFFUSION | HEADS.keys()

@@ -36,7 +36,7 @@ def folder_of(target: Path) -> str:
 
 def pair_key(draft: DraftFiles) -> str:
     """The file of a target's history that belongs to what drafts for it."""
-    named = [*draft.models, *([draft.store] if draft.store is not None else [])]
+    named = [*draft.files, *([draft.store] if draft.store is not None else [])]
     return "pair-" + disk_cache.key_of(*(p.resolve() for p in named))
 
 
@@ -44,7 +44,7 @@ def _identities(target: Path, draft: DraftFiles | None) -> list[str]:
     """What must not have changed for the history to hold."""
     named = [target]
     if draft is not None:
-        named += [*draft.models, *([draft.store] if draft.store is not None else [])]
+        named += [*draft.files, *([draft.store] if draft.store is not None else [])]
     return [disk_cache.file_identity(p) for p in named]
 
 

@@ -56,7 +56,7 @@ def run(**o: Any) -> int:
             app = create_app(worker, settings)
             app.state.models.only.warm_up()
             say_paired(o["model"], pairing)
-            draft = "".join(f" with {path.name}" for path in pair.draft.models)
+            draft = "".join(f" with {path.name}" for path in pair.draft.named(pair.target))
             say_ready(f"{settings.models[0]}{draft}", app.state.models.only.n_ctx, o, settings, sock)
             return serve(app, sock)
         finally:

@@ -19,10 +19,13 @@ from pathlib import Path
 
 import numpy as np
 
+from lcspec.config import DraftFiles
 from lcspec.llama import Context
+from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
 from lcspec.session import Session, open_session
 from tests.models.running import SEEDED, Answer, answer, options, request, side_by_side
-from tests.tiny_families import WINDOW
+from tests.tiny_families import FAMILIES, WINDOW
+from tests.tiny_heads import write_assistant, write_eagle
 
 # Two logits closer than this, or than twice what the width of a decode alone changes, may change places.
 NEAR_TIE = 2e-3
@@ -48,7 +51,7 @@ class Bench:
         self._plain: dict[tuple[int, ...], tuple[list[int], np.ndarray]] = {}
         self._tie: float | None = None
 
-    def open(self, draft: Path | None = None, **changes: object) -> Session:
+    def open(self, draft: DraftFiles | Path | None = None, **changes: object) -> Session:
         """A session of small context, keys and values in F32."""
         return open_session(options(self.path, **{"kv_type": "f32", "ctx": 256, **changes}), draft)  # type: ignore[return-value]
 
@@ -107,7 +110,7 @@ class Bench:
         return int((best[:, -1] - best[:, -2] < self.near_tie(session)).sum())
 
 
-def speculates(bench: Bench, strategies: Sequence[str], draft: Path | None = None) -> None:
+def speculates(bench: Bench, strategies: Sequence[str], draft: DraftFiles | Path | None = None) -> None:
     """Every strategy gives the library's text, also at a temperature."""
     parted = []
     with bench.open(draft) as session:
@@ -146,7 +149,7 @@ def suffix(bench: Bench) -> None:
 
 @check
 def auto(bench: Bench) -> None:
-    speculates(bench, ("auto",), draft=None)
+    speculates(bench, ("auto",), draft=head_files(bench.path))
 
 
 @check
@@ -252,6 +255,42 @@ def shared_prefix(bench: Bench) -> None:
                 both = side_by_side(session.engine, [request(p, "off", N) for p in prompts])
                 for prompt, found in zip(prompts, both):
                     bench.same(session, prompt, found.ids, "all at once")
+
+
+def head_files(path: Path) -> DraftFiles:
+    """The heads that a family can have: layers inside, a companion, and an EAGLE-3 head where states are handed out."""
+    family, written = FAMILIES[path.stem], list[Path]()
+    if family.architecture in WITH_FEATURES:
+        written.append(write_eagle(path.with_name(f"{path.stem}-eagle.gguf"), vocab=family.vocab))
+    if path.stem == "gemma4":
+        written.append(write_assistant(path.with_name("assistant.gguf")))
+    return sort_drafts(path, DraftFiles(tuple(written)))
+
+
+@check
+def heads(bench: Bench) -> None:
+    """MTP and EAGLE where a family has them: alone, side by side, again, behind shared beginnings, and exact."""
+    files = head_files(bench.path)
+    for name in files.drafters:
+        strategies = (name, f"{name}:branch=2:nodes=6", f"{name},ngram:min_n=1:nodes=8")
+        speculates(bench, strategies, draft=files)
+        with bench.open(files, slots=2) as session:
+            whole = session.prompt_ids(TEXT + OTHER)
+            prompts = [whole[:30], (*whole[:30], 70, 71), (*whole[:20], 80, 90, 91), whole]
+            for turn in range(2):
+                pair = side_by_side(session.engine, [request(p, name, N, draft=files) for p in prompts])
+                for prompt, found in zip(prompts, pair):
+                    bench.same(session, prompt, found.ids, f"{name}, side by side, turn {turn}")
+                for prompt in prompts:
+                    found = answer(session.engine, request(prompt, name, N, draft=files))
+                    bench.same(session, prompt, found.ids, f"{name}, one by one, turn {turn}")
+                    assert found.finished.stats.drafted > 0, f"{name}: nothing was drafted"
+            if session.model.traits.attention_only:
+                bits = [
+                    answer(session.engine, request(whole, s, N, exact=True, logprobs=0, draft=files)).bits
+                    for s in ("off", name)
+                ]
+                assert bits[0] == bits[1], f"{name} --exact has other bits"
 
 
 def main(path: Path) -> None:

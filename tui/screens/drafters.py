@@ -22,6 +22,8 @@ ABOUT = {
     "suffix": "the same with a suffix automaton, also over earlier answers",
     "model": "asks the draft model",
     "cascade": "the draft model, which speculates with n-grams itself",
+    "mtp": "the model's own layers for the tokens after the next",
+    "eagle": "a head that reads what the model thinks",
     "store": "continues what stands in your datastore",
     "medusa": "heads trained on the model's own answers, as a tree",
     "blockwise": "the same heads, as a chain",
@@ -35,6 +37,8 @@ NEEDS: dict[str, Callable[[DraftFiles], bool]] = {
     "model": lambda files: bool(files.models),
     "cascade": lambda files: bool(files.models),
     "store": lambda files: files.store is not None,
+    "mtp": lambda files: files.mtp is not None,
+    "eagle": lambda files: files.eagle is not None,
     "medusa": lambda files: files.heads is not None,
     "blockwise": lambda files: files.heads is not None,
 }

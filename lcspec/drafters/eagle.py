@@ -1,0 +1,87 @@
+"""EAGLE-3: a head of one layer that reads three of the target's layers (`--draft head.gguf`).
+
+Li et al. 2025 (arXiv:2503.01840). The three states are made one by the head's encoder; from the second drafted token on
+the head's own state takes their place. Trees grow where the head, calibrated, is surest (EAGLE-2, arXiv:2406.16858).
+A head with a vocabulary of its own, a part of the target's, has the map between them in its file.
+"""
+
+from __future__ import annotations
+
+from lcspec.config import ModelOptions
+from lcspec.drafters.base import Drafter, DrafterEnv, register
+from lcspec.drafters.feature import FeatureDrafter, States
+from lcspec.drafters.growth import MAX_LEVEL
+from lcspec.errors import UsageError
+from lcspec.llama import Context, Model, check_same_vocabulary
+from lcspec.llama.states import get_layer, get_nextn, require, set_layer, set_nextn
+from lcspec.modelfiles.companions import target_layers
+from lcspec.spec.verifiers import DRAFT_STREAM
+
+# Rows read at a time: the library makes logits of all of them, of which it keeps a few for each sequence id.
+SLICE = 64
+
+
+class EagleDrafter(FeatureDrafter):
+    """Drafts with an EAGLE-3 head."""
+
+    name = "eagle"
+    default_nodes = 5
+    lead = 1  # the first token's state comes with the second token
+    stream = DRAFT_STREAM + 17
+    slice = SLICE
+    every_row = True
+
+    def __init__(self, env: DrafterEnv, model: Model) -> None:
+        """Draft with the head in `model`, which is the drafter's own from then on.
+
+        Raises:
+            ModelLoadError: there is no memory for its context.
+        """
+        layers = target_layers(model.options.path)
+        context = Context(model, model.options, reads=model.traits.n_embd, other=env.context)
+        super().__init__(context, env.slots, len(layers) * env.target.traits.n_embd)
+        self.wants_states = layers
+        self._model = model
+        self._blank = self.pool.take()
+
+    def convert(self, states: States) -> States:
+        """Three states a token, float32 [n, 3 * n_embd], made one."""
+        return self.context.encode(states, self._blank)
+
+    def close(self) -> None:
+        """Free the head."""
+        super().close()
+        self._model.close()
+
+
+@register("eagle")
+def eagle(env: DrafterEnv) -> Drafter:
+    """The drafter for an EAGLE-3 head.
+
+    Raises:
+        UsageError: none was named.
+        LcspecError: it cannot be loaded, or this build of the library cannot run it.
+    """
+    require("an EAGLE-3 head", set_layer, get_layer, set_nextn, get_nextn)
+    file = env.draft.eagle
+    if file is None:
+        raise UsageError("the drafter eagle needs an EAGLE-3 head made for this model: add --draft HEAD.gguf")
+    progress = env.progress
+    told = None if progress is None else lambda fraction: progress(file.name, fraction)
+    options = ModelOptions(
+        file,
+        ctx=env.ctx,
+        slots=env.slots,
+        threads=env.threads,
+        gpu_layers=env.gpu_layers,
+        attention="library",
+        batch=SLICE,
+        max_width=MAX_LEVEL,
+    )
+    model = Model.load(options, told, head=True)
+    try:
+        check_same_vocabulary(env.target.vocab, model.vocab)
+        return EagleDrafter(env, model)
+    except BaseException:
+        model.close()
+        raise

@@ -1,0 +1,222 @@
+"""Multi-token prediction: layers of the model itself that say what comes after the next token.
+
+Gloeckle et al. 2024 (arXiv:2404.19737), in the sequential form of DeepSeek-V3 (arXiv:2412.19437). Three kinds: one
+layer that is used again and again; several layers, each for its own depth; and a companion file that reads the target's
+own cells (Gemma 4's assistant).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Sequence
+
+from lcspec.config import DrafterSpec, ModelOptions
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
+from lcspec.drafters.feature import SLICE, FeatureDrafter, FeatureState, States
+from lcspec.drafters.growth import MAX_LEVEL, Growth
+from lcspec.errors import UsageError
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.llama import Context, Model, check_same_vocabulary
+from lcspec.llama.states import get_nextn, require, set_head, set_nextn
+from lcspec.spec.token_tree import TokenTree
+
+
+class MtpDrafter(FeatureDrafter):
+    """One layer, run on its own states from the second token on."""
+
+    name = "mtp"
+
+    def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
+        """Draft with the layers in `model`, which is the target or, as the drafter's `own`, a companion of it.
+
+        Raises:
+            ModelLoadError: there is no memory for another context.
+            UnsupportedModel: this build of the library cannot.
+        """
+        require("multi-token prediction", set_nextn, get_nextn, set_head)
+        self._model = model if own else None
+        width = env.target.traits.n_embd_out
+        context = Context(model, self.options(env, model), mtp=True, reads=width, other=env.context)
+        super().__init__(context, env.slots, width)
+        self.wants_states = (env.target.traits.n_layer,)
+
+    @staticmethod
+    def options(env: DrafterEnv, model: Model) -> ModelOptions:
+        """How the layers' context is made."""
+        return replace(
+            model.options, ctx=env.ctx, slots=env.slots, batch=SLICE, max_width=MAX_LEVEL, planes=False,
+            exact=False, kv_type_v=None, attention="library", threads=env.threads, embeddings=False,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        """Free the context, and a companion."""
+        super().close()
+        if self._model is not None:
+            self._model.close()
+
+
+class ChainedMtpDrafter(MtpDrafter):
+    """Several layers: that of number d drafts the token at depth d, over cells of its own for the whole text."""
+
+    def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
+        """As MtpDrafter."""
+        super().__init__(env, model, own)
+        self.deepest = model.traits.n_mtp
+        self._chain: list[tuple[int, States]] = []
+
+    def branch(self, budget: Budget) -> int:
+        """A chain: every layer has the tokens before its own decoded anew."""
+        return 1
+
+    def read(self, state: FeatureState, tokens: Sequence[int], states: States) -> float:
+        """The same rows through every layer."""
+        return sum(
+            self._decode(state, head, list(zip(tokens, states)), last=False) for head in range(self.deepest or 1)
+        )
+
+    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
+        """Read what is behind; the pending token's own row is read again when the next layers can read it too."""
+        while state.next < base:
+            self._read_slice(sequence, state, base)
+        self._drop_known(state)
+        self._chain = [(sequence.tokens[base], state.before(base, base + 1)[0])]
+        self._decode(state, 0, self._chain)
+
+    def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
+        """The one new node."""
+        return list(fresh[:1])
+
+    def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
+        """The whole chain through the next layer."""
+        (node,) = level
+        self._chain.append((tree.tokens[node], state.node_states[tree.parents[node]]))
+        self._decode(state, tree.depths[node], self._chain)
+
+    def drop_tree(self, state: FeatureState) -> None:
+        """Forget the chain, the pending token's row as well."""
+        self.context.seq_remove(state.cache.main, len(state.rows))
+        self._chain, state.node_states = [], {}
+
+    def _decode(self, state: FeatureState, head: int, rows: list[tuple[int, States]], last: bool = True) -> float:
+        """Put rows behind those of the text through one layer; `last`: with logits of the last one."""
+        at, batch = len(state.rows), self._batch()
+        self.context.seq_remove(state.cache.main, at)
+        for i, (token, given) in enumerate(rows):
+            batch.add_state(token, at + i, (state.cache.main,), given, logits=last and i == len(rows) - 1)
+        self.context.select_head(head)
+        try:
+            return self.context.decode()
+        finally:
+            self.context.select_head(0)
+
+
+class AssistantDrafter(MtpDrafter):
+    """Layers in a companion file that have no cells of their own: they look at the target's.
+
+    So a text needs nothing but the target's latest state, and every drafted token is decoded at the pending one's
+    position.
+    """
+
+    _position = 0
+    _seq = 0
+
+    @staticmethod
+    def options(env: DrafterEnv, model: Model) -> ModelOptions:
+        """The cells are the target's, and so is what they are made of."""
+        assert env.context is not None
+        kept = env.context.options
+        own = MtpDrafter.options(env, model)
+        return replace(own, kv_type=kept.kv_type, kv_type_v=kept.kv_type_v, attention=kept.attention)
+
+    def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
+        """As MtpDrafter, while the target's cells are all free: to share them the library makes them anew."""
+        assert env.context is not None
+        if any(env.context.seq_end(seq) for seq in range(env.context.n_seq)):
+            raise UsageError(f"{model.options.path.name} must be there before the first text: start again with --draft")
+        super().__init__(env, model, own)
+        self._target = env.context
+
+    def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
+        """Options: as FeatureDrafter."""
+        spec.check_keys({"branch", "nodes", "p_min"})
+        cache = SequenceCache(self.context, self.pool)
+        none = self.context.row_states()[:0]
+        self._running[sequence.id] = sequence, FeatureState(cache, spec.number("p_min", 0.0), [], 0, 0, none)
+
+    def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: States) -> None:
+        """Keep the latest state."""
+        if sequence.id in self._running and len(states):
+            state = self._running[sequence.id][1]
+            state.cells, state.begin, state.states = cells, start + len(states) - 1, states[-1:].copy()
+
+    def ready(self, state: FeatureState, base: int) -> bool:
+        """Whether the target has decoded the text up to the pending token, in the context whose cells are looked at."""
+        cells = state.cells
+        return cells is not None and cells.context is self._target and cells.length == base and state.end == base
+
+    def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
+        return True
+
+    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
+        """The pending token with the target's state before it."""
+        assert state.cells is not None
+        self._position, self._seq = base, state.cells.main
+        batch = self._batch()
+        batch.add_state(sequence.tokens[base], base, (self._seq,), state.states[-1], logits=True)
+        self.context.decode()
+
+    def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
+        """None needs an id of its own."""
+        return list(fresh) if branch == 1 else growth.next_level(fresh, branch)
+
+    def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
+        """Side by side."""
+        batch = self._batch()
+        for node in level:
+            given = state.node_states[tree.parents[node]]
+            batch.add_state(tree.tokens[node], self._position, (self._seq,), given, logits=True)
+        self.context.decode()
+
+    def drop_tree(self, state: FeatureState) -> None:
+        """Nothing was kept."""
+        state.node_states = {}
+
+    def end(self, sequence: SequenceView) -> None:
+        """Nothing is kept."""
+        if sequence.id in self._running:
+            self._running.pop(sequence.id)[1].cache.release()
+
+
+@register("mtp")
+def mtp(env: DrafterEnv) -> Drafter:
+    """The drafter for the layers in the target, or in its companion.
+
+    Raises:
+        UsageError: there are none.
+        LcspecError: a companion cannot be loaded or is another model's.
+    """
+    file = env.draft.mtp
+    if file is None:
+        raise UsageError(
+            "the drafter mtp needs layers for multi-token prediction: use a GGUF that has them (`lcspec inspect` says "
+            "so), or name a companion file with --draft"
+        )
+    target = env.target
+    if file == target.options.path:
+        if not target.traits.n_mtp:
+            raise UsageError(
+                f"{file.name} was loaded without its layers for multi-token prediction, because speculation was off: "
+                "start again with --speculate auto"
+            )
+        return (ChainedMtpDrafter if target.traits.n_mtp > 1 else MtpDrafter)(env, target, own=False)
+    progress = env.progress
+    told = None if progress is None else lambda fraction: progress(file.name, fraction)
+    options = ModelOptions(file, ctx=env.ctx, slots=env.slots, threads=env.threads, gpu_layers=env.gpu_layers, mtp=True)
+    model = Model.load(options, told, head=True)
+    try:
+        check_same_vocabulary(target.vocab, model.vocab)
+        kind: type[MtpDrafter] = ChainedMtpDrafter if model.traits.n_mtp > 1 else MtpDrafter
+        return (AssistantDrafter if model.header.architecture == "gemma4-assistant" else kind)(env, model, own=True)
+    except BaseException:
+        model.close()
+        raise
