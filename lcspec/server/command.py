@@ -25,7 +25,8 @@ from lcspec.server.errors import ApiError
 from lcspec.server.hosts import LOCAL
 from lcspec.server.library import Library, usual_of
 from lcspec.server.lifecycle import BACKLOG, UNIX, is_loopback, leave, listen, serve
-from lcspec.server.models import Entry, Models
+from lcspec.server.model_entry import Entry
+from lcspec.server.models import Models
 from lcspec.server.prompts import OWN_NAMES
 from lcspec.server.settings import MIB, ServerSettings
 from lcspec.session import ModelPair, loading_line, parse_speculation

@@ -13,7 +13,8 @@ from lcspec.engine.request import Request
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import FIRST_SECONDS, Job, begin, unless_gone
 from lcspec.server.journal import JOB
-from lcspec.server.models import Entry, Models
+from lcspec.server.model_entry import Entry
+from lcspec.server.models import Models
 from lcspec.server.schemas import Asking, Generating
 from lcspec.server.service import Service
 from lcspec.server.streaming import EventStream, error_event

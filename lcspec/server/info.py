@@ -12,7 +12,8 @@ from lcspec.errors import LcspecError
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
-from lcspec.server.models import Entry, Models
+from lcspec.server.model_entry import Entry
+from lcspec.server.models import Models
 from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
 from lcspec.server.schemas import DetokenizeBody, NamedBody, TokenizeBody
 from lcspec.server.schemas_answers import (

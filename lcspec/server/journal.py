@@ -52,7 +52,7 @@ class Journal:
                 more = [(REQUEST_ID, identity.encode())]
                 if ignored := scope.get(STATE):
                     more.append((HEADER.encode(), ", ".join(ignored[:MAX_NAMES]).encode()))
-                message["headers"] = [*message["headers"], *more]
+                message["headers"] = [*message.get("headers", ()), *more]
             await send(message)
 
         try:
@@ -71,7 +71,7 @@ class Journal:
 
 def request_id(scope: Scope) -> str:
     """The client's own id for the request, if it is a plain one, else a new one."""
-    for name, value in scope["headers"]:
+    for name, value in scope.get("headers", ()):
         if name == REQUEST_ID and PLAIN_ID.fullmatch(value):
             return str(value.decode())
     return f"req_{secrets.token_hex(8)}"

@@ -18,7 +18,7 @@ from lcspec.modelfiles.library import LibraryModel, describe, last_model, models
 from lcspec.modelfiles.memory import Memory, check_memory, machine_memory
 from lcspec.modelfiles.pairing import DIFFUSION, HEADS
 from lcspec.modelfiles.places import Place, here, scan
-from lcspec.server.models import Entry, Progress
+from lcspec.server.model_entry import Entry, Progress
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
 

@@ -14,7 +14,8 @@ from fastapi.responses import JSONResponse, Response
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
 from lcspec.modelfiles.pairing import ENCODERS
 from lcspec.server.info import SCAN_SECONDS
-from lcspec.server.models import Entry, Models
+from lcspec.server.model_entry import Entry
+from lcspec.server.models import Models
 from lcspec.server.schemas_answers import OllamaModels, OllamaShown, OllamaVersion, answered
 from lcspec.server.schemas_ollama import OllamaShowBody
 from lcspec.server.unknown import chosen

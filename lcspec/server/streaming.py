@@ -1,4 +1,9 @@
-"""Server-sent events: an answer that is written while it is made, and stops when nobody reads it."""
+"""Server-sent events: an answer that is written while it is made, and stops when nobody reads it.
+
+sse-starlette does not serve for this: it takes over uvicorn's handling of signals to end streams as soon as the server
+is told to stop, and here what was accepted is finished first. Ollama's JSON lines and the errors of each API would be
+ours all the same.
+"""
 
 from __future__ import annotations
 

@@ -14,7 +14,8 @@ from typing import Any, Iterable
 from starlette.requests import Request
 
 from lcspec.server.errors import ApiError
-from lcspec.server.models import Entry, Models
+from lcspec.server.model_entry import Entry
+from lcspec.server.models import Models
 from lcspec.server.schemas import Echoed, Speculation, Strict
 from lcspec.server.settings import ServerSettings
 

@@ -20,7 +20,7 @@ from lcspec.server import library as library_module
 from lcspec.server import lifecycle, models
 from lcspec.server.library import Library
 from lcspec.server.lifecycle import Background
-from lcspec.server.models import Entry
+from lcspec.server.model_entry import Entry, Progress
 from lcspec.server.service import Service
 from tests import tiny_gguf as tiny
 from tests.server.running import HELLO, options, several
@@ -180,7 +180,7 @@ class Slow(Library):
 
     gate = threading.Event()
 
-    def load(self, entry: Entry, others: Iterable[Entry], progress: models.Progress) -> Service:
+    def load(self, entry: Entry, others: Iterable[Entry], progress: Progress) -> Service:
         progress(entry.name, 0.5)
         assert self.gate.wait(WAIT)
         return super().load(entry, others, progress)

@@ -41,7 +41,10 @@ def test_what_the_template_is_told(fields: dict[str, Any], wanted: dict[str, Any
 
 
 def test_budgets_that_cannot_be_kept_are_refused() -> None:
-    for fields in ({"thinking_budget_tokens": 0, "reasoning_budget_tokens": -1}, {"thinking_budget_tokens": 9}):
+    for fields in (
+        {"thinking_budget_tokens": 0, "reasoning_budget_tokens": -1},
+        {"thinking_budget": 9, "reasoning_budget": 8},
+    ):
         with pytest.raises(ApiError):
             template_arguments(body(**fields))
 
