@@ -297,7 +297,7 @@ def test_nothing_is_loaded_nor_kept_without_speculation(cases: dict[str, Case]) 
     with case.open(rollback=0) as session:
         assert session.model.traits.n_mtp == 0
         answer(session.engine, request(session.prompt_ids(TEXT), "off", 4))
-        assert not session.engine.context._has_states and not session.engine.drafters
+        assert not session.engine.context._has_states and not session.engine.drafting.drafters
         with pytest.raises(UnsupportedModel, match="speculation was off"):
             session.engine.submit(request(session.prompt_ids(TEXT), "mtp", 4))
     with cases["glm4moe"].open(rollback=0) as session, pytest.raises(UsageError, match="speculation was off"):
@@ -335,7 +335,7 @@ def test_a_build_that_lacks_the_functions(cases: dict[str, Case], monkeypatch: p
 def test_drafters_are_costly_and_can_be_timed(cases: dict[str, Case]) -> None:
     with cases["qwen35"].open() as session:
         answer(session.engine, request(session.prompt_ids(TEXT), "auto", 8, draft=cases["qwen35"].files))
-        mtp = session.engine.drafters["mtp"]
+        mtp = session.engine.drafting.drafters["mtp"]
         assert isinstance(mtp, MtpDrafter) and mtp.costly
         assert mtp.step_seconds(2) > 0.0
-        assert session.engine.auto is not None and session.engine.auto.costly.knows("mtp")
+        assert session.engine.drafting.auto is not None and session.engine.drafting.auto.costly.knows("mtp")
