@@ -62,7 +62,8 @@ def chat_options(given: dict[str, Any]) -> ChatOptions:
         )
     pairing = paired(given)
     files = pairing.pair.draft
-    drafts = files.named(given.get("model")) if given.get("model") else tuple(given.get("draft", ()))
+    model = given.get("model")
+    drafts = files.named(model) if model else tuple(given.get("draft", ()))
     return ChatOptions(
         model=given.get("model"),
         draft=drafts[0] if drafts else None,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from typing import Iterable, Sequence
+from typing import Any, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +109,7 @@ class Context:
         if other is not None:
             params.ctx_other = other.handle
         with error_reason("the library gave no reason") as reason:
-            self.handle = C.llama_init_from_model(model.handle, params)
+            self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
             raise ModelLoadError(
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "

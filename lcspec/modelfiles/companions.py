@@ -260,11 +260,12 @@ def _key(contents: GGUFContents, key: str) -> int | None:
 
 def _layers(contents: GGUFContents) -> tuple[int, ...]:
     value = contents.metadata.get(f"{EAGLE}.target_layers")
-    if not isinstance(value, MetadataArray) or not all(isinstance(layer, int) for layer in value.values):
+    found = value.values if isinstance(value, MetadataArray) else None
+    if found is None or not all(isinstance(layer, int) for layer in found):
         raise UnsupportedModel(
             f"{contents.path.name} does not say which layers of its model it reads: get another GGUF"
         )
-    return tuple(int(layer) for layer in value.values if isinstance(layer, int))
+    return tuple(int(layer) for layer in found if isinstance(layer, int))
 
 
 def _tensor(contents: GGUFContents, name: str) -> tuple[int, ...] | None:
