@@ -104,7 +104,7 @@ class Drafter:
         costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
         wants_hidden: it needs the target's hidden states (see `SequenceView.hidden`).
         wants_rows: it wants rows of its own in the target's batch (see ProbingDrafter).
-        wants_states: the layers of the target whose inputs it reads at every position (see Context.states, `process`).
+        wants_states: the target's layers whose inputs it reads (see StateDrafter, Context.states).
     """
 
     name: str
@@ -126,19 +126,6 @@ class Drafter:
     def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
         """`draft` for several sequences of one step; one that runs a model decodes for all of them at once."""
         return [self.draft(sequence, budget) for sequence, budget in zip(sequences, budgets)]
-
-    def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: NDArray[np.float32]) -> None:
-        """The target has evaluated the tokens of the text from position `start` on.
-
-        Called after every decode, for prompt chunks as for accepted drafts, before `observe`. Positions may come twice
-        (where accepted tokens are decoded again) or never (where they were taken over from another text).
-
-        Args:
-            sequence: whose text it is; `sequence.tokens` holds the emitted tokens already.
-            cells: where the target keeps the text.
-            start: position of the first of them.
-            states: the states of `wants_states` side by side, float32 [n, len(wants_states) * n_embd]; not to keep.
-        """
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """The step's verified tree and its outcome; `sequence.tokens` holds the emitted tokens already.
@@ -236,20 +223,42 @@ class ProbingDrafter(Drafter):
         raise NotImplementedError
 
 
+def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:
+    """Those of `drafters` that want rows of their own."""
+    return [cast(ProbingDrafter, drafter) for drafter in drafters if drafter.wants_rows]
+
+
+class StateDrafter(Drafter):
+    """A drafter that reads the target's hidden states (MTP, EAGLE). It is told of every token the target evaluates."""
+
+    def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: NDArray[np.float32]) -> None:
+        """The target has evaluated the tokens of the text from position `start` on.
+
+        Called after every decode, for prompt chunks as for accepted drafts, before `observe`. Positions may come twice
+        (where accepted tokens are decoded again) or never (where they were taken over from another text).
+
+        Args:
+            sequence: whose text it is; `sequence.tokens` holds the emitted tokens already.
+            cells: where the target keeps the text.
+            start: position of the first of them.
+            states: the states of `wants_states` side by side, float32 [n, len(wants_states) * n_embd]; not to keep.
+        """
+        raise NotImplementedError
+
+
+def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
+    """Those of `drafters` that read the target's hidden states."""
+    return [cast(StateDrafter, drafter) for drafter in drafters if drafter.wants_states]
+
+
 def tell_states(
     sequence: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]
 ) -> None:
     """Hand on the states of `rows` of the latest decode of `cells.context`, those of the text from `start` on."""
-    for drafter in drafters:
-        if drafter.wants_states:
-            states = cells.context.states(drafter.wants_states)
-            if len(states):  # accepted drafts may go on where the text ends
-                drafter.process(sequence, cells, start, states[rows[: len(sequence.tokens) - start]])
-
-
-def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:
-    """Those of `drafters` that want rows of their own."""
-    return [cast(ProbingDrafter, drafter) for drafter in drafters if drafter.wants_rows]
+    for drafter in state_drafters(drafters):
+        states = cells.context.states(drafter.wants_states)
+        if len(states):  # accepted drafts may go on where the text ends
+            drafter.process(sequence, cells, start, states[rows[: len(sequence.tokens) - start]])
 
 
 @dataclass(frozen=True)

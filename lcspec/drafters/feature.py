@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, Drafter, SequenceView
+from lcspec.drafters.base import Budget, SequenceView, StateDrafter
 from lcspec.drafters.growth import Growth, children, placeable
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
@@ -80,7 +80,7 @@ class FeatureState:
         return self.states[start - 1 - self.begin : stop - 1 - self.begin]
 
 
-class FeatureDrafter(Drafter):
+class FeatureDrafter(StateDrafter):
     """Drafts with a head in a context of its own.
 
     Subclasses set `wants_states`, and may change `convert`, `read` and what a level of the draft decodes.
@@ -108,7 +108,7 @@ class FeatureDrafter(Drafter):
         self.context = context
         self.width = width
         self.pool = SequencePool(context.n_seq)
-        self.shelf = PrefixCache(context, self.pool, slots, share=True)
+        self.prefix_cache = PrefixCache(context, self.pool, slots, share=True)
         self.n_vocab = context.model.n_vocab
         self._running: dict[int, tuple[SequenceView, FeatureState]] = {}
         self._ends: collections.OrderedDict[bytes, States] = collections.OrderedDict()
@@ -119,9 +119,9 @@ class FeatureDrafter(Drafter):
         """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted)."""
         spec.check_keys({"branch", "nodes", "p_min"})
         text = list(sequence.tokens[self.lead :]) or list(sequence.tokens)
-        cache = self.shelf.take(text)
+        cache = self.prefix_cache.take(text)
         rows = text[: cache.length]
-        self.shelf.relabel(cache, rows)
+        self.prefix_cache.relabel(cache, rows)
         at = self.lead + len(rows)
         none = np.zeros((0, self.width), np.float32)
         state = FeatureState(cache, spec.number("p_min", 0.0), rows, at, at - 1, none)
@@ -189,15 +189,15 @@ class FeatureDrafter(Drafter):
         self._flush(sequence, state)
         if state.whole:
             self._remember(sequence.tokens, state, state.end - 1)
-        self.shelf.put(state.cache, state.rows)
+        self.prefix_cache.put(state.cache, state.rows)
 
     def forget(self) -> None:
         """Later requests find nothing of earlier ones."""
-        self.shelf.clear()
+        self.prefix_cache.clear()
         self._ends.clear()
 
     def step_seconds(self, repeat: int = 9) -> float:
-        """See TimedDrafter."""
+        """See Drafter.step_seconds."""
         seq = self.pool.take()
         try:
             return self.context.step_seconds(seq, range(self.n_vocab), repeat)
@@ -321,7 +321,7 @@ class FeatureDrafter(Drafter):
             for other_slot, other in self._running.values():
                 if other is not state:
                     self._flush(other_slot, other)
-            if self.shelf.top_up(state.cache, sequence.tokens[self.lead :]):
+            if self.prefix_cache.top_up(state.cache, sequence.tokens[self.lead :]):
                 state.rows[:] = sequence.tokens[self.lead : self.lead + state.cache.length]
                 state.next = self.lead + state.cache.length
         empty = np.zeros((0, self.width), np.float32)

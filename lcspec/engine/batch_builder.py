@@ -22,18 +22,18 @@ def build_batch(batch: Batch, plan: StepPlan, strict: Callable[[Request], bool])
 
 def _add(batch: Batch, part: Part, every_row: bool, own_rows: bool) -> BatchRows:
     sequence, cache, tree = part.sequence, part.sequence.cache, part.evaluated
-    first, start, n = batch.n, cache.length, part.end - cache.length
+    first, start = batch.n, cache.length
     if tree is None:
         batch.add_run(sequence.tokens[cache.length : part.end], cache.length, cache.main)
-        return BatchRows(first, start, n, [], [])
+        return BatchRows([], [], start, range(first, batch.n))
     base = len(sequence.tokens) - 1
+    text = range(first, first + base + 1 - start)
     order = tree.batch_order()
     sets = cache.place(tree, order, base)
     for position in range(cache.length, base):
         batch.add(sequence.tokens[position], position, sets[0], logits=own_rows)
     if len(tree) == 1:
-        row = batch.add(tree.tokens[0], base, sets[0], logits=True)
-        return BatchRows(first, start, n, order, [row])
+        return BatchRows(order, [batch.add(tree.tokens[0], base, sets[0], logits=True)], start, text)
     mute = frozenset[int]() if every_row else part.mute
     tokens = [tree.tokens[node] for node in order]
     positions = [base + tree.depths[node] for node in order]
@@ -41,4 +41,4 @@ def _add(batch: Batch, part: Part, every_row: bool, own_rows: bool) -> BatchRows
     row_of = [0] * len(tree)
     for node, row in zip(order, rows):
         row_of[node] = row
-    return BatchRows(first, start, n, order, row_of)
+    return BatchRows(order, row_of, start, text)

@@ -77,9 +77,9 @@ class OutputProcessor:
     def _prompt_read(self, part: Part, where: BatchRows) -> PartResult:
         sequence = part.sequence
         sequence.cache.length = part.end
+        tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.text)
         self._prefix_cache.keep(sequence.cache, sequence.tokens)
         self._mark_canonical(sequence)
-        tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.of_text())
         return PartResult(part, events=(Prefill(sequence.id, part.end, sequence.n_prompt),))
 
     def _commit(self, sequence: ActiveSequence, where: BatchRows, verdict: Verdict) -> None:
@@ -96,10 +96,10 @@ class OutputProcessor:
     def _observe(self, part: Part, tree: TokenTree, verdict: Verdict, where: BatchRows, emitted: int) -> None:
         """Tell the sequence's drafters what became of their drafts."""
         sequence = part.sequence
-        tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.of_text(verdict.path))
         if sequence.wants_hidden:
             hidden, last = self._context.hidden(), where.row_of[verdict.path[-1] if verdict.path else 0]
             sequence.hidden = hidden[last].copy() if len(hidden) else None
+        tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.accepted(verdict.path))
         if part.unobserved:
             sequence.unobserved += emitted
         elif not sequence.reason:

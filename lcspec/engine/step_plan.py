@@ -52,27 +52,21 @@ class StepPlan(NamedTuple):
 
 
 class BatchRows(NamedTuple):
-    """Where a part's tokens are.
+    """Where a part's nodes are: `order` in the batch, `row_of` every node its row of logits.
 
-    Attributes:
-        first: which of the batch's tokens is its first.
-        start: that one's position in the text.
-        n: how many of them lie on the text: those up to the pending one, or a prompt chunk.
-        order: the nodes of its tree in the batch, the first of which is the pending token.
-        row_of: every node's row of logits.
+    `text`: which tokens of the batch are the text's, from position `start` on, drafts aside.
     """
 
-    first: int
-    start: int
-    n: int
     order: list[int]
     row_of: list[int]
+    start: int
+    text: range
 
-    def of_text(self, path: Sequence[int] = ()) -> list[int]:
-        """Which tokens of the batch are the text's: from `start` to the pending one, then the accepted `path`."""
-        root = self.first + self.n - 1
+    def accepted(self, path: Sequence[int]) -> list[int]:
+        """Which tokens of the batch are the text's when the drafted nodes of `path` are accepted."""
+        root = self.text.stop - 1
         at = {node: root + i for i, node in enumerate(self.order)} if path else {}
-        return [*range(self.first, self.first + self.n), *(at[node] for node in path)]
+        return [*self.text, *(at[node] for node in path)]
 
 
 class PartResult(NamedTuple):

@@ -72,7 +72,7 @@ class Context:
             params.ctx_other = other.handle
         self.n_threads, self.n_seq = int(params.n_threads), int(params.n_seq_max)
         with error_reason("the library gave no reason") as reason:
-            self.handle = C.llama_init_from_model(model.handle, params)
+            self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
             raise ModelLoadError(
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "

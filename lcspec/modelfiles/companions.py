@@ -260,12 +260,12 @@ def _key(contents: GGUFContents, key: str) -> int | None:
 
 def _layers(contents: GGUFContents) -> tuple[int, ...]:
     value = contents.metadata.get(f"{EAGLE}.target_layers")
-    layers = (value.values or ()) if isinstance(value, MetadataArray) else ()
-    if not layers or not all(isinstance(layer, int) for layer in layers):
+    found = value.values if isinstance(value, MetadataArray) else None
+    if found is None or not all(isinstance(layer, int) for layer in found):
         raise UnsupportedModel(
             f"{contents.path.name} does not say which layers of its model it reads: get another GGUF"
         )
-    return tuple(int(layer) for layer in layers if isinstance(layer, int))
+    return tuple(int(layer) for layer in found if isinstance(layer, int))
 
 
 def _tensor(contents: GGUFContents, name: str) -> tuple[int, ...] | None:
