@@ -19,8 +19,8 @@ from lcspec.modelfiles.gguf_header import format_size
 from lcspec.placement import devices_of, endpoint
 
 DANGER = (
-    "the protocol has no password and no encryption, and whoever connects may be able to run code here. Listen on 127.0.0.1 and "
-    "use an ssh tunnel, or a WireGuard address with --allow-network (docs/distributed.md)"
+    "the protocol has no password and no encryption, and whoever connects may be able to run code here. Listen on "
+    "127.0.0.1 and use an ssh tunnel, or a WireGuard address with --allow-network (docs/distributed.md)"
 )
 
 
