@@ -26,7 +26,7 @@ from lcspec.bench.prompts import spread
 from lcspec.bench.svg import Plot, Series
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.engine.events import Finished, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.llama.rpc_relay import NoAnswer, greet
 from lcspec.placement import Placement
 from lcspec.sampling.parameters import SamplingParams

@@ -7,7 +7,7 @@ from __future__ import annotations
 import copy
 import math
 import zlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -262,10 +262,12 @@ class NoiseTables:
 # --- the experiment and its assertion ---------------------------------------------------------------------------------
 
 
-def count_texts(verifier: Verifier, model: Model, draft: Draft, n: int, n_tokens: int = 2) -> NDArray[np.int64]:
-    """How often each first `n_tokens` tokens come out, over the seeds 0 .. n - 1; int64 [n_vocab] * n_tokens."""
+def count_texts(
+    verifier: Verifier, model: Model, draft: Draft, seeds: int | Iterable[int], n_tokens: int = 2
+) -> NDArray[np.int64]:
+    """How often each first `n_tokens` tokens come out, over these seeds or that many; int64 [n_vocab] * n_tokens."""
     counts = np.zeros((model.n_vocab,) * n_tokens, dtype=np.int64)
-    for seed in range(n):
+    for seed in range(seeds) if isinstance(seeds, int) else seeds:
         text: Text = ()
         while len(text) < n_tokens:
             tree = draft(text, seed)

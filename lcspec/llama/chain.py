@@ -79,6 +79,8 @@ class Chain:
         self._seed = seed
         self._xtc_probability = params.xtc_probability
         self._moves = _chain(_moves(vocab, params, n_ctx))
+        self._may_overflow = params.penalizes or params.dry
+        self._banned = np.array([token for token, bias in params.logit_bias if bias == -np.inf], dtype=np.int32)
         self._stages: list[Stage] = []
         self._learner: Mirostat | AdaptiveP | None = None
         self._handles = [self._moves] if self._moves else []
@@ -96,10 +98,14 @@ class Chain:
         return self._moves is not None or self._learner is not None
 
     def apply(self, array: NDArray[np.void], position: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-        """What is left of the candidates in `array` for the token at `position`: ids int32 [k], logits float64 [k]."""
+        """What is left of the candidates in `array` for the token at `position`: ids int32 [k], logits float64 [k].
+
+        k is 0 where the logit bias bans them all.
+        """
         left = self._moved(array)
-        for stage in self._stages:
-            stage(left, position)
+        if np.isfinite(left.left()["logit"]).any():
+            for stage in self._stages:
+                stage(left, position)
         rest = left.left()
         ids, logits = rest["id"].copy(), rest["logit"].astype(np.float64)
         finite = np.isfinite(logits)
@@ -140,6 +146,8 @@ class Chain:
         left = Candidates(array)
         if self._moves is not None:
             left.run(self._moves)
+            if self._may_overflow:
+                _penalties_forbid_nothing(left, self._banned)
         return left
 
     def _parts(self, vocab: Vocab, params: SamplingParams) -> list[list[Handle] | Stage]:
@@ -170,8 +178,10 @@ class Chain:
         if params.greedy:
             return parts
         if params.dynatemp_range > 0.0:
-            add(C.llama_sampler_init_temp_ext(params.temperature, params.dynatemp_range, params.dynatemp_exponent))
-            parts.append(_overflow_is_the_best)
+            temp = C.llama_sampler_init_temp_ext(params.temperature, params.dynatemp_range, params.dynatemp_exponent)
+            parts.append(self._or_the_best(temp))
+        elif self._may_overflow:
+            parts.append(self._or_the_best(C.llama_sampler_init_temp(params.temperature)))
         else:
             add(C.llama_sampler_init_temp(params.temperature))
         if params.mirostat:
@@ -191,6 +201,20 @@ class Chain:
         def stage(left: Candidates, position: int) -> None:
             if uniform_noise(seed, position, [0], XTC_STREAM)[0] <= probability:
                 left.run(xtc)
+
+        return stage
+
+    def _or_the_best(self, temperature: Handle) -> Stage:
+        """A temperature that leaves the best candidate alone where all logits, or the best, overflow a float."""
+        self._handles.append(temperature)
+
+        def stage(left: Candidates, position: int) -> None:
+            array = left.left()
+            best = array[[array["logit"].argmax()]]
+            left.run(temperature)
+            if not np.isfinite(left.left()["logit"].max()):
+                best["logit"] = 0.0
+                left.keep(best)
 
         return stage
 
@@ -276,14 +300,20 @@ def _drop_impossible(left: Candidates, position: int) -> None:
         left.keep(array[possible].copy())
 
 
-def _overflow_is_the_best(left: Candidates, position: int) -> None:
-    """A dynamic temperature next to nothing makes logits overflow: then the first of the best is all that is left."""
+def _penalties_forbid_nothing(left: Candidates, banned: NDArray[np.int32]) -> None:
+    """Where penalties overflow a float: tokens of infinite logit are all that is left; where nothing finite is left,
+    all that the logit bias does not ban."""
     array = left.left()
-    over = np.flatnonzero(np.isposinf(array["logit"]))
-    if over.size:
-        best = array[over[:1]].copy()
-        best["logit"] = 0.0
-        left.keep(best)
+    logits = array["logit"]
+    over = np.isposinf(logits)
+    if not over.any():
+        if np.isfinite(logits).any():
+            return
+        over = ~np.isin(array["id"], banned)
+    if over.any():
+        rest = array[over].copy()
+        rest["logit"] = 0.0
+        left.keep(rest)
 
 
 def _applying(handle: Handle) -> Stage:

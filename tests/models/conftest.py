@@ -18,16 +18,6 @@ from tests import tiny_gguf as tiny
 from tests.models.running import options
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing of the user's is read or written: neither what lcspec learned here before, nor a configuration."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        yield
-
-
 @pytest.fixture(scope="module", autouse=True)
 def _log_of_the_library() -> Iterator[None]:
     """Some modules give the library a log function of their own, which does not outlive them."""

@@ -15,6 +15,7 @@ import pytest
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.spec.verifiers import VERIFIERS
+from tests import forks
 from tests import tiny_gguf as tiny
 from tests.models.running import GREEDY, answer, options, request
 
@@ -40,16 +41,15 @@ main()
 
 
 def run(
-    *arguments: object, stdin: bytes | None = None, command: tuple[str, ...] = LCSPEC, **env: str
+    *arguments: object, stdin: bytes | None = None, command: tuple[str, ...] | None = None, **env: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run lcspec; output is text."""
-    done = subprocess.run(
-        [*command, *(a if isinstance(a, bytes) else str(a) for a in arguments)],
-        input=stdin or b"",
-        capture_output=True,
-        timeout=180,
-        env={**os.environ, **env},
-    )
+    """Run lcspec; output is text. With a `command` a new interpreter starts, otherwise one is forked."""
+    everything = {**os.environ, **env}
+    if command is None:
+        done = forks.server.run(arguments, stdin or b"", everything)
+    else:
+        words = [*command, *(a if isinstance(a, bytes) else str(a) for a in arguments)]
+        done = subprocess.run(words, input=stdin or b"", capture_output=True, timeout=180, env=everything)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
@@ -74,6 +74,26 @@ def fails(code: int, *arguments: object, **how: Any) -> str:
         return lines[-1]
     assert len(lines) == 1 and lines[0].startswith("lcspec: "), done.stderr
     return lines[0]
+
+
+# --- forks are as good as interpreters --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("generate", "MODEL", "-p", PROMPT, "-n", 5, "--temperature", 0, *QUICK),
+        ("generate", "MODEL", "-n", "x"),
+        ("x",),
+        (),
+    ],
+    ids=["an answer", "a wrong option", "no such command", "help"],
+)
+def test_a_new_interpreter_says_the_same(llama: Path, arguments: tuple[object, ...]) -> None:
+    words = [llama if word == "MODEL" else word for word in arguments]
+    forked, new = run(*words), run(*words, command=LCSPEC)
+    assert new.returncode == forked.returncode and new.stdout.replace("-c", "lcspec") == forked.stdout
+    assert new.stderr.replace("Usage: -c", "Usage: lcspec").replace("'-c", "'lcspec") == forked.stderr
 
 
 # --- generate ---------------------------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from lcspec.llama.fitting import compute_buffers, fitted, rehearse, reserved_for
 from lcspec.llama.lib import C, log_lines
 from lcspec.modelfiles.offload import MARGIN_LEAST, layer_costs
 from lcspec.placement import Placement
-from lcspec.session import open_session
+from lcspec.session import make_engine, open_session
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, options, request
 
@@ -179,7 +179,7 @@ def test_fewer_layers_when_the_context_does_not_fit(deep: Path, monkeypatch: pyt
         tried.append(loaded.gpu_layers)
         if not 0 <= loaded.gpu_layers <= 4:
             raise ModelLoadError("no memory")
-        return Engine(loaded, options(deep))
+        return make_engine(loaded, options(deep))
 
     loaded, engine = fitted(Model.load(placed(deep)), make, Model.load)
     with loaded, engine:
@@ -222,9 +222,9 @@ def test_the_draft_does_not_take_the_target_s_layers(llama: Path, llama_draft: P
     wanted = replace(ON_CPU, draft_gpu_layers=2)
     with open_session(placed(llama, 1, wanted), DraftFiles((llama_draft,))) as session:
         assert session.model.gpu_layers == 1
-        assert session.engine.env.gpu_layers == 2 and session.engine.env.placement == ON_CPU
+        assert session.engine.drafting.env.gpu_layers == 2 and session.engine.drafting.env.placement == ON_CPU
     with open_session(placed(llama, 1), DraftFiles((llama_draft,))) as session:
-        assert session.engine.env.gpu_layers is None
+        assert session.engine.drafting.env.gpu_layers is None
 
 
 # --- the command line -------------------------------------------------------------------------------------------------

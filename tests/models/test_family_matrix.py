@@ -6,15 +6,13 @@ Each family runs in a process of its own (family_matrix.py); `pytest -k gemma4` 
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 
 import pytest
 
 from lcspec.llama import Context, Model
+from tests import forks
 from tests.models.family_matrix import CHECKS
 from tests.models.running import options
 from tests.tiny_families import FAMILIES, write_family
@@ -26,13 +24,12 @@ ROOT = Path(__file__).parents[2]
 def _outcome(name: str, folder: Path) -> dict[str, str]:
     """What went wrong in each check of a family."""
     path = write_family(name, folder / f"{name}.gguf")
-    command = [sys.executable, "-m", "tests.models.family_matrix", str(path)]
-    done = subprocess.run(command, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, timeout=300)
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    done = forks.server.run([path], module="tests.models.family_matrix", cwd=ROOT, timeout=300)
+    told = [json.loads(line) for line in done.stdout.decode().splitlines() if line.startswith("{")]
     outcome = {line["check"]: line["problem"] for line in told if "check" in line}
     begun = [line["begin"] for line in told if "begin" in line]
     if done.returncode:
-        end = f"the process ended with {done.returncode}: {done.stderr[-2000:]}"
+        end = f"the process ended with {done.returncode}: {done.stderr.decode()[-2000:]}"
         outcome[begun[-1] if begun else next(iter(CHECKS))] = end
     return outcome
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests import forks
 
 ROOT = Path(__file__).parents[2]
 CASES = 60
@@ -15,8 +15,9 @@ CASES = 60
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_strange_requests_do_not_end_the_process(llama: Path, llama_draft: Path, seed: int) -> None:
-    command = [sys.executable, "-m", "tests.models.fuzz_engine", str(llama), str(llama_draft), str(seed), str(CASES)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
-    shown = "\n".join(done.stdout.splitlines()[-8:]) + done.stderr[-2000:]
-    assert done.returncode == 0 and done.stdout.endswith("done\n"), shown
-    assert "Warning" not in done.stderr, shown
+    case = (llama, llama_draft, seed, CASES)
+    done = forks.server.run(case, module="tests.models.fuzz_engine", cwd=ROOT, timeout=300)
+    out, err = done.stdout.decode(), done.stderr.decode()
+    shown = "\n".join(out.splitlines()[-8:]) + err[-2000:]
+    assert done.returncode == 0 and out.endswith("done\n"), shown
+    assert "Warning" not in err, shown

@@ -394,6 +394,59 @@ def test_a_dynamic_temperature_next_to_nothing_takes_the_most_probable(vocab: Vo
         sampler.close()
 
 
+@pytest.mark.parametrize(
+    "changes", [{}, {"adaptive_target": 0.5}, {"temperature": 0.0}, {"dynatemp_range": 0.5}], ids=str
+)
+@pytest.mark.filterwarnings("error")
+def test_a_repeat_penalty_next_to_nothing_repeats(vocab: Vocab, changes: dict[str, Any]) -> None:
+    """Positive logits divided by it are infinite: those tokens are all that is left, not the only ones left out."""
+    logits = np.linspace(1.0, 2.0, vocab.n_tokens, dtype=np.float32)
+    sampler = Sampler(vocab, SamplingParams(**{**OFF, **changes}, repeat_penalty=1e-300, repeat_last_n=64), 1)
+    assert set(sampler.distribution(logits, 0).ids.tolist()) > {5, 9} or changes == {"temperature": 0.0}
+    for token in (5, 9):
+        sampler.accept(token)
+    found = sampler.distribution(logits, 0)
+    assert set(found.ids.tolist()) <= {5, 9} and found.probs.sum() == pytest.approx(1.0)
+    if not changes:
+        assert found.probs.tolist() == [0.5, 0.5]
+    assert sampler.choose(logits, 0) in (5, 9)
+    sampler.close()
+
+
+@pytest.mark.parametrize(
+    "changes", [{}, {"adaptive_target": 0.5}, {"temperature": 0.0}, {"dynatemp_range": 0.5}], ids=str
+)
+@pytest.mark.filterwarnings("error")
+def test_a_penalty_that_overflows_bans_nothing(vocab: Vocab, changes: dict[str, Any]) -> None:
+    """Where the only token that is not banned has been repeated, it comes again, whatever DRY takes off."""
+    bias = tuple((t, -math.inf) for t in range(vocab.n_tokens) if t != 5)
+    dry = {"dry_multiplier": 100.0, "dry_base": 100.0, "dry_allowed_length": 1, "dry_penalty_last_n": -1}
+    sampler = Sampler(vocab, SamplingParams(**{**OFF, **changes}, **dry, logit_bias=bias), 1, 512)
+    for _ in range(60):
+        sampler.accept(5)
+    logits = logits_of(1, vocab.n_tokens)
+    assert sampler.distribution(logits, 0).ids.tolist() == [5] and sampler.choose(logits, 0) == 5
+    sampler.close()
+
+
+def test_the_most_probable_is_left_where_a_temperature_takes_logits_out_of_range(vocab: Vocab) -> None:
+    logits = np.full(vocab.n_tokens, -100.0, dtype=np.float32)
+    logits[:9] = -90.0
+    logits[7] = -89.99
+    # Nine tokens alike have 0.39 of the largest entropy, and 0.39 ** 100 is no normal float: all logits become -inf.
+    dynamic = SamplingParams(**{**OFF, "temperature": 0.5}, dynatemp_range=0.5, dynatemp_exponent=100.0)
+    sampler = Sampler(vocab, dynamic, 1)
+    assert sampler.distribution(logits, 0).ids.tolist() == [7]
+    sampler.close()
+
+    logits[4] = 8.0
+    # 8e37 is a float, 8e37 / 0.1 is none.
+    sampler = Sampler(vocab, SamplingParams(**{**OFF, "temperature": 0.1}, repeat_penalty=1e-37, repeat_last_n=64), 1)
+    sampler.accept(4)
+    assert sampler.distribution(logits, 0).ids.tolist() == [4]
+    sampler.close()
+
+
 def test_seeds_are_whole_numbers_of_64_bits(vocab: Vocab) -> None:
     """XTC used to be given half of the seed, and 2^32 - 1 meant a random one to the library."""
     seed, logits = 2**40 + 2**32 - 1, logits_of(3, vocab.n_tokens)

@@ -170,7 +170,7 @@ def test_texts_are_those_of_one_machine(deep: Path, llama_draft: Path, pair: tup
     local = ids(options(deep, repack=False))
     addresses = [w.address for w in pair]
     with open_session(over(deep, *addresses), llama_draft) as session:
-        assert session.model.gpu_layers == -1 and session.engine.env.placement.workers == ()
+        assert session.model.gpu_layers == -1 and session.engine.drafting.env.placement.workers == ()
         assert session.model.workers is not None and len(session.model.workers.devices) == 2
         for speculate in ("off", "ngram", "model", "model:branch=2,lookahead:w=4", "auto"):
             done = answer(session.engine, request(session.prompt_ids(PROMPT), speculate, n=24))

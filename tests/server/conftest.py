@@ -14,16 +14,6 @@ from tests import tiny_gguf as tiny
 from tests.server.running import background
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing of the user's is read or written, and no key of the environment is used."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        patch.delenv("LCSPEC_API_KEY", raising=False)
-        yield
-
-
 @pytest.fixture(scope="session")
 def server() -> Iterator[Background]:
     """Four slots, the bundled pair, speculation as the planner likes it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import schemathesis
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
 
@@ -110,6 +111,10 @@ BODIES = st.fixed_dictionaries(
 
 @settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
 @given(BODIES)
+# Logits of tokens said before become infinite: they are the most probable, not banned.
+@example({"prompt": "y", "grammar": VALUES["grammar"][0], "repeat_penalty": 1e-300})
+@example({"prompt": "y", "grammar": VALUES["grammar"][0], "repeat_penalty": 1e-300, "adaptive_target": 0.5})
+@example({"prompt": "yn", "grammar": VALUES["grammar"][0], "logit_bias": {"110": 100, "121": 100}, "stream": True})
 def test_extreme_values_are_answered(small: Background, body: dict[str, Any]) -> None:
     answer = httpx.post(f"{small.url}/v1/completions", json=body, timeout=120)
     if "grammar" in body and body.get("speculation", {}).get("verifier") == "typical":
@@ -120,6 +125,25 @@ def test_extreme_values_are_answered(small: Background, body: dict[str, Any]) ->
         assert answer.text.endswith("data: [DONE]\n\n")
     else:
         assert len(answer.json()["choices"]) == body.get("n", 1) * (2 if body["prompt"] == ["a", "b"] else 1)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_bias_of_minus_100_on_every_token_changes_no_text_that_a_grammar_holds(
+    small: Background, stream: bool
+) -> None:
+    """As in OpenAI's API it is added to the logits: where every token has it, none is less likely than before."""
+
+    def text(**more: Any) -> str:
+        body = {"prompt": "abc", "grammar": "root ::= [a-z]{12}", "temperature": 0.7, "seed": 5, "stream": stream}
+        answer = httpx.post(f"{small.url}/v1/completions", json=body | more, timeout=120)
+        assert answer.status_code == 200, answer.text
+        if not stream:
+            return str(answer.json()["choices"][0]["text"])
+        events = [json.loads(line[6:]) for line in answer.text.split("\n\n") if line[6:] not in ("", "[DONE]")]
+        return "".join(event["choices"][0]["text"] for event in events)
+
+    assert len(text()) == 12
+    assert text() == text(logit_bias={str(token): -100 for token in range(288)})
 
 
 def test_the_document_names_every_endpoint_and_no_422(small: Background) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,10 @@ SIZE = (100, 34)
 PLAIN = {"threads": 1, "seed": 7, "max_tokens": 40, "drafters": "off"}
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing of the user's is read or written; what is measured of the bundled pair is measured once."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
-        patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
-        patch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
-        for name in ("NO_COLOR", "COLORFGBG", "HF_HOME", "OLLAMA_MODELS", "LLAMA_CACHE"):
-            patch.delenv(name, raising=False)
-        yield
+@pytest.fixture(autouse=True)
+def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No models of the user's are listed."""
+    monkeypatch.setenv("HOME", str(tmp_path_factory.mktemp("home")))
 
 
 @pytest.fixture(autouse=True)

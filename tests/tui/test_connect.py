@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -27,6 +25,7 @@ from lcspec.tui.server_client import ServerClient, ServerError
 from lcspec.tui.source import UNKNOWN
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
+from tests import forks
 from tests import tiny_gguf as tiny
 from tests.server.running import background, service_of
 
@@ -206,16 +205,16 @@ async def test_server_that_is_away_and_comes_back(start: Start, server: Backgrou
 
 
 def test_text_from_a_pipe(server: Background, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "lcspec", "chat", "--connect", server.url, "--temp", "0", "-n", "12"]
+    command = ("chat", "--connect", server.url, "--temp", "0", "-n", "12")
     environ = {**os.environ, "LCSPEC_DATA_DIR": str(tmp_path)}
-    done = subprocess.run(command, input=HELLO, capture_output=True, text=True, env=environ, timeout=120)
+    done = forks.server.run(command, HELLO.encode(), environ)
     body = {"messages": [{"role": "user", "content": HELLO}], "temperature": 0, "max_tokens": 12}
     theirs = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120).json()
     assert done.returncode == 0, done.stderr
-    assert done.stdout == theirs["choices"][0]["message"]["content"] + "\n"
-    wrong = subprocess.run([*command, "--ctx", "99"], input=HELLO, capture_output=True, text=True, timeout=120)
+    assert done.stdout.decode() == theirs["choices"][0]["message"]["content"] + "\n"
+    wrong = forks.server.run([*command, "--ctx", "99"], HELLO.encode())
     assert wrong.returncode == 2
-    assert "--ctx: with --connect the server has the model" in wrong.stderr
+    assert b"--ctx: with --connect the server has the model" in wrong.stderr
 
 
 def test_options(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from lcspec.tui.start import parting
+from tests import forks
 
 from .conftest import Start
 
 HELLO = "Hi! I'd like to order a large iced latte, please."
-LCSPEC = [sys.executable, "-c", "from lcspec.cli import main; main()"]
 
 
 def lcspec(*arguments: str, text: str = "") -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*LCSPEC, *arguments], input=text, capture_output=True, text=True, timeout=300)
+    done = forks.server.run(arguments, text.encode(), timeout=300)
+    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def test_text_from_a_pipe_is_answered_as_generate_does(pair: tuple[Path, Path]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ import pytest
 
 from lcspec.errors import DownloadError, UsageError
 from lcspec.modelfiles.hub import Hub, Name, RemoteFile, RemoteModel, choose, parse_name
+from tests import forks
 from tests import tiny_gguf as tiny
 from tests.loopback_hub import COMMIT, HubState, loopback_hub
 
@@ -64,8 +64,8 @@ def environment(tmp_path: Path, hub: HubState) -> dict[str, str]:
 
 
 def lcspec(env: dict[str, str], folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from lcspec.cli import main; main()", *arguments]
-    return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=180, input="")
+    done = forks.server.run(arguments, env=env, cwd=folder)
+    return subprocess.CompletedProcess(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 def impatient(patch: pytest.MonkeyPatch) -> None:
