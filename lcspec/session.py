@@ -173,8 +173,8 @@ def open_session(
     reserved = reserved_for_drafts(options, DraftFiles.of(draft).models)
     load = functools.partial(Model.load, progress=report(options.path.name), reserved=reserved)
 
-    def env_of(model: Model) -> DrafterEnv:
-        return DrafterEnv(
+    def make(model: Model) -> Engine:
+        env = DrafterEnv(
             target=model,
             slots=options.slots,
             draft=draft,
@@ -184,8 +184,9 @@ def open_session(
             progress=progress,
             history=allowed(history),
         )
+        return make_engine(model, options, env)
 
-    model, engine = fitted(load(options), lambda model: make_engine(model, options, env_of(model)), load)
+    model, engine = fitted(load(options), make, load)
     if options.rollback > 0 and draft.mtp not in (None, options.path):
         engine.drafting.make(["mtp"])  # it may share the cells, while nothing is in them
     with model:

@@ -94,9 +94,10 @@ def _cache(header: ModelHeader, options: ModelOptions, n: int) -> tuple[int, ...
     need, shape = needed(header, options), kv_shape(header)
     # Cells for padding, and for what exact requests freed, beside those of the slots.
     total = need.kv_cache + need.states + need.kv_cache // (8 if options.exact else 32)
-    keys: list[int] = list(shape.keys) if shape is not None else []
-    if every := sum(keys):
-        return tuple(total * k // every for k in [*keys, *[0] * n][:n])
+    heads = sum(shape.keys) if shape is not None else 0
+    if shape is not None and heads:
+        keys = (*shape.keys, *[0] * n)[:n]
+        return tuple(total * k // heads for k in keys)
     return (-(-total // n),) * n if n else ()
 
 
