@@ -125,23 +125,28 @@ def vocab(tiny_session: Session) -> Vocab:
     return tiny_session.model.vocab
 
 
-@pytest.mark.parametrize(("verifier", "draws"), [("coupled", 0), ("rejection", 1), ("multi_step", 3)])
+VERIFIED = (("coupled", 0), ("rejection", 1), ("multi_step", 3))
+# A verifier sees a distribution, wherever it comes from: all of them with samplers that keep something between tokens,
+# and one with the others.
+STATEFUL: tuple[dict[str, Any], ...] = (
+    {"repeat_penalty": 1.6, "presence_penalty": 0.5},
+    {"xtc_probability": 0.5, "xtc_threshold": 0.2},
+    {"mirostat": 2, "mirostat_tau": 1.0, "mirostat_eta": 0.5},
+    {"adaptive_target": 0.3, "adaptive_decay": 0.5, "min_p": 0.02},
+)
+EVERYWHERE: tuple[dict[str, Any], ...] = ({}, {"top_k": 4, "top_p": 0.9, "min_p": 0.1, "temperature": 1.4}, *STATEFUL)
+ONCE: tuple[dict[str, Any], ...] = (
+    {"top_k": 3},
+    {"top_p": 0.7},
+    {"min_p": 0.3},
+    {"typical_p": 0.6},
+    {"top_n_sigma": 0.13},
+)
+CASES = [*product(EVERYWHERE, VERIFIED), *((changes, ("rejection", 1)) for changes in ONCE)]
+
+
 @pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"top_k": 3},
-        {"top_p": 0.7},
-        {"min_p": 0.3},
-        {"top_k": 4, "top_p": 0.9, "min_p": 0.1, "temperature": 1.4},
-        {"typical_p": 0.6},
-        {"top_n_sigma": 0.13},
-        {"repeat_penalty": 1.6, "presence_penalty": 0.5},
-        {"xtc_probability": 0.5, "xtc_threshold": 0.2},
-        {"mirostat": 2, "mirostat_tau": 1.0, "mirostat_eta": 0.5},
-        {"adaptive_target": 0.3, "adaptive_decay": 0.5, "min_p": 0.02},
-    ],
-    ids=str,
+    ("changes", "verifier", "draws"), [(changes, *verified) for changes, verified in CASES], ids=str
 )
 def test_two_tokens_have_the_target_s_joint_distribution(
     vocab: Vocab, verifier: str, draws: int, changes: dict[str, Any]

@@ -43,7 +43,7 @@ from tests.oracle import (
 )
 
 MANY = 20_000
-FEW = 5_000
+FEW = 3_000
 
 
 @pytest.fixture(scope="module")
