@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, Feeding, SequenceView, Window, register
+from lcspec.drafters.base import Budget, DrafterEnv, Feeding, ProbingDrafter, SequenceView, Window, register
 from lcspec.drafters.jacobi_window import Entry, Gram, JacobiWindow, NgramPool
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
@@ -89,15 +89,12 @@ class _State:
 
 
 @register("lookahead")
-class LookaheadDrafter:
+class LookaheadDrafter(ProbingDrafter):
     """Drafts the n-grams that the target itself came up with for later positions."""
 
     name = "lookahead"
     default_nodes = 60
     default_branch = DEFAULT_G
-    costly = False
-    wants_hidden = False
-    wants_rows = True
 
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _State] = {}
@@ -230,9 +227,6 @@ class LookaheadDrafter:
     def end(self, sequence: SequenceView) -> None:
         """Drop the window and the pool."""
         self._slots.pop(sequence.id, None)
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 def _feature(entries: list[Entry]) -> int:

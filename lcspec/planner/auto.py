@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Sequence
 
-from lcspec.drafters.base import Budget, branch_of
+from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance, Offsets
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.longrun import LongRun
@@ -86,35 +86,64 @@ class AutoPlanner:
         self._drafting = 0.0
         return Plan(width, 1.0, self._narrowest)
 
-    def propose(self, sequence: PlannedSequence, limits: Limits, others: int) -> Proposal:
+    def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
         start, self.costly.seconds = time.perf_counter(), 0.0
-        tree = TokenTree.root(sequence.tokens[-1])
-        cap = sequence.request.speculation.max_draft
-        nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
-        free: TokenTree | None = None
-        branch = 1 if limits.leaves == 1 else FREE_BRANCH
-        if nodes > 0:
-            self._costs = self._table(len(sequence.tokens), limits.widths)
-            if sequence.id not in self._offsets:
-                self.costly.renew()
-            for drafter in sequence.drafters:
-                bit = sequence.bit_of(drafter)
-                if not drafter.costly:
-                    width = 1 if branch == 1 else branch_of(drafter, branch)
-                    tree = ask(sequence, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
-            if any(drafter.costly for drafter in sequence.drafters):
-                turn = self._turn(sequence, limits, nodes, branch, others)
-                for drafter in self.costly.by_turn(turn, tree):
-                    before = tree
-                    tree = self.costly.ask(turn, drafter, tree, alone=free is None)
-                    free = before if free is None and tree is not before else free
-        return Proposal(sequence, tree, limits, time.perf_counter() - start, free=free)
+        trees = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
+        free: list[TokenTree | None] = [None] * len(trees)
+        turns = {
+            i: self._turn(sequence, limit, others)
+            for i, (sequence, limit) in enumerate(zip(sequences, limits))
+            if self._asks(sequence, limit)
+        }
+        orders = {i: self.costly.by_turn(turn, trees[i]) for i, turn in turns.items()}
+        for place in range(max(map(len, orders.values()), default=0)):
+            groups: dict[str, list[int]] = {}
+            for i, order in orders.items():
+                if place < len(order):
+                    groups.setdefault(order[place].name, []).append(i)
+            for members in groups.values():
+                drafter = orders[members[0]][place]
+                found = self.costly.ask(drafter, [turns[i] for i in members], [trees[i] for i in members])
+                for i, tree in zip(members, found):
+                    if tree is not trees[i]:
+                        free[i] = trees[i] if free[i] is None else free[i]
+                        trees[i] = tree
+        seconds = (time.perf_counter() - start) / len(sequences)
+        return [
+            Proposal(sequence, tree, limit, seconds, free=alone)
+            for sequence, tree, limit, alone in zip(sequences, trees, limits, free)
+        ]
 
-    def _turn(self, sequence: PlannedSequence, limits: Limits, nodes: int, branch: int, others: int) -> DraftRequest:
-        """The step at hand as the slot's costly drafters see it."""
+    def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
+        """Drafted nodes that a step may have for it."""
+        cap = sequence.request.speculation.max_draft
+        return min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
+
+    def _asks(self, sequence: PlannedSequence, limits: Limits) -> bool:
+        """Whether there is anybody to ask who costs time, and room for what is said."""
+        return self._nodes(sequence, limits) > 0 and any(drafter.costly for drafter in sequence.drafters)
+
+    def _free(self, sequence: PlannedSequence, limits: Limits) -> TokenTree:
+        """What the drafters say that cost nothing."""
+        tree, nodes = TokenTree.root(sequence.tokens[-1]), self._nodes(sequence, limits)
+        if nodes <= 0:
+            return tree
+        self._costs = self._table(len(sequence.tokens), limits.widths)
+        if sequence.id not in self._offsets:
+            self.costly.renew()
+        for drafter in sequence.drafters:
+            if not drafter.costly:
+                width = 1 if limits.leaves == 1 else max(FREE_BRANCH, drafter.default_branch)
+                budget = Budget(min(nodes, FREE_NODES), limits.depth, width, sequence.bit_of(drafter))
+                [tree] = ask(drafter, [sequence], [budget], [tree])
+        return tree
+
+    def _turn(self, sequence: PlannedSequence, limits: Limits, others: int) -> DraftRequest:
+        """The step at hand as the sequence's costly drafters see it."""
         slots, known = self._planned, self.offsets(sequence)
-        table = self._costs
+        nodes, branch = self._nodes(sequence, limits), 1 if limits.leaves == 1 else FREE_BRANCH
+        table = self._costs = self._table(len(sequence.tokens), limits.widths)
         if self.curve.stake is not None:
             table = self._hold.table(self.curve.stake, table, others + 1)
         costs, base = share_of(table, slots, others + 1)
@@ -184,7 +213,7 @@ class AutoPlanner:
             if item.node != COLUMN:
                 i, chain = item.proposal, reach.setdefault(item.proposal, [])
                 chain.append(-item.worth)
-                seconds[i] = stake.seconds(self._costs, base, proposals[i].sequence.behind, chain)
+                seconds[i] = stake.seconds(self._costs, base, proposals[i].sequence.n_uncached, chain)
             return sum(seconds.values())
 
         return beside

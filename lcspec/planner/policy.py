@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import time
 from dataclasses import dataclass
-from typing import Callable, Iterable, Sequence
+from typing import Callable, Iterable, NamedTuple, Sequence
 
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.acceptance import Acceptance, Offsets, tested
@@ -31,7 +31,7 @@ FIRST_EVERY = 48
 SAFE = 0.5
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class DraftRequest:
     """A slot's step, as those see it who are asked for drafts.
 
@@ -43,6 +43,7 @@ class DraftRequest:
         slots: those that are planned for.
         acceptance, offsets: what is known of drafts, and of this request's.
         rate: tokens a second in the long run.
+        alone: no other costly drafter has been asked in this step.
     """
 
     sequence: PlannedSequence
@@ -56,6 +57,7 @@ class DraftRequest:
     acceptance: Acceptance
     offsets: Offsets
     rate: float
+    alone: bool = True
 
     def reach(self, tree: TokenTree) -> list[float]:
         """How likely every node is to be accepted, the root included."""
@@ -85,16 +87,22 @@ class Levels:
         """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate."""
         self._record = record
         self._goes_on = goes_on
-        self._start = time.perf_counter()
+        self._start = 0.0
         self._first = 0.0
+        self._latest = 0.0
         self._stopped = False
         self.done = 0
+
+    def start(self) -> None:
+        """The drafter is asked now."""
+        self._start = time.perf_counter()
 
     def __call__(self, draft: TokenTree, frontier: Iterable[int]) -> bool:
         """See Budget.keep_going."""
         self.done += 1
+        self._latest = self.seconds
         if self.done == 1:
-            self._first = time.perf_counter() - self._start
+            self._first = self._latest
         blind = self._record.tested < ENOUGH_TESTS and self.done >= 2 + self._record.tested
         self._stopped = blind or not self._goes_on(draft, frontier, self.done)
         return not self._stopped
@@ -104,11 +112,26 @@ class Levels:
         """Since it was asked."""
         return time.perf_counter() - self._start
 
-    def finish(self, spent: float) -> int:
-        """Note what a level took of `spent` seconds; returns how many there were, one that led to nothing included."""
+    def finish(self) -> int:
+        """Note what a level took; returns how many there were, one that led to nothing included."""
+        spent = self._latest if self._stopped else self.seconds  # the others may go on
         n = self.done + (not self._stopped)
         self._record.took(spent if n == 1 else min((spent - self._first) / (n - 1), spent / n), n > 1)
         return n
+
+
+class _Asked(NamedTuple):
+    """A sequence for which a drafter is asked: the tree `before`, and what the decision was made from."""
+
+    turn: DraftRequest
+    before: TokenTree
+    both: TokenTree
+    budget: Budget
+    levels: Levels
+    price: float
+    now: float
+    case: int
+    worth: bool
 
 
 class DraftPolicy:
@@ -179,13 +202,25 @@ class DraftPolicy:
             record.since_first = record.since_first + 1 if i else 0
         return costly
 
-    def ask(self, turn: DraftRequest, drafter: Drafter, tree: TokenTree, alone: bool) -> TokenTree:
-        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking. `alone`: no other costly
-        drafter has been asked in this step.
-        """
-        costs, base = turn.costs, turn.base
+    def ask(self, drafter: Drafter, turns: Sequence[DraftRequest], trees: Sequence[TokenTree]) -> list[TokenTree]:
+        """`trees` with what `drafter` says, for those it is worth asking for; the others as they are."""
+        asked = [a for turn, tree in zip(turns, trees) if (a := self._begin(drafter, turn, tree)) is not None]
+        if not asked:
+            return list(trees)
+        self.record(drafter).asked(len(asked))
+        for one in asked:
+            one.levels.start()
+        drafted = ask(drafter, [a.turn.sequence for a in asked], [a.budget for a in asked], [a.both for a in asked])
+        out = {id(turn): tree for turn, tree in zip(turns, trees)}
+        for one, both in zip(asked, drafted):
+            out[id(one.turn)] = self._finish(drafter, one, both, len(asked))
+        return [out[id(turn)] for turn in turns]
+
+    def _begin(self, drafter: Drafter, turn: DraftRequest, tree: TokenTree) -> _Asked | None:
+        """What to ask `drafter` for beside `tree`; None if it is not worth asking."""
+        costs, base, alone = turn.costs, turn.base, turn.alone
         if base not in costs:
-            return tree
+            return None
         record, free = self.record(drafter), turn.ranked(tree)
         price = rate(costs, free, base)
         now = value(costs, free, base, price)
@@ -193,7 +228,7 @@ class DraftPolicy:
         worth = _pays(turn, record, free, price, case, alone)
         record.since_asked += 1
         if not worth and (record.since_asked < PROBE_EVERY or self.credit < record.level_seconds):
-            return tree
+            return None
         record.since_asked = 0
 
         def goes_on(draft: TokenTree, frontier: Iterable[int], levels: int) -> bool:
@@ -201,26 +236,33 @@ class DraftPolicy:
             ahead = max((reach[v] for v in frontier), default=0.0)
             # Nodes the free drafters proposed as well count once.
             ranked = sorted(free + [reach[v] for v in draft.beyond(tree)], reverse=True)
-            return promises(costs, ranked, ahead, record, base, levels)
+            return promises(costs, ranked, ahead, record.hope, record.share(turn.slots), base, levels)
 
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         levels = Levels(record, goes_on)
-        both = ask(turn.sequence, drafter, _budget(turn, drafter, record, price, levels, patient=worth), both)
-        spent = levels.seconds
+        budget = _budget(turn, drafter, record, price, levels, patient=worth)
+        return _Asked(turn, tree, both, budget, levels, price, now, case, worth)
+
+    def _finish(self, drafter: Drafter, asked: _Asked, both: TokenTree, sharing: int) -> TokenTree:
+        """Learn from what came of asking; `both`: the tree with what the drafter said, asked for `sharing` at once."""
+        turn, levels, worth, record = asked.turn, asked.levels, asked.worth, self.record(drafter)
+        costs, base, price, alone = turn.costs, turn.base, asked.price, turn.alone
+        spent = levels.seconds / sharing
         self.seconds += spent
-        if not levels.done and len(both) == len(tree):
+        if not levels.done and len(both) == len(asked.before):
             # It reads the text as yet, which says nothing of what its drafts cost and gain.
             self.credit -= 0.0 if worth else spent
-            return tree
-        took = levels.finish(spent) * record.level_seconds
+            return asked.before
+        turn.alone = False
+        took = levels.finish() * record.level_seconds / sharing
         reach, bit = turn.reach(both), turn.sequence.bit_of(drafter)
         own = sorted((reach[v] for v in range(1, len(both)) if both.sources[v] & bit), reverse=True)
         tokens, seconds = fastest(costs, own, base, took)
         record.solo.add(tokens, base * seconds / costs[base][0])
-        net = value(costs, sorted(reach[1:], reverse=True), base, price) - now - price * took
+        net = value(costs, sorted(reach[1:], reverse=True), base, price) - asked.now - price * took
         if record.tested >= ENOUGH_TESTS:
-            record.gained(case, net, probe=not worth)
+            record.gained(asked.case, net, probe=not worth)
         if not worth:
             self.credit -= min(spent, max(0.0, -net / price)) if alone else spent  # what paid was no expense
         return both
@@ -231,7 +273,11 @@ def _pays(
 ) -> bool:
     """Whether asking is expected to be worth its time, beside the `free` drafts (acceptance, descending)."""
     gain = record.gain(case)
-    worth = gain > 0.0 if gain is not None else promises(turn.costs, free, 1.0, record, turn.base)
+    worth = (
+        gain > 0.0
+        if gain is not None
+        else promises(turn.costs, free, 1.0, record.hope, record.share(turn.slots), turn.base)
+    )
     if not worth and alone and not record.settled(case):
         # Other texts say no. This one has a say as well: have its steps gone better with nobody else but this
         # drafter than this step would without it?
@@ -249,6 +295,6 @@ def _budget(
         return turn.acceptance.expected(bit, depth, rank, prob, turn.offsets)
 
     # What a token below must be worth: its row, and one of the drafter's own, which costs less than a level.
-    below = max(price, turn.rate) * (row + record.level_seconds / 2) / record.hope
+    below = max(price, turn.rate) * (row + record.share(turn.slots) / 2) / record.hope
     patience = reading(turn.sequence, turn.others) if patient else 0.0
     return Budget(turn.nodes, turn.limits.depth, turn.branch, bit, SAFE * price * row, below, patience, expects, levels)

@@ -12,6 +12,7 @@ from lcspec.planner.longrun import LongRun
 RATE = 0.015
 TIME_RATE = 0.1
 GAIN_RATE = 0.05
+SHARING_RATE = 0.1
 PROBE_GAIN_RATE = 0.2
 # Asks after which their measured gain decides whether to ask again, instead of an imagined chain.
 ENOUGH_ASKS = 4
@@ -27,7 +28,8 @@ class DrafterRecord:
     Attributes:
         acceptance: how often its best child is right, given that the parent was.
         tested: observations behind that.
-        level_seconds: what a level costs.
+        level_seconds: what a level costs, for all sequences that are asked together.
+        sharing: how many those are as a rule; 0: not known.
         since_asked: steps since it was asked.
         since_first: steps since it was the first costly drafter whose turn it was.
         gains: [mean, asks] of what asking it gained, in tokens net of its time, by what the step gained without it
@@ -38,6 +40,7 @@ class DrafterRecord:
     acceptance: float = FIRST_GUESS
     tested: int = 0
     level_seconds: float = 0.0
+    sharing: float = 0.0
     since_asked: int = 0
     since_first: int = 0
     gains: dict[int, list[float]] = field(default_factory=dict)
@@ -47,6 +50,14 @@ class DrafterRecord:
     def hope(self) -> float:
         """Its acceptance, as high as it may well be: a drafter nobody knows yet deserves to be tried."""
         return min(0.98, self.acceptance + 1.0 / (self.tested + 3))
+
+    def share(self, sequences: int) -> float:
+        """What a level costs one of `sequences` that might be asked together."""
+        return self.level_seconds / (min(self.sharing, sequences) or sequences)
+
+    def asked(self, sequences: int) -> None:
+        """So many sequences were asked together."""
+        self.sharing += (SHARING_RATE if self.sharing else 1.0) * (sequences - self.sharing)
 
     def saw(self, hit: bool) -> None:
         """Its best child was tested."""
