@@ -22,6 +22,8 @@ from schemathesis.generation.meta import TestPhase
 from lcspec.server.lifecycle import Background
 from tests.server.running import HELLO, background, service_of
 
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 
 @pytest.fixture(scope="module")
 def small(tiny_model: Path) -> Iterator[Background]:

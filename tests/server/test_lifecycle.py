@@ -19,6 +19,8 @@ import pytest
 
 from tests.server.running import HELLO
 
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 WAIT = 120.0
 
 

@@ -15,7 +15,8 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from lcspec.server.lifecycle import Background
 from tests.server.running import CODE, MODEL, background
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 SECONDS = 120_000  # for answers; milliseconds
 
