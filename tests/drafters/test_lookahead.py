@@ -21,7 +21,7 @@ from lcspec.profiles.cost_curve import CostCurve
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
-from tests.kv_cache.test_sequence_cache import Cells, cache_on
+from tests.cells import Cells, cache_on
 from tests.markov import View
 from tests.running import SAMPLINGS, answer, options, prompts, request, side_by_side, speculation
 

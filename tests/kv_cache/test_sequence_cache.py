@@ -16,75 +16,15 @@ from numpy.typing import NDArray
 from lcspec.config import ModelOptions
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
-from lcspec.llama import Branching, Context, Model
+from lcspec.llama import Context, Model
 from lcspec.llama.batch import Batch
 from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
+from tests.cells import Cells, cache_on
 
 pytestmark = pytest.mark.model
 
 fixed = settings(derandomize=True, deadline=None, max_examples=100)
-
-
-# --- a model of the cells ---------------------------------------------------------------------------------------------
-
-
-@dataclass(eq=False)
-class Cell:
-    """One position of the KV cache."""
-
-    pos: int
-    ids: set[int]
-    token: int
-
-
-@dataclass
-class Cells:
-    """A context as far as sequence ids go: `seq_copy`, `seq_remove`, and what a decode adds."""
-
-    cells: list[Cell] = field(default_factory=list)
-    window = 0
-    branching = Branching.TREE
-    redecodes = False
-
-    def holds(self, seq: int, length: int) -> bool:
-        return True
-
-    def seq_copy(self, src: int, dst: int, start: int, stop: int) -> None:
-        assert src != dst
-        for cell in self.cells:
-            if src in cell.ids and start <= cell.pos and (stop < 0 or cell.pos < stop):
-                cell.ids.add(dst)
-
-    def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
-        for cell in self.cells:
-            if start <= cell.pos and (stop < 0 or cell.pos < stop):
-                cell.ids = cell.ids - {seq} if seq >= 0 else set()  # the library: below 0 is everybody
-        self.cells = [cell for cell in self.cells if cell.ids]
-        return True
-
-    def of(self, seq: int) -> list[Cell]:
-        return sorted((cell for cell in self.cells if seq in cell.ids), key=lambda cell: cell.pos)
-
-    def visible(self, seq: int, pos: int) -> list[int]:
-        """Tokens that a token at `pos` whose first id is `seq` attends to, in text order."""
-        seen = [cell for cell in self.of(seq) if cell.pos <= pos]
-        assert [cell.pos for cell in seen] == list(range(pos + 1)), "a hole, or two tokens at one position"
-        return [cell.token for cell in seen]
-
-    def decode(self, rows: Sequence[tuple[int, int, Sequence[int]]]) -> None:
-        """Add (token, pos, ids) rows; every id's positions must go on where they ended, as the library demands."""
-        for seq in {seq for _, _, ids in rows for seq in ids}:
-            added = sorted({pos for _, pos, ids in rows if seq in ids})
-            start = self.of(seq)[-1].pos + 1 if self.of(seq) else 0
-            assert added == list(range(start, start + len(added)))
-        for token, pos, ids in rows:
-            assert len(set(ids)) == len(ids) > 0
-            self.cells.append(Cell(pos, set(ids), token))
-
-
-def cache_on(cells: Cells, pool: SequencePool) -> SequenceCache:
-    return SequenceCache(cast(Context, cells), pool)
 
 
 NODES = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 3), st.sampled_from([0.1, 0.5, 0.9])), max_size=14)
