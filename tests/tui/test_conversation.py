@@ -1,5 +1,5 @@
 """From a branch to a prompt: what the model sees, and what is dropped when the context is full. The tokenizer here
-counts words, so that every number can be checked by hand; tests/models has the real one."""
+counts words, so that every number can be checked by hand; test_chat_prompt.py has the real one."""
 
 from __future__ import annotations
 
