@@ -114,6 +114,7 @@ def test_quantization_without_file_type_is_the_dominant_tensor_type(folder: Path
     assert read_header(path).quantization == "Q4_K_M"
 
 
+@pytest.mark.slow
 def test_a_large_vocabulary_is_read(folder: Path) -> None:
     """150 000 tokens, 300 000 merges and 4 GB of (sparse) weights."""
     path = folder / "large.gguf"
@@ -356,6 +357,7 @@ def test_every_truncation_of_the_header_is_refused(small: tuple[Path, bytes, int
         assert outcome(path, good[:length]) == "refused", length
 
 
+@pytest.mark.slow
 def test_random_damage(small: tuple[Path, bytes, int]) -> None:
     path, good, start = small
     chance = random.Random(20)

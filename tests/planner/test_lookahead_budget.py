@@ -245,11 +245,13 @@ def test_auto_loses_next_to_nothing_by_having_it(name: str, text: str, clock: Cl
     assert rate(name, "ngram,suffix,lookahead:pool_from_answer=0", TEXTS[text], clock) >= 0.99 * without
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["FLAT", "GPU", "BLOCKS"])
 def test_where_width_is_cheap_it_pays(name: str, clock: Clock) -> None:
     assert rate(name, "lookahead", TEXTS["mixed"], clock) >= 1.15
 
 
+@pytest.mark.slow
 def test_jacobi_alone_is_never_much_slower_than_plain(clock: Clock) -> None:
     for name in MACHINES:
         assert rate(name, "jacobi", TEXTS["novel"], clock) >= 0.95

@@ -404,6 +404,7 @@ def simulate(
     return done / seconds * UNIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stated", [0.3, 0.9])
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K_M", "Q8_0", "STEEP"])
 def test_text_that_cannot_be_speculated_costs_next_to_nothing(name: str, stated: float, clock: Clock) -> None:
@@ -426,6 +427,7 @@ def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: 
     assert costly.asked > 3, "it is tried again now and then"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("acceptance", [0.4, 0.7, 0.9])
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K_M", "Q8_0", "GPU"])
 def test_free_drafts_reach_the_best_fixed_width(name: str, acceptance: float, clock: Clock) -> None:
@@ -434,6 +436,7 @@ def test_free_drafts_reach_the_best_fixed_width(name: str, acceptance: float, cl
     assert simulate(CURVES[name], drafters, clock) >= 0.97 * best[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("acceptance", "cost"), [(0.5, 0.03), (0.7, 0.1), (0.9, 0.1), (0.9, 0.25)])
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
 def test_a_costly_drafter_reaches_its_best_fixed_depth(name: str, acceptance: float, cost: float, clock: Clock) -> None:
@@ -449,6 +452,7 @@ def test_a_draft_that_comes_seldom_is_used_in_full(clock: Clock) -> None:
     assert simulate(Q4_0, drafters, clock, 2000) >= best[0]
 
 
+@pytest.mark.slow
 def test_the_better_of_two_drafters_decides(clock: Clock) -> None:
     free, costly = FakeDrafter("f", confident(0.9), clock), FakeDrafter("m", confident(0.5), clock, 0.2 * UNIT)
     best = best_fixed([free, costly], Q4_0, 1500)
@@ -602,6 +606,7 @@ def test_two_draft_models_that_say_the_same_are_not_both_asked(clock: Clock) -> 
     assert less + more <= 1.2 * enough
 
 
+@pytest.mark.slow
 def test_draft_models_that_are_good_at_different_texts_take_turns(clock: Clock) -> None:
     def pair() -> list[FakeDrafter]:
         prose = FakeDrafter("model", switching(confident(0.9), confident(0.1), 600), clock, 0.06 * UNIT)

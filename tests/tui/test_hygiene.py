@@ -8,6 +8,7 @@ import sys
 import pytest
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("module", ["store", "settings", "attachments", "conversation", "reasoning"])
 def test_nothing_heavy_is_loaded(module: str) -> None:
     code = f"import sys, lcspec.tui.{module}; print({{'textual', 'llama_cpp', 'fastapi'}} & set(sys.modules))"

@@ -19,6 +19,8 @@ import pytest
 from lcspec.answers.text import Piece
 from lcspec.tui.store import Store, StoreProblem, schema, writer
 
+pytestmark = pytest.mark.slow
+
 WAIT = 60.0
 
 STREAM = """

@@ -7,12 +7,15 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from lcspec.answers.text import Piece
 from lcspec.tui.store import Answer, Chat, ChatInfo, Message, Store
+
+pytestmark = pytest.mark.slow
 
 TEXT = st.text(max_size=8)
 PICK = st.integers(0, 1000)
