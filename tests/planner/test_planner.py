@@ -523,6 +523,7 @@ def test_the_first_draft_of_a_request_may_be_as_long_as_any(clock: Clock) -> Non
         assert (first <= 2) if number == 0 else (first >= 15)
 
 
+@pytest.mark.slow
 def test_several_slots_are_not_slower_than_plain_decoding(clock: Clock) -> None:
     for relative in (Q4_0, Q8_0):
         drafters = [FakeDrafter("f", confident(0.5), clock), FakeDrafter("m", confident(0.6), clock, 0.1 * UNIT)]
@@ -544,6 +545,7 @@ def test_slots_fill_together_what_none_would_fill_alone(clock: Clock) -> None:
     assert alone.rate >= 0.98, "and one by itself is not misled"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
 def test_what_the_plans_promise_is_what_comes(name: str, clock: Clock) -> None:
     drafters = [FakeDrafter("f", confident(0.6, 2.0), clock), FakeDrafter("m", confident(0.8, 0.5), clock, 0.05 * UNIT)]
@@ -617,6 +619,7 @@ def test_draft_models_that_are_good_at_different_texts_take_turns(clock: Clock) 
     assert simulate(Q4_0, pair(), clock, 4800) >= 1.15 * max(one, other)
 
 
+@pytest.mark.slow
 def test_together_they_may_be_worth_more_than_each_alone(clock: Clock) -> None:
     """Where verifying is nearly free and each is often right where the other is wrong, both are asked."""
     pair = [FakeDrafter(n, confident(0.55), clock, 0.02 * UNIT) for n in ("model", "model2")]

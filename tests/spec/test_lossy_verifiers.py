@@ -19,6 +19,8 @@ from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VERIFIERS, Verdict, lenient, make_verifier, rejection, typical
 from tests.oracle import FIRST_POSITION, Model, NoiseTables, Target, assert_sample_of, count_texts, dense, drafting
 
+pytestmark = pytest.mark.slow
+
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 FloatTable = NDArray[np.float64]
 PROBS = st.lists(st.floats(0.001, 1.0), min_size=2, max_size=8).map(lambda w: np.array(w) / sum(w))
