@@ -3,24 +3,27 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Every file in one process, those with slow tests first (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+RUNS   := model or server or tui or slow
 
 # GCC would leave llama.cpp's AMX code without its tile configuration: see native/tile_config.h.
 ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
 export CXXFLAGS := $(CXXFLAGS) -include $(CURDIR)/native/tile_config.h
 endif
-# Lets models be spread over several machines: docs/distributed.md.
-export CMAKE_ARGS := $(CMAKE_ARGS) -DGGML_RPC=on
 
-.PHONY: demo test clients lint bench-real dist setup setup-test clean
+.PHONY: demo test test-fast clients lint bench-real dist setup setup-test clean
 
 demo: setup
 	$(BIN)/python scripts/demo.py
 
 test: setup-test lint
-	$(BIN)/python -m pytest -n auto tests/unit
-	$(BIN)/python -m pytest -n auto --dist loadfile tests/models
-	$(BIN)/python -m pytest tests/server
-	$(BIN)/python -m pytest tests/tui
+	$(PYTEST) -m "not ($(RUNS))"
+	$(PYTEST) -m "$(RUNS)"
+
+# What needs no model, no server and no screen, in less than a minute.
+test-fast: setup-test
+	$(PYTEST) -m "not ($(RUNS))"
 
 lint: setup-test
 	$(BIN)/ruff check lcspec tui scripts tests

@@ -1,12 +1,30 @@
-"""What holds for all tests."""
+"""What holds for all tests; and models for them: tiny random ones of every kind, and the bundled pair in several
+quantizations.
+
+tests/ has the rooms of lcspec/. Markers say what a test needs: `model`, `server`, `tui`, and `slow` for seconds of
+work. What has none of them is `make test-fast`.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import os
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
+import gguf
+import numpy as np
 import pytest
 from hypothesis import settings
+
+from lcspec.llama import init
+from lcspec.llama.lib import C, _on_log
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
+from lcspec.session import Session, open_session
+from scripts.scale_model import quantize
+from tests import tiny_gguf as tiny
+from tests.running import options
 
 # The same examples in every run, or a change fails for what it has nothing to do with. LCSPEC_EXPLORE=1 looks for new
 # ones; what it finds becomes an @example.
@@ -32,3 +50,142 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one
         yield
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Files with slow tests first: with several processes the last file to end should be a short one."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: not slow[item.path])
+
+
+# --- models -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _log_of_the_library(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Some modules give the library a log function of their own, which does not outlive them."""
+    if request.node.get_closest_marker("model") is None:
+        yield
+        return
+    init()
+    C.llama_log_set(_on_log, ctypes.c_void_p(0))
+    yield
+    C.llama_log_set(_on_log, ctypes.c_void_p(0))
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the models of this run are written."""
+    return tmp_path_factory.mktemp("models")
+
+
+def _written(folder: Path, name: str, write: Callable[[Path], object]) -> Path:
+    path = folder / name
+    if not path.exists():
+        write(path)
+    return path
+
+
+@pytest.fixture(scope="session")
+def llama(folder: Path) -> Path:
+    """Plain attention, with a chat template."""
+    return _written(folder, "llama.gguf", lambda p: tiny.write_llama(p, chat_template=tiny.CHATML_TEMPLATE))
+
+
+@pytest.fixture(scope="session")
+def llama_draft(folder: Path) -> Path:
+    """A draft model that agrees with `llama` about nine times in ten."""
+    return _written(folder, "draft.gguf", lambda p: tiny.write_llama(p, noise=0.02))
+
+
+@pytest.fixture(scope="session")
+def other_vocabulary(folder: Path) -> Path:
+    """As large a vocabulary as `llama`'s, in another order."""
+    vocab = tiny.byte_bpe_vocab(permutation=1)
+    return _written(folder, "other.gguf", lambda p: tiny.write_llama(p, vocab=vocab))
+
+
+@pytest.fixture(scope="session")
+def sliding_window(folder: Path) -> Path:
+    """Every second layer sees 16 positions."""
+    return _written(folder, "sliding_window.gguf", tiny.write_sliding_window)
+
+
+@pytest.fixture(scope="session")
+def recurrent(folder: Path) -> Path:
+    """No attention at all; cannot be rolled back."""
+    return _written(folder, "recurrent.gguf", tiny.write_recurrent)
+
+
+@pytest.fixture(scope="session")
+def hybrid(folder: Path) -> Path:
+    """Short convolutions and attention; can be rolled back within the latest decode."""
+    return _written(folder, "hybrid.gguf", tiny.write_hybrid)
+
+
+@pytest.fixture(scope="session")
+def hybrid_draft(folder: Path) -> Path:
+    """A draft model for `hybrid`."""
+    return _written(folder, "hybrid-draft.gguf", lambda p: tiny.write_hybrid(p, noise=0.02))
+
+
+@pytest.fixture(scope="session")
+def demo() -> tuple[Path, Path]:
+    """The bundled target and draft."""
+    return demo_path(DEMO_TARGET), demo_path(DEMO_DRAFT)
+
+
+@pytest.fixture(scope="session")
+def demo_as(folder: Path, demo: tuple[Path, Path]) -> Callable[[str], Path]:
+    """The bundled target in a quantization of your choice."""
+
+    def make(quantization: str) -> Path:
+        if quantization == "Q8_0":
+            return demo[0]
+        return _written(folder, f"demo-{quantization}.gguf", lambda p: quantize(demo[0], p, quantization, n_threads=1))
+
+    return make
+
+
+@pytest.fixture(scope="module")
+def tiny_session(llama: Path, llama_draft: Path) -> Iterator[Session]:
+    """`llama` with its draft, for tests that leave nothing behind."""
+    with open_session(options(llama), llama_draft) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def demo_session(demo: tuple[Path, Path]) -> Iterator[Session]:
+    """The bundled pair."""
+    with open_session(options(demo[0]), demo[1]) as session:
+        yield session
+
+
+@pytest.fixture(scope="session")
+def bad_files(folder: Path) -> dict[str, Path]:
+    """Files that cannot be used as models, by what is wrong with them."""
+    files = {
+        "truncated data": _written(folder, "cut-data.gguf", tiny.write_truncated_data),
+        "truncated header": _written(folder, "cut-header.gguf", tiny.write_truncated_header),
+        "not a GGUF": _written(folder, "note.gguf", tiny.write_not_gguf),
+        "no tokenizer": _written(folder, "untokenized.gguf", tiny.write_without_tokenizer),
+        "no vocabulary": _written(folder, "no-vocab.gguf", tiny.write_no_vocab),
+        "duplicate token": _written(folder, "duplicate.gguf", tiny.write_duplicate_token),
+        "missing": folder / "nothing-here.gguf",
+        "a directory": folder,
+    }
+    empty = folder / "empty.gguf"
+    empty.touch()
+    files["empty"] = empty
+    unknown = folder / "unknown-architecture.gguf"
+    if not unknown.exists():
+        writer = gguf.GGUFWriter(unknown, "nosuchthing")
+        for key, value in tiny.byte_bpe_vocab().metadata().items():
+            tiny._add(writer, key, value)
+        writer.add_tensor("token_embd.weight", np.zeros((288, 32), dtype=np.float32))
+        writer.write_header_to_file()
+        writer.write_kv_data_to_file()
+        writer.write_tensors_to_file()
+        writer.close()
+    files["unknown architecture"] = unknown
+    return files

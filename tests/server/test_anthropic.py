@@ -14,6 +14,8 @@ import pytest
 from lcspec.server.lifecycle import Background
 from tests.server.running import CHAT, HELLO, MODEL, background
 
+pytestmark = pytest.mark.server
+
 WEATHER: Any = {
     "name": "weather",
     "description": "Weather of a city",

@@ -6,6 +6,8 @@ import pytest
 
 from scripts.chaos_server import run
 
+pytestmark = pytest.mark.server
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("condition", ["usual", "full disk", "unwritable cache", "clock jumps"])

@@ -12,6 +12,8 @@ from openai.types.chat import ChatCompletion
 
 from tests.server.running import CHAT, HELLO, MODEL
 
+pytestmark = pytest.mark.server
+
 
 def test_an_answer_and_its_figures(client: openai.OpenAI) -> None:
     answer = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=24, temperature=0)

@@ -13,6 +13,8 @@ import pytest
 
 from lcspec.server.lifecycle import Background
 
+pytestmark = pytest.mark.server
+
 SCRIPTS = sorted((Path(__file__).parent / "clients").glob("*.py"))
 INSTALLED = Path(os.environ.get("LCSPEC_CLIENTS") or Path(__file__).parents[2] / "work" / "clients")
 # They ask nobody but the server.

@@ -8,6 +8,8 @@ import pytest
 
 from tests.server.running import CODE, MODEL
 
+pytestmark = pytest.mark.server
+
 
 def test_a_text_goes_on(client: openai.OpenAI) -> None:
     got = client.completions.create(model=MODEL, prompt=CODE, temperature=0, max_tokens=12)

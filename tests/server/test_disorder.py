@@ -17,6 +17,8 @@ from lcspec.server.lifecycle import Background
 from tests.server.leaks import State, state_of, wait_idle
 from tests.server.running import CHAT, CODE, background
 
+pytestmark = pytest.mark.server
+
 REQUESTS = 300
 AT_ONCE = 10
 

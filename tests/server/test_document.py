@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,14 +12,18 @@ from typing import Any
 
 import httpx
 import pytest
+import requests
 import schemathesis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from schemathesis.checks import not_a_server_error
+from schemathesis.generation.meta import TestPhase
 from schemathesis.specs.openapi.checks import content_type_conformance, response_schema_conformance
 
 from lcspec.server.lifecycle import Background
 from tests.server.running import HELLO, background, service_of
+
+pytestmark = [pytest.mark.server, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -36,16 +42,25 @@ def api(small: Background) -> object:
     return schemathesis.openapi.from_url(f"{small.url}/openapi.json")
 
 
+TURN = itertools.count()
+EXPLORING = bool(os.environ.get("LCSPEC_EXPLORE"))
 ANSWERED: Counter[tuple[str, int]] = Counter()
+CONNECTION = requests.Session()  # a connection for all requests
 schema = schemathesis.pytest.from_fixture("api")
 
 
 @schema.parametrize()
 @settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_request_makes_the_server_fail(case: schemathesis.Case) -> None:
+    # Beside the random cases there are ten thousand that go through the document, field by field: of the wrong ones
+    # every fourth is sent.
+    meta = case.meta
+    wrong = meta is not None and meta.phase.name == TestPhase.COVERAGE and meta.generation.mode.is_negative
+    if wrong and next(TURN) % 4 and not EXPLORING:
+        return
     if isinstance(case.body, dict):
         case.body.pop("model", None)
-    response = case.call(timeout=120)
+    response = case.call(session=CONNECTION, timeout=120)
     ANSWERED[case.path, response.status_code] += 1
     holds = [content_type_conformance, response_schema_conformance] if response.status_code == 200 else []
     case.validate_response(response, checks=[not_a_server_error, *holds])

@@ -17,6 +17,8 @@ from lcspec.llama.grammar import compile_grammar
 from lcspec.server import lifecycle
 from tests.server.running import HELLO, background, service_of
 
+pytestmark = pytest.mark.server
+
 
 class Died(BaseException):
     """No error that anybody expects."""

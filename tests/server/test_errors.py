@@ -16,9 +16,11 @@ import pytest
 
 from lcspec.errors import UsageError
 from lcspec.server.auth import read_keys
+from tests.sampling.test_grammar import EXPLODING
 from tests.server.leaks import wait_idle
 from tests.server.running import HELLO, MODEL, background
-from tests.unit.test_grammar import EXPLODING
+
+pytestmark = pytest.mark.server
 
 CHAT = "/v1/chat/completions"
 LONG = "word " * 3000

@@ -17,6 +17,8 @@ from lcspec.server.hosts import LOCAL
 from lcspec.server.lifecycle import Background
 from tests.server.running import HELLO, MODEL, background
 
+pytestmark = pytest.mark.server
+
 CHAT = "/v1/chat/completions"
 
 

@@ -11,6 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.server.running import CHAT, HELLO, MODEL
 
+pytestmark = pytest.mark.server
+
 
 def test_models(client: openai.OpenAI) -> None:
     assert [m.id for m in client.models.list()] == [MODEL]

@@ -18,6 +18,8 @@ from tests import tiny_gguf as tiny
 from tests.server.process import WAIT, Process, run
 from tests.server.running import HELLO
 
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 
 @pytest.fixture()
 def process(tiny_model: Path) -> Iterator[Process]:

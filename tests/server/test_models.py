@@ -25,6 +25,8 @@ from lcspec.server.service import Service
 from tests import tiny_gguf as tiny
 from tests.server.running import HELLO, options, several
 
+pytestmark = pytest.mark.server
+
 WAIT = 120
 
 

@@ -15,6 +15,8 @@ from lcspec.server.lifecycle import Background
 from tests import tiny_gguf as tiny
 from tests.server.running import CODE, HELLO, MODEL, background
 
+pytestmark = pytest.mark.server
+
 COLD: dict[str, Any] = {"temperature": 0, "n_predict": 12}
 
 

@@ -16,6 +16,8 @@ from lcspec.server.lifecycle import Background
 from tests import tiny_gguf as tiny
 from tests.server.running import CODE, HELLO, MODEL, background
 
+pytestmark = pytest.mark.server
+
 COLD: dict[str, Any] = {"temperature": 0, "num_predict": 12}
 TOOL: Any = {
     "type": "function",

@@ -21,6 +21,8 @@ from lcspec.server.settings import ServerSettings
 from tests.server.process import WAIT, Process, run
 from tests.server.running import HELLO, background
 
+pytestmark = pytest.mark.server
+
 
 def say(url: str, **body: Any) -> str:
     asked = {"messages": HELLO, "max_tokens": 12, "ignore_eos": True} | body

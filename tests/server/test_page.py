@@ -21,6 +21,8 @@ from lcspec.server.drafted import Drafted
 from lcspec.server.web import FILES, FOLDER, PATHS
 from tests.server.running import CODE, MODEL, background
 
+pytestmark = pytest.mark.server
+
 # Addresses in the files that nothing is asked for at: names of formats, and what a link must begin with.
 NO_REQUESTS = {"http://www.w3.org/2000/svg"}
 

@@ -15,7 +15,8 @@ from playwright.sync_api import Browser, Page, Route, expect, sync_playwright
 from lcspec.server.lifecycle import Background
 from tests.server.running import CODE, MODEL, background
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.server, pytest.mark.slow]
+
 NAMES = ("chromium", "chromium-browser", "google-chrome-stable", "google-chrome")
 SECONDS = 120_000  # for answers; milliseconds
 
@@ -51,6 +52,19 @@ def page(browser: Browser, server: Background) -> Iterator[Page]:
     watch = Watch(page, server.url)
     page.goto(server.url)
     expect(page.locator("#model")).to_have_value(MODEL)
+    yield page
+    context.close()
+    assert watch.problems == []
+
+
+@pytest.fixture(scope="module")
+def renderer(browser: Browser, server: Background) -> Iterator[Page]:
+    """One page for all tests that only use its Markdown."""
+    context = browser.new_context()
+    page = context.new_page()
+    watch = Watch(page, server.url)
+    page.goto(server.url)
+    page.set_default_timeout(20_000)
     yield page
     context.close()
     assert watch.problems == []
@@ -164,6 +178,12 @@ def test_again_keeps_both_answers(page: Page) -> None:
 
 
 def test_the_lens_colours_the_same_text(page: Page) -> None:
+    def drafted_for_sure(route: Route) -> None:
+        body = json.loads(route.request.post_data or "{}")
+        body["speculation"]["drafters"] = "ngram,model:p_min=0"
+        route.continue_(post_data=json.dumps(body))
+
+    page.route("**/v1/chat/completions", drafted_for_sure)
     choose(page, temperature="0", max_tokens="120")
     ask(page, f"Repeat this:\n{CODE * 3}")
     body = page.locator(".answer > .body")
@@ -345,8 +365,8 @@ CASES = {
 
 
 @pytest.mark.parametrize("text", CASES)
-def test_markdown(page: Page, text: str) -> None:
-    assert page.evaluate(RENDER, [text, None]) == CASES[text]
+def test_markdown(renderer: Page, text: str) -> None:
+    assert renderer.evaluate(RENDER, [text, None]) == CASES[text]
 
 
 @pytest.mark.parametrize(
@@ -366,8 +386,8 @@ def test_markdown(page: Page, text: str) -> None:
         "&#60;script&#62;alert(1)&#60;/script&#62;",
     ],
 )
-def test_hostile_markdown_stays_text(page: Page, text: str) -> None:
-    html = page.evaluate(RENDER, [text, None])
+def test_hostile_markdown_stays_text(renderer: Page, text: str) -> None:
+    html = renderer.evaluate(RENDER, [text, None])
     assert not re.search(r"<(script|img|b|iframe|object|svg)\b", html)
     for tag in re.findall(r"<[^>]*>", html):
         assert not re.search(r"\son\w+=", tag), tag
@@ -408,12 +428,12 @@ FUZZ = """async () => {
 }"""
 
 
-def test_growing_text_and_tints_show_the_same(page: Page) -> None:
-    assert page.evaluate(FUZZ) == []
+def test_growing_text_and_tints_show_the_same(renderer: Page) -> None:
+    assert renderer.evaluate(FUZZ) == []
 
 
-def test_tints_are_where_their_characters_are(page: Page) -> None:
-    html = page.evaluate(RENDER, ["- a **bcd**\n- `ef`", [[5, None], [2, "ngram"], [9, "model"], [2, None]]])
+def test_tints_are_where_their_characters_are(renderer: Page) -> None:
+    html = renderer.evaluate(RENDER, ["- a **bcd**\n- `ef`", [[5, None], [2, "ngram"], [9, "model"], [2, None]]])
     found = [re.sub("<[^>]*>", "", m) for m in re.findall(r"<span[^>]*>(.*?)</span>", html)]
     assert found == ["b", "cd", "e"], html
 
@@ -421,6 +441,5 @@ def test_tints_are_where_their_characters_are(page: Page) -> None:
 @pytest.mark.parametrize(
     "part", ["*a ", "[", "[a](", "`", "``a`", "**a _b ", "> ", "- ", "|", "(", "https://x.y/)", "&", "<", "1. - "]
 )
-def test_hostile_length_does_not_freeze_the_page(page: Page, part: str) -> None:
-    page.set_default_timeout(20_000)
-    page.evaluate(RENDER, [part * (60_000 // len(part)), None])
+def test_hostile_length_does_not_freeze_the_page(renderer: Page, part: str) -> None:
+    renderer.evaluate(RENDER, [part * (60_000 // len(part)), None])

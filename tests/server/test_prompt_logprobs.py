@@ -11,6 +11,8 @@ import pytest
 
 from tests.server.running import CODE, MODEL
 
+pytestmark = pytest.mark.server
+
 COMPLETIONS = "/v1/completions"
 ECHO: dict[str, Any] = {"echo": True, "logprobs": 2, "temperature": 0}
 

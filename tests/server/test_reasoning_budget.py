@@ -14,6 +14,8 @@ from lcspec.server.lifecycle import Background
 from tests import tiny_gguf as tiny
 from tests.server.running import HELLO, background
 
+pytestmark = pytest.mark.server
+
 OPENING = "{% if enable_thinking is not defined or enable_thinking %}<think>\n{% endif %}"
 OPENED = tiny.CHATML_TEMPLATE.replace("assistant\n{% endif %}", f"assistant\n{OPENING}{{% endif %}}")
 assert OPENED != tiny.CHATML_TEMPLATE

@@ -22,6 +22,8 @@ from lcspec.server.native import until_outdent
 from tests import tiny_gguf as tiny
 from tests.server.running import background
 
+pytestmark = pytest.mark.server
+
 READ_FILE: Any = {
     "name": "read_file",
     "description": "Reads a file.",

@@ -12,6 +12,8 @@ from tests.server.running import CHAT, MODEL
 from tests.server.test_chat import SCHEMA
 from tests.server.test_tools import NOTHING, WEATHER, check
 
+pytestmark = pytest.mark.server
+
 
 def flat(tool: Any) -> Any:
     """A tool in this API's form."""

@@ -17,6 +17,8 @@ import pytest
 from lcspec.sampling.parameters import gumbel_noise
 from tests.server.running import CHAT, CODE, MODEL
 
+pytestmark = pytest.mark.server
+
 # Scores closer than this are tied: logits of the bundled target differ by this much between widths.
 TIE = 0.5
 TEMPERATURE = 0.9

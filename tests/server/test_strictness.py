@@ -14,6 +14,8 @@ import pytest
 from lcspec.server import unknown
 from tests.server.running import HELLO, MODEL, background
 
+pytestmark = pytest.mark.server
+
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 SHORT: dict[str, Any] = {"messages": HELLO, "max_tokens": 4, "temperature": 0}

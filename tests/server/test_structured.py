@@ -12,8 +12,10 @@ import openai
 import pydantic
 import pytest
 
+from tests.sampling.test_grammar import EXPLODING
 from tests.server.running import HELLO, MODEL
-from tests.unit.test_grammar import EXPLODING
+
+pytestmark = pytest.mark.server
 
 CODE_SCHEMA: dict[str, Any] = {
     "type": "object",

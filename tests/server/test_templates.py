@@ -12,6 +12,8 @@ from click.testing import CliRunner
 from lcspec.cli import cli
 from tests.server.running import HELLO, MODEL, background
 
+pytestmark = pytest.mark.server
+
 GIVEN = (
     "{% for m in messages %}{% generation %}<{{ m.role }}>{{ m.content }}{% endgeneration %}{% endfor %}"
     "{% if add_generation_prompt %}<answer mood={{ mood }}>{% endif %}"

@@ -11,6 +11,8 @@ import pytest
 
 from tests.server.running import HELLO, MODEL
 
+pytestmark = pytest.mark.server
+
 WEATHER: Any = {
     "type": "function",
     "function": {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from textual.widgets import Input, OptionList, Static
 
 from lcspec.answers.text import Piece
@@ -16,6 +17,8 @@ from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.completion import CompletionList
 
 from .conftest import Driver, Start
+
+pytestmark = pytest.mark.tui
 
 HELLO = "Hi! I'd like to order a large iced latte, please."
 CODE = "Write a python function to find the maximum of a list of numbers."

@@ -31,6 +31,8 @@ from tests.server.running import background, service_of
 
 from .conftest import Brake, Driver, Start
 
+pytestmark = pytest.mark.tui
+
 GREEDY = {"temperature": 0.0, "seed": 7, "max_tokens": 24}
 HELLO = "Hello, how are you today?"
 

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lcspec.tui.widgets.notice import Notice
 
 from .conftest import Driver, Start
+
+pytestmark = pytest.mark.tui
 
 HELLO = "Hi! I'd like to order a large iced latte, please."
 LONG = "all work and no play makes a dull chat. " * 60

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
 from textual import events
 from textual.widgets import Static
 
@@ -18,6 +19,8 @@ from lcspec.tui.widgets.message import UserView
 from lcspec.tui.widgets.notice import Notice
 
 from .conftest import PLAIN, Driver, Start
+
+pytestmark = [pytest.mark.tui, pytest.mark.slow]
 
 HELLO = "Hi! I'd like to order a large iced latte, please."
 LONG = "Write a python function to find the maximum of a list of numbers."

@@ -10,6 +10,8 @@ from rich.cells import cell_len
 from lcspec.tui.document import Document
 from lcspec.tui.tables import column_widths
 
+pytestmark = pytest.mark.tui
+
 TEXT = """# Title
 
 A paragraph that is long enough to be wrapped, with **bold** and `code`.

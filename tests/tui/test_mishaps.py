@@ -20,6 +20,8 @@ from lcspec.tui.widgets.answer import AnswerView
 
 from .conftest import PLAIN, Driver, Start
 
+pytestmark = pytest.mark.tui
+
 HELLO = "Hi! I'd like to order a large iced latte, please."
 
 

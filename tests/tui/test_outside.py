@@ -12,6 +12,8 @@ from tests import forks
 
 from .conftest import Start
 
+pytestmark = pytest.mark.tui
+
 HELLO = "Hi! I'd like to order a large iced latte, please."
 
 

@@ -6,9 +6,13 @@ import shutil
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from lcspec.tui.start import chat_options
 
 from .conftest import PLAIN, Start
+
+pytestmark = pytest.mark.tui
 
 
 def test_what_the_options_mean(pair: tuple[Path, Path], tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ from lcspec.tui.store import Message
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.wording import gauge, outcome, seconds, size
 
+pytestmark = pytest.mark.tui
+
 PIECES = [Piece("The", None), Piece(" c", "ngram"), Piece("at", "ngram"), Piece(" sat", "model"), Piece("", "model")]
 
 

@@ -16,6 +16,8 @@ from lcspec.tui.settings import SettingsFile
 
 from .conftest import PLAIN, Start
 
+pytestmark = pytest.mark.tui
+
 FILE = """# mine
 lens = false
 

@@ -23,6 +23,8 @@ from lcspec.tui.settings import SettingsFile
 
 from .conftest import PLAIN, Start
 
+pytestmark = pytest.mark.tui
+
 HELLO = "Hi! I'd like to order a large iced latte, please."
 
 

@@ -28,6 +28,8 @@ from lcspec.tui.widgets.notice import Notice
 
 from .conftest import PLAIN, Driver
 
+pytestmark = pytest.mark.tui
+
 Scene = Callable[[Driver], Awaitable[None]]
 Compare = Callable[..., bool]
 SMALL, LARGE = (80, 24), (120, 40)

@@ -13,6 +13,8 @@ from lcspec.tui.source import Progress
 
 from .conftest import Start
 
+pytestmark = pytest.mark.tui
+
 AUTO = SpeculationParams((DrafterSpec("ngram"),), auto=True)
 
 

@@ -1,0 +1,245 @@
+"""Exact contexts: a request has the bits that it has alone and without drafts, whoever drafts and runs beside it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lcspec.engine.events import Finished
+from lcspec.engine.request import Request
+from lcspec.kv_cache.parking import Parking
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Context
+from lcspec.profiles import kernels
+from lcspec.profiles.attention import WIDTHS, Layer, Times
+from lcspec.profiles.exactness import Certificate
+from lcspec.profiles.kernels import choose_kernels, price
+from lcspec.session import Session, make_engine, open_session
+from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+N = 32
+STRATEGIES = ("off", "ngram:branch=3:nodes=9", "model:branch=3:nodes=12:p_min=0", "ngram,suffix", "auto")
+
+
+def exact(path: Path, **changes: Any) -> Any:
+    return options(path, **{"attention": "measured", "exact": True, "ctx": 1024, **changes})
+
+
+@pytest.fixture(scope="module")
+def alone(demo: tuple[Path, Path]) -> Iterator[Session]:
+    with open_session(exact(demo[0]), demo[1]) as session:
+        if not session.engine.exact.independent:
+            pytest.skip("this machine's kernels give a row other bits at other widths")
+        yield session
+
+
+@pytest.fixture(scope="module")
+def texts(alone: Session) -> list[tuple[int, ...]]:
+    """Short and long prompts, some with the same beginning."""
+    long = alone.prompt_ids("\n\n".join(CODE * 5))
+    assert len(long) > LONG_PROMPT + 100
+    short = [alone.prompt_ids(text) for text in CODE[:3]]
+    return [*short, short[0] + short[1], long, long[: LONG_PROMPT + 20], long[: LONG_PROMPT + 40] + short[2]]
+
+
+Bits = list[tuple[int, "float | None"]]
+
+
+@pytest.fixture(scope="module")
+def expected(alone: Session, texts: list[tuple[int, ...]]) -> dict[tuple[int, str], Bits]:
+    """Each by itself in an engine of its own, without drafts."""
+    out = {}
+    for i, text in enumerate(texts):
+        for name, sampling in (("greedy", GREEDY), ("seeded", SEEDED)):
+            with open_session(exact(alone.model.options.path)) as session:
+                found = answer(session.engine, request(text, "off", N, sampling=sampling, logprobs=0))
+            out[i, name] = found.bits
+    return out
+
+
+def wanted(texts: list[tuple[int, ...]], i: int, name: str, strategy: str) -> Request:
+    return request(texts[i], strategy, N, sampling=GREEDY if name == "greedy" else SEEDED, logprobs=0)
+
+
+def test_drafts_change_no_bit(
+    alone: Session, texts: list[tuple[int, ...]], expected: dict[tuple[int, str], Bits]
+) -> None:
+    accepted = 0
+    for (i, name), bits in expected.items():
+        for strategy in STRATEGIES:
+            found = answer(alone.engine, wanted(texts, i, name, strategy))
+            assert found.bits == bits, f"text {i}, {name}, {strategy}"
+            accepted += found.finished.stats.accepted
+    assert accepted > 100
+
+
+@pytest.mark.parametrize("slots", [2, 4])
+def test_others_change_no_bit(
+    slots: int,
+    demo: tuple[Path, Path],
+    texts: list[tuple[int, ...]],
+    expected: dict[tuple[int, str], Bits],
+) -> None:
+    """Requests come and go beside each other, drafting, sharing beginnings, some cancelled half-way."""
+    chance = random.Random(slots)
+    with open_session(exact(demo[0], slots=slots), demo[1]) as session:
+        engine = session.engine
+        assert engine.pool.parking is not None
+        for _ in range(2):
+            keys = [*expected, *chance.sample(list(expected), 6)]
+            chance.shuffle(keys)
+            asked = [wanted(texts, i, name, chance.choice(STRATEGIES)) for i, name in keys]
+            gone = {engine.submit(asked[j]) for j in (1, 4)}
+            found = {engine.submit(one): Answer() for one in asked}
+            ended = set()
+            while engine.busy:
+                for event in engine.step():
+                    if event.request in gone:
+                        engine.cancel(event.request)
+                        ended |= {event.request} if isinstance(event, Finished) else set()
+                    else:
+                        found[event.request].events.append(event)
+            assert ended == gone
+            for key, one in zip(keys, found.values()):
+                assert one.bits == expected[key], f"{key} beside others"
+
+
+def test_a_long_prompt_is_read_apart_and_its_cells_are_reused(
+    alone: Session, texts: list[tuple[int, ...]], expected: dict[tuple[int, str], Bits]
+) -> None:
+    engine = alone.engine
+    answer(engine, wanted(texts, 0, "greedy", "off"))
+    first = answer(engine, wanted(texts, 4, "greedy", "off"))
+    assert engine.prompts.reader is not None and first.started.reused < len(texts[4]) - 1
+    again = answer(engine, wanted(texts, 4, "greedy", "ngram"))
+    assert again.started.reused == len(texts[4]) - 1
+    # The next turn of a conversation: the answer was not read, so it is read now, as if it had come with the prompt.
+    turn = (*texts[4], *(token for token, _ in first.bits), *texts[1])
+    found = answer(engine, request(turn, "ngram", N, logprobs=0))
+    assert len(texts[4]) - 1 <= found.started.reused < len(texts[4]) + N
+    with open_session(exact(alone.model.options.path)) as session:
+        assert answer(session.engine, request(turn, "off", N, logprobs=0)).bits == found.bits
+
+
+def test_an_ended_conversation_is_read_ahead(alone: Session, texts: list[tuple[int, ...]]) -> None:
+    engine = alone.engine
+    first = answer(engine, wanted(texts, 4, "seeded", "off"))
+    said = (*texts[4], *first.ids)
+    pieces = 0
+    while engine.read_ahead():
+        pieces += 1
+    assert pieces > 0 and engine.prefix_cache.latest is not None and engine.prefix_cache.latest[0].handed == len(said)
+    turn = (*said, *texts[2])
+    found = answer(engine, request(turn, "ngram", N, logprobs=0))
+    assert found.started.reused == len(said)
+    with open_session(exact(alone.model.options.path)) as session:
+        assert answer(session.engine, request(turn, "off", N, logprobs=0)).bits == found.bits
+
+
+def test_pieces_do_not_show_in_what_is_read_apart(alone: Session, texts: list[tuple[int, ...]]) -> None:
+    model, tokens = alone.model, list(texts[4][:300])
+    reader = PromptReader(model, exact(model.options.path, slots=2, batch=512), 512)
+    states = []
+    try:
+        for cuts in ((300,), (1, 30, 31, 200, 300), (LEAST_ROWS, 2 * LEAST_ROWS, 300)):
+            place = reader.begin([])
+            for start, stop in zip((0, *cuts), cuts):
+                reader.read(place, tokens[start:stop])
+            states.append(reader.copied(place)[12:])  # behind the ids
+            reader.end(place)
+    finally:
+        reader.close()
+    assert states[0] == states[1] == states[2]
+
+
+def test_freed_cells_below_a_text_are_parked(alone: Session) -> None:
+    """A text goes on above cells that another one left, and after all texts have been put together."""
+    tokens = alone.prompt_ids("\n".join(CODE))
+
+    def rows(beside: bool, compact: bool) -> list[bytes]:
+        with Context(alone.model, alone.engine.options) as context:
+            pool = SequencePool(context.n_seq)
+            pool.parking = Parking(context, pool.take())
+            other, own = SequenceCache(context, pool), SequenceCache(context, pool)
+            for cache, text in ((other, tokens[50:90]), (own, tokens[:60])):
+                if cache is own or beside:
+                    context.batch.clear()
+                    context.batch.add_run(text, 0, cache.main)
+                    context.decode()
+                    cache.length = len(text)
+            out = []
+            for i in range(60, 70):
+                if i == 62:
+                    other.release()
+                    assert pool.parking.n == (40 if beside else 0)
+                if i == 66 and compact:
+                    pool.parking.compact([own])
+                    assert pool.parking.n == 0
+                context.batch.clear()
+                context.batch.add(tokens[i], i, [own.main], logits=True)
+                context.decode()
+                own.length += 1
+                out.append(context.logits().tobytes())
+            return out
+
+    plain = rows(False, False)
+    assert rows(True, False) == plain
+    assert rows(True, True) == plain
+
+
+def test_a_shared_beginning_is_taken_whole(alone: Session) -> None:
+    """Another's cells may lie below one's own, so none of one's own stay."""
+    tokens = alone.prompt_ids("\n".join(CODE))
+    with Context(alone.model, alone.engine.options) as context:
+        pool = SequencePool(context.n_seq)
+        pool.parking = Parking(context, pool.take())
+        first, second = SequenceCache(context, pool), SequenceCache(context, pool)
+        for cache, n in ((first, 40), (second, 10)):
+            context.batch.clear()
+            context.batch.add_run(tokens[:n], 0, cache.main)
+            context.decode()
+            cache.length = n
+        second.share(first, 40)
+        assert second.length == 40 and pool.parking.n == 10
+        keys_and_values = 16 + 40 * 12  # behind the ids
+        assert context.state(second.main)[keys_and_values:] == context.state(first.main)[keys_and_values:]
+
+
+@pytest.mark.parametrize(("dearer", "chosen"), [(1.0, True), (1.5, False)])
+def test_exact_by_itself_where_it_costs_next_to_nothing(
+    dearer: float, chosen: bool, alone: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def layer(seconds: float) -> Layer:
+        return Layer(seconds, (seconds,) * len(WIDTHS))
+
+    monkeypatch.setattr(kernels, "times_for", lambda *_: Times(layer(1.0), layer(2.0), layer(dearer)))
+    monkeypatch.setattr(kernels, "_work", lambda *_: {1: 0.1, 4: 0.1, LEAST_ROWS: 0.1})
+    open_options = exact(alone.model.options.path, exact=None)
+    found = price(alone.model, open_options)
+    assert found is not None and found.is_small is chosen and found.decode == pytest.approx(dearer, rel=0.05)
+    assert choose_kernels(alone.model, open_options).options.exact is chosen
+
+
+def test_what_was_asked_for_is_not_decided(alone: Session) -> None:
+    path = alone.model.options.path
+    for given in ({"attention": "library"}, {"kv_type": "q8_0"}, {"kv_type_v": "f32"}, {"exact": False}):
+        made = choose_kernels(alone.model, exact(path, **{"exact": None, **given})).options
+        assert made.exact is False and made.kv_type == given.get("kv_type", "f16")
+    assert choose_kernels(alone.model, exact(path)).options.kv_type_v == "bf16"
+
+
+def test_without_independence_a_request_may_still_be_exact(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "independence_of", lambda *_: Certificate(((1, 2), (4,)), 8, True, True))
+    model = alone.model
+    with make_engine(model, exact(model.options.path)) as engine:
+        assert engine.options.attention == "library" and not engine.exact.independent and engine.exact.all_exact
+        plain = answer(engine, request(alone.prompt_ids(CODE[0]), "off", N, exact=True, logprobs=0))
+        found = side_by_side(engine, [request(alone.prompt_ids(CODE[0]), "ngram", N, exact=True, logprobs=0)])
+        assert found[0].bits == plain.bits

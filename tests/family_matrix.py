@@ -1,0 +1,312 @@
+"""Everything a family of models must get right, run in a process of its own: the library may abort on a model.
+
+    python -m tests.family_matrix qwen35.gguf
+
+prints a JSON line for every check that was made: its name, and what went wrong ("" if nothing did). References come
+from the library itself, token by token in a context that nothing else uses.
+
+Texts must be the same, except where the target hardly prefers one token to the other: kernels sum in another order at
+other widths, and at such a near tie the other token may win. `--exact` knows no such excuse.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from lcspec.config import DraftFiles
+from lcspec.llama import Context
+from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
+from lcspec.session import Session, open_session
+from tests.running import SEEDED, Answer, answer, options, request, side_by_side
+from tests.tiny_families import FAMILIES, WINDOW
+from tests.tiny_heads import write_assistant, write_eagle
+
+# Two logits closer than this, or than twice what the width of a decode alone changes, may change places.
+NEAR_TIE = 2e-3
+N = 40
+TEXT = "the cat and the dog and the cat and the rat and the "
+OTHER = "in the house of the cat there is a dog and the dog "
+
+Check = Callable[["Bench"], None]
+CHECKS: dict[str, Check] = {}
+
+
+def check(function: Check) -> Check:
+    """Register a check under its function's name."""
+    CHECKS[function.__name__] = function
+    return function
+
+
+class Bench:
+    """One model under test. Every check opens sessions of its own, so that none leaves anything to another."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._plain: dict[tuple[int, ...], tuple[list[int], np.ndarray]] = {}
+        self._tie: float | None = None
+
+    def open(self, draft: DraftFiles | Path | None = None, **changes: object) -> Session:
+        """A session of small context, keys and values in F32."""
+        return open_session(options(self.path, **{"kv_type": "f32", "ctx": 256, **changes}), draft)  # type: ignore[return-value]
+
+    def plain(self, session: Session, prompt: Sequence[int], n: int = N) -> tuple[list[int], np.ndarray]:
+        """Greedy text of the library alone, and the logits behind each token, float32 [n, n_vocab]."""
+        key = (*prompt, n)
+        if key not in self._plain:
+            ids, rows = list[int](), []
+            with Context(session.model, session.engine.options) as context:
+                batch = context.batch
+                batch.clear()
+                for i, token in enumerate(prompt):
+                    batch.add(token, i, (0,), logits=i == len(prompt) - 1)
+                context.decode()
+                while True:
+                    rows.append(context.logits()[-1].copy())
+                    ids.append(int(rows[-1].argmax()))
+                    if len(ids) == n:
+                        break
+                    batch.clear()
+                    batch.add(ids[-1], len(prompt) + len(ids) - 1, (0,), logits=True)
+                    context.decode()
+            self._plain[key] = ids, np.array(rows)
+        return self._plain[key]
+
+    def same(self, session: Session, prompt: Sequence[int], found: Sequence[int], what: str) -> None:
+        """Compare a greedy text with the library's, up to a near tie."""
+        ids, rows = self.plain(session, prompt, len(found))
+        for i, (a, b) in enumerate(zip(ids, found)):
+            if a != b:
+                gap = float(rows[i][a] - rows[i][b])
+                assert gap < self.near_tie(session), f"{what}: token {i} is {b}, the library says {a} by {gap:.3g}"
+                return  # from here on it is another text
+
+    def near_tie(self, session: Session) -> float:
+        """What may change places: measured on the library alone, decoding a text in steps of one token and of four."""
+        if self._tie is None:
+            tokens, rows = session.prompt_ids(TEXT + OTHER), []
+            for width in (1, 4):
+                with Context(session.model, session.engine.options) as context:
+                    found = []
+                    for start in range(0, len(tokens), width):
+                        context.batch.clear()
+                        for i, token in enumerate(tokens[start : start + width]):
+                            context.batch.add(token, start + i, (0,), logits=True)
+                        context.decode()
+                        found.append(context.logits().copy())
+                    rows.append(np.concatenate(found))
+            self._tie = max(NEAR_TIE, 2 * float(np.abs(rows[0] - rows[1]).max()))
+        return self._tie
+
+    def near_ties(self, session: Session, prompt: Sequence[int]) -> int:
+        """Tokens of the plain text that are near ties."""
+        _, rows = self.plain(session, prompt)
+        best = np.sort(rows, axis=1)
+        return int((best[:, -1] - best[:, -2] < self.near_tie(session)).sum())
+
+
+def speculates(bench: Bench, strategies: Sequence[str], draft: DraftFiles | Path | None = None) -> None:
+    """Every strategy gives the library's text, also at a temperature."""
+    parted = []
+    with bench.open(draft) as session:
+        for text in (TEXT, OTHER):
+            prompt = session.prompt_ids(text)
+            seeded = answer(session.engine, request(prompt, "off", N, sampling=SEEDED))
+            for strategy in strategies:
+                found = answer(session.engine, request(prompt, strategy, N, draft=draft))
+                warm = answer(session.engine, request(prompt, strategy, N, sampling=SEEDED, draft=draft))
+                assert len(found.ids) == N
+                bench.same(session, prompt, found.ids, strategy)
+                if warm.ids != seeded.ids:
+                    parted.append(strategy)
+    # A draw falls between two tokens whose chances a rounding error moves: very rarely.
+    assert len(parted) <= 1, f"other texts at temperature 0.8: {parted}"
+
+
+@check
+def plain(bench: Bench) -> None:
+    with bench.open() as session:
+        for text in (TEXT, OTHER):
+            prompt = session.prompt_ids(text)
+            found = answer(session.engine, request(prompt, "off", N))
+            bench.same(session, prompt, found.ids, "off")
+
+
+@check
+def ngram(bench: Bench) -> None:
+    speculates(bench, ("ngram:min_n=1:nodes=8", "ngram:min_n=1:nodes=15", "ngram:branch=3:min_n=1:nodes=12"))
+
+
+@check
+def suffix(bench: Bench) -> None:
+    speculates(bench, ("suffix:nodes=8", "suffix:nodes=15"))
+
+
+@check
+def auto(bench: Bench) -> None:
+    speculates(bench, ("auto",), draft=head_files(bench.path))
+
+
+@check
+def own_draft(bench: Bench) -> None:
+    """The model drafts for itself: at temperature 0 everything is accepted."""
+    with bench.open(bench.path) as session:
+        prompt = session.prompt_ids(TEXT)
+        found = answer(session.engine, request(prompt, "model:nodes=5", N))
+        bench.same(session, prompt, found.ids, "model")
+        stats = found.finished.stats
+        assert stats.drafted >= N // 2, f"only {stats.drafted} tokens were drafted"
+        if not bench.near_ties(session, prompt):
+            assert stats.accepted == stats.drafted, f"{stats.accepted} of {stats.drafted} accepted"
+        tree = answer(session.engine, request(prompt, "model:branch=2:nodes=7", N))
+        bench.same(session, prompt, tree.ids, "model:branch=2")
+
+
+@check
+def refused_here_and_there(bench: Bench) -> None:
+    """Drafts that are right for some tokens and then wrong, in every place of a chain, alone and side by side."""
+    for slots in (1, 2):
+        with bench.open(slots=slots) as session:
+            one, two = session.prompt_ids(TEXT), session.prompt_ids(OTHER)
+            accepted = drafted = 0
+            for every in (2, 3, 5, 9, 14):
+                wanted = []
+                for prompt in (one, two)[:slots]:
+                    told, _ = bench.plain(session, prompt)
+                    last = session.model.n_vocab - 1
+                    guess = tuple(min(t + 1, last) if i % every == every - 1 else t for i, t in enumerate(told))
+                    wanted.append(request(prompt, "prediction", N, prediction=guess))
+                for asked, found in zip(wanted, side_by_side(session.engine, wanted)):
+                    bench.same(session, asked.prompt, found.ids, f"{slots} slots, wrong every {every}")
+                    accepted += found.finished.stats.accepted
+                    drafted += found.finished.stats.drafted
+            assert 0 < accepted < drafted, f"{accepted} of {drafted} accepted"
+
+
+@check
+def exact(bench: Bench) -> None:
+    """Under --exact a text with drafts has the bits of the one without."""
+    with bench.open() as session:
+        if not session.model.traits.attention_only:
+            return
+        prompt = session.prompt_ids(TEXT)
+
+        def run(strategy: str) -> Answer:
+            return answer(session.engine, request(prompt, strategy, N, exact=True, logprobs=0))
+
+        without = run("off")
+        bench.same(session, prompt, without.ids, "off --exact")
+        for strategy in ("ngram:min_n=1:nodes=7", "suffix:nodes=7"):
+            assert run(strategy).bits == without.bits, f"{strategy} --exact has other bits"
+
+
+@check
+def two_slots(bench: Bench) -> None:
+    """Side by side, one after the other, and again: what others left in the cache changes nothing."""
+    with bench.open(slots=2) as session:
+        one, two = session.prompt_ids(TEXT), session.prompt_ids(OTHER)
+        for strategy in ("off", "ngram:min_n=1:nodes=8"):
+            for turn in range(3):
+                pair = side_by_side(session.engine, [request(p, strategy, N) for p in (one, two)])
+                for prompt, found in zip((one, two), pair):
+                    bench.same(session, prompt, found.ids, f"{strategy}, side by side, turn {turn}")
+                alone = answer(session.engine, request(one, strategy, N))
+                bench.same(session, one, alone.ids, f"{strategy}, alone, turn {turn}")
+
+
+@check
+def regenerate(bench: Bench) -> None:
+    """The same prompt again, with another last word, and after a longer talk."""
+    with bench.open() as session:
+        prompt = session.prompt_ids(TEXT)
+        for strategy in ("off", "ngram:min_n=1:nodes=8"):
+            for turn in range(3):
+                found = answer(session.engine, request(prompt, strategy, N))
+                bench.same(session, prompt, found.ids, f"{strategy}, turn {turn}")
+            talk = [*prompt, *found.ids, 70, 71, 72]
+            longer = answer(session.engine, request(talk, strategy, N))
+            bench.same(session, talk, longer.ids, f"{strategy}, a longer talk")
+            edited = [*prompt[:-1], 75]
+            bench.same(
+                session, edited, answer(session.engine, request(edited, strategy, N)).ids, f"{strategy}, another end"
+            )
+            back = answer(session.engine, request(prompt, strategy, N))
+            bench.same(session, prompt, back.ids, f"{strategy}, back again")
+
+
+@check
+def shared_prefix(bench: Bench) -> None:
+    """Prompts with a common beginning, of lengths around the window, in several orders, in one slot and in two."""
+    for slots in (1, 2):
+        with bench.open(slots=slots) as session:
+            whole = session.prompt_ids(TEXT + OTHER)
+            cuts = (WINDOW // 2, WINDOW, WINDOW + 5, len(whole) - 3)
+            prompts = [[*whole[:cut], 80 + i, 90, 91] for i, cut in enumerate(cuts)]
+            for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 2, 0, 3)):
+                for i in order:
+                    found = answer(session.engine, request(prompts[i], "off", N))
+                    bench.same(session, prompts[i], found.ids, f"{slots} slots, cut {cuts[i]} in {order}")
+            if slots > 1:
+                both = side_by_side(session.engine, [request(p, "off", N) for p in prompts])
+                for prompt, found in zip(prompts, both):
+                    bench.same(session, prompt, found.ids, "all at once")
+
+
+def head_files(path: Path) -> DraftFiles:
+    """The heads that a family can have: layers inside, a companion, and an EAGLE-3 head where states are handed out."""
+    family, written = FAMILIES[path.stem], list[Path]()
+    if family.architecture in WITH_FEATURES:
+        written.append(write_eagle(path.with_name(f"{path.stem}-eagle.gguf"), vocab=family.vocab))
+    if path.stem == "gemma4":
+        written.append(write_assistant(path.with_name("assistant.gguf")))
+    return sort_drafts(path, DraftFiles(tuple(written)))
+
+
+@check
+def heads(bench: Bench) -> None:
+    """MTP and EAGLE where a family has them: alone, side by side, again, behind shared beginnings, and exact."""
+    files = head_files(bench.path)
+    for name in files.drafters:
+        strategies = (name, f"{name}:branch=2:nodes=6", f"{name},ngram:min_n=1:nodes=8")
+        speculates(bench, strategies, draft=files)
+        with bench.open(files, slots=2) as session:
+            whole = session.prompt_ids(TEXT + OTHER)
+            prompts = [whole[:30], (*whole[:30], 70, 71), (*whole[:20], 80, 90, 91), whole]
+            for turn in range(2):
+                pair = side_by_side(session.engine, [request(p, name, N, draft=files) for p in prompts])
+                for prompt, found in zip(prompts, pair):
+                    bench.same(session, prompt, found.ids, f"{name}, side by side, turn {turn}")
+                for prompt in prompts:
+                    found = answer(session.engine, request(prompt, name, N, draft=files))
+                    bench.same(session, prompt, found.ids, f"{name}, one by one, turn {turn}")
+                    assert found.finished.stats.drafted > 0, f"{name}: nothing was drafted"
+            if session.model.traits.attention_only:
+                bits = [
+                    answer(session.engine, request(whole, s, N, exact=True, logprobs=0, draft=files)).bits
+                    for s in ("off", name)
+                ]
+                assert bits[0] == bits[1], f"{name} --exact has other bits"
+
+
+def main(path: Path) -> None:
+    """Run every check, in order, and tell of each as it ends."""
+    bench = Bench(path)
+    for name, function in CHECKS.items():
+        print(json.dumps({"begin": name}), flush=True)
+        try:
+            function(bench)
+            problem = ""
+        except AssertionError as error:
+            problem = str(error) or traceback.format_exc(limit=-2)
+        except Exception:  # the other checks still have something to say
+            problem = traceback.format_exc(limit=-4)
+        print(json.dumps({"check": name, "problem": problem}), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,217 @@
+"""Caches that share cells: whatever is taken, grown, put back and taken over, each holds its own text and no more."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from lcspec.kv_cache.prefix_cache import TAIL, PrefixCache, Reuse, common_prefix
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.llama import Context
+from tests.cells import Cells
+
+SLOTS = 3
+TEXT = st.lists(st.integers(0, 1), min_size=1, max_size=90).map(lambda tail: [7, 8, 9] * 15 + tail)
+SOMETHING_ELSE = st.lists(st.integers(0, 1), min_size=1, max_size=60)
+ACTIONS = st.lists(
+    st.one_of(
+        st.tuples(st.just("take"), st.one_of(TEXT, SOMETHING_ELSE)),
+        st.tuples(st.just("read"), st.integers(0, 400)),
+        st.tuples(st.just("top_up"), st.integers(0, 9)),
+        st.tuples(st.just("put"), st.integers(0, 9)),
+        st.tuples(st.just("lose"), st.integers(0, 9)),
+    ),
+    max_size=50,
+)
+
+
+def check(cells: Cells, pool: SequencePool, shelf: PrefixCache, busy: list[tuple[SequenceCache, list[int]]]) -> None:
+    held = [*busy, *shelf._idle]
+    assert len(held) <= SLOTS
+    assert pool.free + len(held) == pool.n
+    for cache, text in held:
+        own = cells.of(cache.main)
+        assert [cell.pos for cell in own] == list(range(cache.length))
+        assert [cell.token for cell in own] == text[: cache.length]
+    mains = {cache.main for cache, _ in held}
+    assert all(cell.ids <= mains for cell in cells.cells)
+    # Shared cells count once, and there are never more than one for every position of every cache.
+    assert len(cells.cells) <= sum(cache.length for cache, _ in held)
+
+
+@settings(derandomize=True, deadline=None, max_examples=200)
+@given(ACTIONS, st.booleans())
+def test_every_cache_holds_its_own_text(actions: list[tuple[str, object]], share: bool) -> None:
+    cells, pool = Cells(), SequencePool(8)
+    shelf = PrefixCache(cast(Context, cells), pool, SLOTS, share=share)
+    busy: list[tuple[SequenceCache, list[int]]] = []
+    for name, argument in actions:
+        if name == "take":
+            text = cast(list[int], argument)
+            if len(busy) < SLOTS:
+                known = [(t, c.length) for c, t in [*busy, *shelf._idle]]
+                cache = shelf.take(text)
+                assert cache.length < len(text)
+                if share:  # as much as anybody had
+                    best = max((common(t[:n], text[:-1]) for t, n in known), default=0)
+                    assert cache.length == best
+                busy.append((cache, text))
+        elif busy:
+            number = cast(int, argument)
+            cache, text = busy[number % len(busy)]
+            if name == "read":
+                start, stop = cache.length, min(len(text), cache.length + number // 9)
+                cells.decode([(text[i], i, (cache.main,)) for i in range(start, stop)])
+                cache.length = stop
+            elif name == "top_up":
+                before = cache.length
+                gained = shelf.top_up(cache, text)
+                assert cache.length == before + gained < len(text) or gained == 0
+            else:
+                busy.remove((cache, text))
+                if name == "put":
+                    shelf.put(cache, text)
+                else:
+                    cache.release()
+                    shelf.lost(cache)
+        check(cells, pool, shelf, busy)
+    for cache, text in busy:
+        shelf.put(cache, text)
+    shelf.clear()
+    assert cells.cells == [] and pool.free == pool.n
+
+
+def common(a: list[int], b: list[int]) -> int:
+    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+
+
+# --- which cache a text gets ------------------------------------------------------------------------------------------
+
+
+class Shelf:
+    """A prefix cache over cells that are no model's."""
+
+    def __init__(self, slots: int = 2, share: bool = False) -> None:
+        self.cells, self.pool = Cells(), SequencePool(8)
+        self.caches = PrefixCache(cast(Context, self.cells), self.pool, slots, share=share)
+
+    def read(self, cache: SequenceCache, text: list[int]) -> None:
+        """Evaluate the rest of `text`."""
+        rest = range(cache.length, len(text))
+        self.cells.decode([(text[i], i, (cache.main,)) for i in rest])
+        cache.length = len(text)
+
+    def ran(self, text: list[int]) -> SequenceCache:
+        """The cache of a request that has ended."""
+        cache = self.caches.take(text)
+        self.read(cache, text)
+        self.caches.put(cache, text)
+        return cache
+
+
+def numbers(start: int, n: int) -> list[int]:
+    return list(range(start, start + n))
+
+
+def test_the_last_token_is_never_taken_from_a_cache() -> None:
+    shelf, text = Shelf(), numbers(0, 50)
+    first = shelf.ran(text)
+    again = shelf.caches.take(text)
+    assert again is first and again.length == len(text) - 1
+
+
+def test_a_text_that_goes_on_takes_the_cache_it_was_in() -> None:
+    shelf = Shelf()
+    one, two = shelf.ran(numbers(0, 50)), shelf.ran(numbers(100, 50))
+    assert shelf.caches.take([*numbers(0, 50), 7, 8]) is one
+    assert shelf.caches.take([*numbers(100, 50), 7]) is two and two.length == 50
+
+
+def test_without_a_common_beginning_a_free_slot_is_used_before_anything_is_lost() -> None:
+    shelf = Shelf()
+    one = shelf.ran(numbers(0, 50))
+    other = shelf.caches.take(numbers(100, 50))
+    assert other is not one and one.length == 50 and other.length == 0
+    assert shelf.caches.held(numbers(0, 60)) == 50
+
+
+def test_when_all_slots_are_taken_the_one_that_was_idle_longest_gives_way() -> None:
+    shelf = Shelf()
+    one, two = shelf.ran(numbers(0, 50)), shelf.ran(numbers(100, 50))
+    assert shelf.caches.take(numbers(200, 50)) is one and one.length == 0
+    assert shelf.caches.held([*numbers(100, 50), 1]) == 50 and two.length == 50
+
+
+def test_the_cache_with_the_beginning_gives_way_if_it_loses_less() -> None:
+    shelf = Shelf()
+    one, two = shelf.ran(numbers(0, 200)), shelf.ran(numbers(500, 60))
+    text = [*numbers(500, 40), 1, 2]
+    assert shelf.caches.take(text) is two and two.length == 40
+    assert one.length == 200
+
+
+@pytest.mark.parametrize("behind", [TAIL, TAIL + 1])
+def test_sharing_leaves_a_cache_that_would_lose_more_than_a_few_tokens(behind: int) -> None:
+    shelf, common_part = Shelf(share=True), numbers(0, 50)
+    one = shelf.ran([*common_part, *numbers(100, behind)])
+    taken = shelf.caches.take([*common_part, 7, 8])
+    assert taken.length == 50
+    assert (taken is one) == (behind <= TAIL)
+    if taken is not one:
+        assert one.length == 50 + behind and len(shelf.cells.cells) == one.length  # the 50 belong to both
+
+
+def test_cells_of_a_request_that_runs_are_shared_as_it_reads() -> None:
+    shelf, prompt = Shelf(share=True), numbers(0, 80)
+    ahead = shelf.caches.take(prompt)
+    behind = shelf.caches.take(prompt)
+    assert behind.length == 0
+    shelf.read(ahead, prompt[:30])
+    assert shelf.caches.top_up(behind, prompt) == 30 and behind.length == 30
+    shelf.read(ahead, prompt)
+    assert shelf.caches.top_up(behind, prompt) == 49 and behind.length == 79
+    assert shelf.caches.top_up(behind, prompt) == 0
+    assert len(shelf.cells.cells) == 80
+
+
+def test_without_sharing_nobody_takes_from_one_that_runs() -> None:
+    shelf, prompt = Shelf(share=False), numbers(0, 80)
+    ahead, behind = shelf.caches.take(prompt), shelf.caches.take(prompt)
+    shelf.read(ahead, prompt)
+    assert shelf.caches.top_up(behind, prompt) == 0 and behind.length == 0
+
+
+def test_exact_requests_take_only_cells_that_were_computed_as_theirs_would_be() -> None:
+    shelf, text = Shelf(slots=1), numbers(0, 90)
+    cache = shelf.ran(text)
+    cache.canonical, cache.handed = 64, 0
+    assert {kind: shelf.caches.held(text, kind) for kind in Reuse} == {
+        Reuse.ANY: 89,
+        Reuse.BLOCKS: 64,
+        Reuse.IN_PLACE: 89,
+        Reuse.READ_APART: 0,
+    }
+    cache.handed = 70
+    assert shelf.caches.held(text, Reuse.IN_PLACE) == 0
+    assert shelf.caches.held(text, Reuse.READ_APART) == 70
+    taken = shelf.caches.take(text, Reuse.BLOCKS)
+    assert taken.length == taken.canonical == 64
+
+
+def test_a_cache_that_is_released_while_in_use_frees_its_slot() -> None:
+    shelf = Shelf(slots=1)
+    cache = shelf.caches.take(numbers(0, 9))
+    cache.release()
+    shelf.caches.lost(cache)
+    assert shelf.caches.caches == [] and shelf.pool.free == shelf.pool.n
+    assert shelf.caches.take(numbers(0, 9)).length == 0
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "n"), [([], [1], 0), ([1, 2], [1, 2, 3], 2), ([1, 2, 3], [1, 9, 3], 1), ([4], [5], 0), ([6], [6], 1)]
+)
+def test_the_common_beginning(a: list[int], b: list[int], n: int) -> None:
+    assert common_prefix(a, b) == common_prefix(b, a) == n
