@@ -1,10 +1,10 @@
-"""Requests as other programs send them: the bodies and headers are built after their sources and documentation.
+"""Requests as other programs send them: written after what is public of them, not recorded from a running one.
 
 - Continue: core/llm/llms/OpenAI.ts and LlamaCpp.ts of continuedev/continue
-- Open WebUI: backend/open_webui/routers/openai.py and ollama.py of open-webui/open-webui
+- Open WebUI: what is generally known of its OpenAI and Ollama connections
 - Zed: crates/open_ai/src/open_ai.rs of zed-industries/zed
-- llama.vim: autoload/llama.vim of ggml-org/llama.vim
-- Claude Code: its requests to a gateway, as its documentation of ANTHROPIC_BASE_URL and gateways describe them
+- llama.vim: a public script with one of its requests
+- Claude Code: snippets of its requests, and the types of Anthropic's own client
 - Copilot's Ollama mode: src/extension/byok/vscode-node/ollamaProvider.ts of microsoft/vscode-copilot-chat
 """
 
