@@ -9,15 +9,15 @@ import pytest
 from pydantic import ValidationError
 
 from lcspec.cli import cli
-from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.server.errors import ApiError
 from lcspec.server.parameters import sampling_params
 from lcspec.server.schemas import Sampling
 from lcspec.tui.choices import SAMPLING_KEYS
 from lcspec.tui.settings.schema import PRESET, SAMPLING
 
-# (a grammar and a bias come by ways of their own)
-NAMES = {f.name for f in fields(SamplingParams)} - {"grammar", "logit_bias"}
+# (what is made for a request comes by ways of its own)
+NAMES = {f.name for f in fields(SamplingParams)} - set(MADE)
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
