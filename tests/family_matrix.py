@@ -260,10 +260,12 @@ def shared_prefix(bench: Bench) -> None:
 def head_files(path: Path) -> DraftFiles:
     """The heads that a family can have: layers inside, a companion, and an EAGLE-3 head where states are handed out."""
     family, written = FAMILIES[path.stem], list[Path]()
+    heads = path.parent.with_name("heads")  # beside the model they would be paired with it
+    heads.mkdir(exist_ok=True)
     if family.architecture in WITH_FEATURES:
-        written.append(write_eagle(path.with_name(f"{path.stem}-eagle.gguf"), vocab=family.vocab))
+        written.append(write_eagle(heads / f"{path.stem}-eagle.gguf", vocab=family.vocab))
     if path.stem == "gemma4":
-        written.append(write_assistant(path.with_name("assistant.gguf")))
+        written.append(write_assistant(heads / "assistant.gguf"))
     return sort_drafts(path, DraftFiles(tuple(written)))
 
 

@@ -9,6 +9,7 @@ from typing import Any, Mapping
 from click.core import ParameterSource
 
 from lcspec.commands.offer import offer_starter
+from lcspec.commands.options import loras
 from lcspec.commands.pairing import paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
@@ -19,7 +20,7 @@ from lcspec.tui.choices import MODEL, OTHER, SAMPLING, SPECULATION
 # The engine thread needs the interpreter for a moment after every decode; it must not wait 5 ms for it.
 SWITCH_SECONDS = 0.0005
 # Options that say how a model is loaded or speculated: with a server they are its own.
-THE_SERVERS = SPECULATION | MODEL | {"draft", "store", "heads", "no_draft", "no_history", "speculate"}
+THE_SERVERS = SPECULATION | MODEL | {"draft", "lora", "store", "heads", "no_draft", "no_history", "speculate"}
 
 
 def given_for(options: Mapping[str, tuple[Any, ParameterSource | None]]) -> dict[str, Any]:
@@ -60,6 +61,8 @@ def chat_options(given: dict[str, Any]) -> ChatOptions:
         return ChatOptions(
             server=server, resume=bool(given.get("resume")), overrides=overrides(given), dark=dark_terminal()
         )
+    if given.get("lora") and not given.get("model"):
+        raise UsageError("--lora changes one model: name that model")
     pairing = paired(given)
     files = pairing.pair.draft
     model = given.get("model")
@@ -70,6 +73,7 @@ def chat_options(given: dict[str, Any]) -> ChatOptions:
         more=DraftFiles(drafts[1:], given.get("store"), files.heads),
         no_draft=bool(given.get("no_draft")),
         notice=pairing.line,
+        lora=loras(given.get("lora")),
         history=not given.get("no_history"),
         resume=bool(given.get("resume")),
         overrides=overrides(given),

@@ -482,7 +482,16 @@ def test_configuration_files(llama: Path, tmp_path: Path) -> None:
 INSPECTED = {
     *("file", "name", "architecture", "parameters", "quantization", "tensor_types", "file_bytes", "context", "layers"),
     *("embedding", "sliding_window", "recurrent", "hybrid", "vocabulary", "chat_template", "licence", "speculation"),
-    *("trees", "rollback", "max_rollback", "writes_text", "mtp_layers", "redecodes", "longest_chain"),
+    *(
+        "trees",
+        "rollback",
+        "max_rollback",
+        "writes_text",
+        "mtp_layers",
+        "drafts_with_mtp",
+        "redecodes",
+        "longest_chain",
+    ),
 }
 
 

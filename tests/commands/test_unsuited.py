@@ -48,7 +48,7 @@ def test_verify_a_hybrid_compares_texts_without_exact(qwen35: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     told = json.loads(done.stdout)
     assert "recurrent state" in told["refused"]
-    assert {row["strategy"] for row in told["texts"]} == {"ngram", "model"}
+    assert {row["strategy"] for row in told["texts"]} == {"ngram", "model", "mtp"}
     assert all(row["identical"] == row["prompts"] == 2 and "identical_exact" not in row for row in told["texts"])
     shown = run("verify", qwen35, *SHORT).stdout
     assert "prompts with identical text" in shown and "--exact 2/2" not in shown

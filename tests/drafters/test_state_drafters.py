@@ -48,7 +48,8 @@ CASES = ("qwen35", "glm4moe", "deepseek2", "step35", "part", "assistant", "eagle
 
 
 @pytest.fixture(scope="module")
-def cases(folder: Path) -> dict[str, Case]:
+def cases(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Case]:
+    folder = tmp_path_factory.mktemp("heads")  # a head beside a model is paired with it
     inside = ("qwen35", "glm4moe", "deepseek2", "step35")
     models = {name: write_family(name, folder / f"{name}-heads.gguf") for name in (*inside, "gemma4", "llama")}
     heads = {
@@ -278,9 +279,9 @@ def test_layers_that_know_what_comes_are_always_right(folder: Path, name: str) -
 
 
 @pytest.mark.parametrize("kept", [None, SMALL])
-def test_an_eagle_head_that_knows_what_comes_next_is_right(folder: Path, kept: Sequence[int] | None) -> None:
-    target = write_family("llama", folder / "llama-knows.gguf", change=forget_context)
-    head = write_eagle(folder / f"eagle-knows-{len(kept or ())}.gguf", knows="llama", kept=kept)
+def test_an_eagle_head_that_knows_what_comes_next_is_right(tmp_path: Path, kept: Sequence[int] | None) -> None:
+    target = write_family("llama", tmp_path / "llama-knows.gguf", change=forget_context)
+    head = write_eagle(tmp_path / f"eagle-knows-{len(kept or ())}.gguf", knows="llama", kept=kept)
     with open_session(options(target, kv_type="f32", ctx=256), head) as session:
         found = answer(session.engine, request(session.prompt_ids(TEXT), "eagle:nodes=1", N))
         stats, inside = found.finished.stats, sum(token in (kept or found.ids) for token in found.ids[2:])
