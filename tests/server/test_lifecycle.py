@@ -55,7 +55,8 @@ class Stream(threading.Thread):
                 self.began.set()
                 if self.gate is not None:
                     assert self.gate.wait(WAIT)
-                for line in answer.iter_lines():
+                # Not iter_lines: it also ends lines at U+2028 and the like, which an answer may well contain.
+                for line in answer.read().decode().split("\n"):
                     if line == "data: [DONE]":
                         self.done = True
                     elif line.startswith("data: "):
