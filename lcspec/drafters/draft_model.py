@@ -21,6 +21,7 @@ from lcspec.config import MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_dra
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.decoding import Decoded, Growing, Wanted, decode_together
 from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
+from lcspec.drafters.loading import load_beside
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.kv_cache.prefix_cache import PrefixCache
@@ -323,15 +324,5 @@ def load_draft(env: DrafterEnv, index: int) -> Model:
     if index >= len(env.draft.models):
         which = "a draft model" if index == 0 else f"{index + 1} draft models, and {len(env.draft.models)} are named"
         raise UsageError(f"the drafter {model_drafter(index)} needs {which}: add --draft DRAFT.gguf")
-    path, progress = env.draft.models[index], env.progress
-    options = ModelOptions(
-        path,
-        ctx=env.ctx,
-        slots=env.slots,
-        threads=env.threads,
-        gpu_layers=env.gpu_layers,
-        placement=env.placement,
-        max_width=MAX_LEVEL,
-        planes=False,  # it decodes token by token, and planes are those of one decode
-    )
-    return Model.load(options, None if progress is None else lambda fraction: progress(path.name, fraction))
+    # It decodes token by token, and planes are those of one decode.
+    return load_beside(env, env.draft.models[index], max_width=MAX_LEVEL, planes=False)

@@ -7,10 +7,10 @@ A head with a vocabulary of its own, a part of the target's, has the map between
 
 from __future__ import annotations
 
-from lcspec.config import ModelOptions
 from lcspec.drafters.base import Drafter, DrafterEnv, register
 from lcspec.drafters.feature import FeatureDrafter, States
 from lcspec.drafters.growth import MAX_LEVEL
+from lcspec.drafters.loading import load_beside
 from lcspec.errors import UsageError
 from lcspec.llama import Context, Model, check_same_vocabulary
 from lcspec.llama.states import get_layer, get_nextn, require, set_layer, set_nextn
@@ -66,19 +66,7 @@ def eagle(env: DrafterEnv) -> Drafter:
     file = env.draft.eagle
     if file is None:
         raise UsageError("the drafter eagle needs an EAGLE-3 head made for this model: add --draft HEAD.gguf")
-    progress = env.progress
-    told = None if progress is None else lambda fraction: progress(file.name, fraction)
-    options = ModelOptions(
-        file,
-        ctx=env.ctx,
-        slots=env.slots,
-        threads=env.threads,
-        gpu_layers=env.gpu_layers,
-        attention="library",
-        batch=SLICE,
-        max_width=MAX_LEVEL,
-    )
-    model = Model.load(options, told, head=True)
+    model = load_beside(env, file, head=True, attention="library", batch=SLICE, max_width=MAX_LEVEL)
     try:
         check_same_vocabulary(env.target.vocab, model.vocab)
         return EagleDrafter(env, model)

@@ -14,6 +14,7 @@ from lcspec.config import DrafterSpec, ModelOptions
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.feature import SLICE, FeatureDrafter, FeatureState, States
 from lcspec.drafters.growth import MAX_LEVEL, Growth
+from lcspec.drafters.loading import load_beside
 from lcspec.errors import UsageError
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.llama import Context, Model, check_same_vocabulary
@@ -209,10 +210,7 @@ def mtp(env: DrafterEnv) -> Drafter:
                 "start again with --speculate auto"
             )
         return (ChainedMtpDrafter if target.traits.n_mtp > 1 else MtpDrafter)(env, target, own=False)
-    progress = env.progress
-    told = None if progress is None else lambda fraction: progress(file.name, fraction)
-    options = ModelOptions(file, ctx=env.ctx, slots=env.slots, threads=env.threads, gpu_layers=env.gpu_layers, mtp=True)
-    model = Model.load(options, told, head=True)
+    model = load_beside(env, file, head=True, mtp=True)
     try:
         check_same_vocabulary(target.vocab, model.vocab)
         kind: type[MtpDrafter] = ChainedMtpDrafter if model.traits.n_mtp > 1 else MtpDrafter
