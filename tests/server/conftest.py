@@ -24,14 +24,14 @@ def server() -> Iterator[Background]:
 @pytest.fixture(scope="session")
 def client(server: Background) -> Iterator[openai.OpenAI]:
     """The official client."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def http(server: Background) -> Iterator[httpx.Client]:
     """A plain client for what the official one would not send."""
-    with httpx.Client(base_url=server.url, timeout=120) as client:
+    with httpx.Client(base_url=server.url, timeout=300) as client:
         yield client
 
 

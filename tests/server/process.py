@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 
-WAIT = 120.0
+WAIT = 300.0
 
 
 class Process:

@@ -23,11 +23,9 @@ from lcspec.server.lifecycle import Background
 from lcspec.server.model_entry import Entry, Progress
 from lcspec.server.service import Service
 from tests import tiny_gguf as tiny
-from tests.server.running import HELLO, options, several
+from tests.server.running import HELLO, WAIT, lines_of, options, several
 
 pytestmark = pytest.mark.server
-
-WAIT = 120
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +198,7 @@ def test_a_stream_says_that_its_model_is_being_loaded(folder: Path, gate: thread
         body = {"model": "red", "messages": HELLO, "max_tokens": 4, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=WAIT) as got:
             assert got.status_code == 200
-            lines = got.iter_lines()
+            lines = lines_of(got)
             assert next(lines).startswith(": loading red")
             assert states(server)["red"] == "loading"
             gate.set()
@@ -221,7 +219,7 @@ def test_a_load_that_fails_late_ends_its_stream_with_an_error(folder: Path, gate
     with several(folder, loader=Slow) as server:
         body = {"model": "broken", "messages": HELLO, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=WAIT) as got:
-            lines = got.iter_lines()
+            lines = lines_of(got)
             next(lines)
             gate.set()
             (last,) = [line for line in lines if line.startswith("data: ")]
