@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -226,6 +226,13 @@ def test_a_load_that_fails_late_ends_its_stream_with_an_error(folder: Path, gate
         assert "broken.gguf" in json.loads(last[6:])["error"]["message"]
 
 
+def held_by_nobody(server: Background) -> None:
+    end = time.monotonic() + WAIT
+    while any(entry.users or entry.waiters for entry in server.server.models.entries):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
 def test_whoever_goes_away_while_it_is_loaded_holds_nothing(folder: Path, gate: threading.Event) -> None:
     with several(folder, loader=Slow, queue=3) as server:
         for stream in (False, True):
@@ -233,16 +240,14 @@ def test_whoever_goes_away_while_it_is_loaded_holds_nothing(folder: Path, gate: 
                 with pytest.raises(httpx.TimeoutException):
                     body = {"model": "red", "messages": HELLO, "stream": stream}
                     httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=0.3)
+        held_by_nobody(server)
         with ThreadPoolExecutor(12) as pool:
             waiting = [pool.submit(say, server, "red") for _ in range(12)]
-            time.sleep(1.5)
+            wait(waiting, WAIT, FIRST_COMPLETED)  # one too many is refused at once, and the others are held
             gate.set()
             codes = [future.result().status_code for future in waiting]
         assert set(codes) <= {200, 429} and codes.count(200) >= 3 and 429 in codes
-        end = time.monotonic() + WAIT
-        while any(entry.users or entry.waiters for entry in server.server.models.entries):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        held_by_nobody(server)
 
 
 def test_an_engine_that_dies_is_loaded_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
