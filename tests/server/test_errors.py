@@ -186,7 +186,7 @@ def test_bad_requests(http: httpx.Client, what: str) -> None:
     assert error["type"] == "invalid_request_error"
     assert param is None or error["param"] == param
     assert code is None or error["code"] == code
-    assert time.monotonic() - start < 30  # no retry, no endless wait
+    assert time.monotonic() - start < 200  # no retry, no endless wait
 
 
 @pytest.mark.parametrize(

@@ -134,7 +134,7 @@ def test_one_goes_when_there_is_no_place(folder: Path) -> None:
 def test_an_answer_is_finished_before_its_model_goes(folder: Path) -> None:
     with several(folder, max_loaded=1) as server, ThreadPoolExecutor(2) as pool:
         long = pool.submit(say, server, "red", 200, ignore_eos=True)
-        while httpx.get(f"{server.url}/health").json()["running"] == 0:
+        while httpx.get(f"{server.url}/health").json()["running"] == 0 and not long.done():
             time.sleep(0.01)
         assert text(say(server, "blue"))
         assert long.result().json()["usage"]["completion_tokens"] == 200
