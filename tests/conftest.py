@@ -16,6 +16,7 @@ from pathlib import Path
 import gguf
 import numpy as np
 import pytest
+import trustme
 from hypothesis import settings
 
 from lcspec.llama import init
@@ -49,6 +50,10 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("LCSPEC_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one
+        # Every client of httpx reads it, and for all authorities of the world that takes a twentieth of a second.
+        authority = tmp_path_factory.mktemp("authority") / "only.pem"
+        trustme.CA().cert_pem.write_to_path(str(authority))
+        patch.setenv("SSL_CERT_FILE", str(authority))
         yield
 
 
