@@ -92,10 +92,12 @@ def test_cancelling_a_running_and_a_waiting_request(worker: EngineThread, brake:
     tickets = [worker.submit(request(200), s).result(WAIT) for s in (running, other, waiting)]
     brake.allow(4)
     running.first.result(WAIT)
-    tickets[2].cancel()
-    assert waiting.last().reason == "cancelled" and tokens(waiting) == []  # type: ignore[union-attr]
-    tickets[0].cancel()
-    assert running.last().reason == "cancelled"  # type: ignore[union-attr]
+    for i, sink in ((2, waiting), (0, running)):
+        tickets[i].cancel()
+        worker.call(lambda session: None).result(WAIT)  # so the cancellation has arrived
+        brake.allow(2)
+        assert sink.last().reason == "cancelled"  # type: ignore[union-attr]
+    assert tokens(waiting) == []
     brake.release()
     assert other.last().reason == "length"  # type: ignore[union-attr]
 
@@ -187,10 +189,13 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(llama: Path) -> None:
 
 def test_closing_at_once_cancels(llama: Path) -> None:
     worker = EngineThread(ModelOptions(llama, ctx=256, threads=1))
-    worker.call(Brake().install).result(WAIT)
+    brake = Brake()
+    worker.call(brake.install).result(WAIT)
     sinks = [Sink(), Sink()]
     for sink in sinks:
         worker.submit(request(240), sink).result(WAIT)
+    worker.close(timeout=0)
+    brake.release()
     assert worker.close(timeout=WAIT)
     assert {s.last().reason for s in sinks} == {"cancelled"}  # type: ignore[union-attr]
 
