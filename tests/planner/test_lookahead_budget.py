@@ -208,7 +208,7 @@ def test_the_user_s_width_takes_half_of_a_narrow_step_at_most() -> None:
 
 
 def rate(
-    name: str, specs: str, target: Target, clock: Clock, tokens: int = 600, requests: int = 4, auto: bool = True
+    name: str, specs: str, target: Target, clock: Clock, tokens: int = 1000, requests: int = 4, auto: bool = True
 ) -> float:
     """Speed over plain decoding of some requests in a row, planned by a planner that knew nothing before."""
     relative = MACHINES[name]

@@ -42,8 +42,8 @@ from tests.oracle import (
     total_variation,
 )
 
-MANY = 10_000
-FEW = 2_000
+MANY = 20_000
+FEW = 3_000
 
 
 @pytest.fixture(scope="module")
