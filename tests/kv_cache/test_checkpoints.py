@@ -31,7 +31,7 @@ FAMILIES: dict[str, Callable[..., Path]] = {
     "gpt-oss": write_gpt_oss,
     "llama": tiny.write_llama,
 }
-ANSWER = 12
+ANSWER = 30
 TEXT = "the cat and the dog and the cat and the "
 
 
