@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
+import trustme
 from hypothesis import settings
 
 from lcspec.llama import init
@@ -49,13 +49,26 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         patch.setenv("LCSPEC_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one
+        # Every client of httpx reads it, and for all authorities of the world that takes a twentieth of a second.
+        authority = tmp_path_factory.mktemp("authority") / "only.pem"
+        trustme.CA().cert_pem.write_to_path(str(authority))
+        patch.setenv("SSL_CERT_FILE", str(authority))
         yield
 
 
+# The files that take longest, the longest first: about a minute each, alone on a core.
+LONG = (
+    "test_family_matrix.py", "test_document.py", "test_page_browser.py", "test_lifecycle.py", "test_models.py",
+    "test_conversation_app.py", "test_verifiers.py", "test_wheel.py", "test_medusa.py", "test_same_text.py",
+    "test_checkpoints.py", "test_verifier_distributions.py", "test_snapshots.py", "test_exactness.py",
+)  # fmt: skip
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with slow tests first: with several processes the last file to end should be a short one."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: not slow[item.path])
+    """Long files first, then those with slow tests: with several processes the last file to end should be short."""
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    place = {name: i for i, name in enumerate(LONG)}
+    items.sort(key=lambda item: (place.get(item.path.name, len(LONG)), item.path not in slow, str(item.path)))
 
 
 # --- models -----------------------------------------------------------------------------------------------------------

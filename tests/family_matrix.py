@@ -29,7 +29,7 @@ from tests.tiny_heads import write_assistant, write_eagle
 
 # Two logits closer than this, or than twice what the width of a decode alone changes, may change places.
 NEAR_TIE = 2e-3
-N = 40
+N = 24
 TEXT = "the cat and the dog and the cat and the rat and the "
 OTHER = "in the house of the cat there is a dog and the dog "
 
@@ -174,7 +174,7 @@ def refused_here_and_there(bench: Bench) -> None:
         with bench.open(slots=slots) as session:
             one, two = session.prompt_ids(TEXT), session.prompt_ids(OTHER)
             accepted = drafted = 0
-            for every in (2, 3, 5, 9, 14):
+            for every in (2, 5, 14):
                 wanted = []
                 for prompt in (one, two)[:slots]:
                     told, _ = bench.plain(session, prompt)
@@ -211,7 +211,7 @@ def two_slots(bench: Bench) -> None:
     with bench.open(slots=2) as session:
         one, two = session.prompt_ids(TEXT), session.prompt_ids(OTHER)
         for strategy in ("off", "ngram:min_n=1:nodes=8"):
-            for turn in range(3):
+            for turn in range(2):
                 pair = side_by_side(session.engine, [request(p, strategy, N) for p in (one, two)])
                 for prompt, found in zip((one, two), pair):
                     bench.same(session, prompt, found.ids, f"{strategy}, side by side, turn {turn}")
@@ -225,7 +225,7 @@ def regenerate(bench: Bench) -> None:
     with bench.open() as session:
         prompt = session.prompt_ids(TEXT)
         for strategy in ("off", "ngram:min_n=1:nodes=8"):
-            for turn in range(3):
+            for turn in range(2):
                 found = answer(session.engine, request(prompt, strategy, N))
                 bench.same(session, prompt, found.ids, f"{strategy}, turn {turn}")
             talk = [*prompt, *found.ids, 70, 71, 72]
@@ -247,7 +247,7 @@ def shared_prefix(bench: Bench) -> None:
             whole = session.prompt_ids(TEXT + OTHER)
             cuts = (WINDOW // 2, WINDOW, WINDOW + 5, len(whole) - 3)
             prompts = [[*whole[:cut], 80 + i, 90, 91] for i, cut in enumerate(cuts)]
-            for order in ((0, 1, 2, 3), (3, 2, 1, 0), (2, 2, 0, 3)):
+            for order in ((0, 1, 2, 3), (3, 2, 2, 0, 1)):
                 for i in order:
                     found = answer(session.engine, request(prompts[i], "off", N))
                     bench.same(session, prompts[i], found.ids, f"{slots} slots, cut {cuts[i]} in {order}")

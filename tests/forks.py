@@ -25,6 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND_LINE = "lcspec.cli"
 # What the commands import when they need it.
 PRELOADED = ("lcspec.cli", "lcspec.session", "lcspec.engine.engine", "lcspec.commands.generate", "lcspec.bench.runner")
+SERVER = "lcspec.server.command"
 
 
 class ForkServer:
@@ -39,7 +40,7 @@ class ForkServer:
         arguments: Sequence[object],
         stdin: bytes = b"",
         env: Mapping[str, str] | None = None,
-        timeout: float = 180,
+        timeout: float = 300,
         module: str = COMMAND_LINE,
         cwd: Path | None = None,
     ) -> subprocess.CompletedProcess[bytes]:
@@ -114,10 +115,12 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
     """Fork for every order that comes. In the child: its order. In the parent: None at the end of the orders."""
     with control.makefile("rb") as orders:
         for line in orders:
+            order: dict[str, Any] = json.loads(line)
+            if order["arguments"][:1] == ["serve"]:
+                __import__(SERVER)
             pid = os.fork()
             if not pid:
                 os.close(control.detach())
-                order: dict[str, Any] = json.loads(line)
                 return order
             control.sendall(b"%d\n" % pid)
             control.sendall(b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterable, Sequence
@@ -116,3 +117,30 @@ def prompts(session: Session, n_chat: int, n_code: int) -> list[tuple[int, ...]]
     """Token ids of the first chat and code prompts."""
     chat = [session.chat_ids([{"role": "user", "content": text}])[0] for text in CHAT[:n_chat]]
     return chat + [session.prompt_ids(text) for text in CODE[:n_code]]
+
+
+class Brake:
+    """Lets the engine take as many steps as it is allowed, so that a test can act in the middle of an answer."""
+
+    def __init__(self) -> None:
+        self._permits = threading.Semaphore(0)
+        self._open = False
+
+    def install(self, session: Session) -> None:
+        """On the engine thread."""
+        step = session.engine.step
+
+        def braked() -> list[Event]:
+            while session.engine.busy and not self._open and not self._permits.acquire(timeout=0.05):
+                return []  # orders are obeyed between two steps
+            return step()
+
+        session.engine.step = braked  # type: ignore[method-assign]
+
+    def allow(self, steps: int) -> None:
+        """Some more steps."""
+        self._permits.release(steps)
+
+    def release(self) -> None:
+        """As many as it likes."""
+        self._open = True

@@ -17,11 +17,11 @@ from lcspec.engine.request import Request
 from lcspec.engine_thread import EngineThread
 from lcspec.errors import ContextOverflow, LcspecError, ModelFileError
 from lcspec.session import Session
-from tests.running import GREEDY
+from tests.running import GREEDY, Brake
 
 pytestmark = pytest.mark.model
 
-WAIT = 60.0
+WAIT = 300.0
 PROMPT = (5, 6, 7, 8)
 
 
@@ -60,6 +60,14 @@ def worker(llama: Path) -> Iterator[EngineThread]:
     assert thread.close(timeout=WAIT)
 
 
+@pytest.fixture()
+def brake(worker: EngineThread) -> Brake:
+    """Holds the engine, which would be through with an answer while the test waits for a turn of the processor."""
+    held = Brake()
+    worker.call(held.install).result(WAIT)
+    return held
+
+
 def test_events_arrive_in_order_and_end(worker: EngineThread) -> None:
     sinks = [Sink() for _ in range(5)]  # more than slots
     for sink in sinks:
@@ -79,24 +87,31 @@ def test_a_refused_request_fails_its_future_only(worker: EngineThread) -> None:
     assert isinstance(sink.last(), Finished)
 
 
-def test_cancelling_a_running_and_a_waiting_request(worker: EngineThread) -> None:
+def test_cancelling_a_running_and_a_waiting_request(worker: EngineThread, brake: Brake) -> None:
     running, other, waiting = Sink(), Sink(), Sink()
     tickets = [worker.submit(request(200), s).result(WAIT) for s in (running, other, waiting)]
+    brake.allow(4)
     running.first.result(WAIT)
-    tickets[2].cancel()
-    assert waiting.last().reason == "cancelled" and tokens(waiting) == []  # type: ignore[union-attr]
-    tickets[0].cancel()
-    assert running.last().reason == "cancelled"  # type: ignore[union-attr]
+    for i, sink in ((2, waiting), (0, running)):
+        tickets[i].cancel()
+        worker.call(lambda session: None).result(WAIT)  # so the cancellation has arrived
+        brake.allow(2)
+        assert sink.last().reason == "cancelled"  # type: ignore[union-attr]
+    assert tokens(waiting) == []
+    brake.release()
     assert other.last().reason == "length"  # type: ignore[union-attr]
 
 
 def test_switching_drafters_leaves_the_text_alone(worker: EngineThread) -> None:
-    plain, switched = Sink(), Sink()
+    plain, switched, brake = Sink(), Sink(), Brake()
     worker.submit(request(120), plain).result(WAIT)
     plain.last()
+    worker.call(brake.install).result(WAIT)
     ticket = worker.submit(request(120), switched).result(WAIT)
+    brake.allow(4)
     switched.first.result(WAIT)
     ticket.switch(SpeculationParams((DrafterSpec("ngram"),))).result(WAIT)
+    brake.release()
     assert isinstance(switched.last(), Finished)
     assert tokens(switched) == tokens(plain)
     with pytest.raises(LcspecError):
@@ -174,9 +189,13 @@ def test_draining_finishes_what_runs_and_refuses_the_rest(llama: Path) -> None:
 
 def test_closing_at_once_cancels(llama: Path) -> None:
     worker = EngineThread(ModelOptions(llama, ctx=256, threads=1))
+    brake = Brake()
+    worker.call(brake.install).result(WAIT)
     sinks = [Sink(), Sink()]
     for sink in sinks:
         worker.submit(request(240), sink).result(WAIT)
+    worker.close(timeout=0)
+    brake.release()
     assert worker.close(timeout=WAIT)
     assert {s.last().reason for s in sinks} == {"cancelled"}  # type: ignore[union-attr]
 
@@ -198,7 +217,7 @@ def test_a_queue_as_a_sink_never_blocks_the_engine(worker: EngineThread) -> None
     assert isinstance(sink.last(), Finished)
 
 
-def test_a_bug_in_a_step_costs_only_those_who_run(worker: EngineThread) -> None:
+def test_a_bug_in_a_step_costs_only_those_who_run(worker: EngineThread, brake: Brake) -> None:
     whole = worker.call(lambda session: session.engine.pool.free).result(WAIT)
 
     def break_once(session: Session) -> None:
@@ -213,9 +232,11 @@ def test_a_bug_in_a_step_costs_only_those_who_run(worker: EngineThread) -> None:
     running, waiting = [Sink(), Sink()], Sink()
     for sink in running:
         worker.submit(request(200), sink).result(WAIT)
+        brake.allow(4)
         sink.first.result(WAIT)
     worker.submit(request(), waiting).result(WAIT)
     worker.call(break_once).result(WAIT)
+    brake.release()
     for sink in running:
         last = sink.last()
         assert isinstance(last, Failed) and "a bug" in str(last.error)

@@ -15,7 +15,7 @@ HEAVY = ("llama_cpp", "textual", "gguf", "torch", "fastapi", "flask", "starlette
 
 def loaded_after(statement: str) -> set[str]:
     code = f"import sys; before = set(sys.modules); {statement}; print('\\n'.join(set(sys.modules) - before))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     return set(done.stdout.split())
 
 

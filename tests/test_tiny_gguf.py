@@ -76,7 +76,7 @@ TEXT = "Hello, world: é 漢字 🙂\n\ttab"
 
 def run(path: Path, text: str = TEXT) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-c", _EXAMINE, str(path), text]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=300)
 
 
 def examine(path: Path, text: str = TEXT) -> dict[str, Any]:

@@ -23,7 +23,7 @@ import pytest
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[1]
-WAIT = 180.0
+WAIT = 600.0
 HEADLESS_CHAT = """
 import asyncio, sys, time
 from pathlib import Path
@@ -33,7 +33,7 @@ async def main():
     app = ChatApp(ChatOptions(overrides={"threads": 1, "max_tokens": 12, "seed": 1}, model=Path(sys.argv[1])))
     async with app.run_test(size=(100, 30)) as pilot:
         async def until(condition):
-            end = time.monotonic() + 150
+            end = time.monotonic() + 500
             while not condition():
                 assert time.monotonic() < end, "never happened"
                 await pilot.pause(0.05)

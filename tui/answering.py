@@ -187,6 +187,7 @@ class Answering:
         self.turn, self.busy = None, False
         screen.following(False)
         screen.figures = turn.log
+        screen.workers.cancel_group(screen, "fill")  # a count from before the answer, which ends only now
         screen.fill = turn.fill
         if isinstance(turn.error, ContextOverflow) and not turn.tokens and turn.before is None:
             screen.chat.remove(message.id)  # a server counts by itself

@@ -51,7 +51,7 @@ def run(
         done = forks.server.run(arguments, stdin or b"", everything)
     else:
         words = [*command, *(a if isinstance(a, bytes) else str(a) for a in arguments)]
-        done = subprocess.run(words, input=stdin or b"", capture_output=True, timeout=180, env=everything)
+        done = subprocess.run(words, input=stdin or b"", capture_output=True, timeout=300, env=everything)
     return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
@@ -295,7 +295,7 @@ def test_a_reader_that_goes_away(llama: Path) -> None:
     os.close(reading)
     arguments = [*LCSPEC, "generate", str(llama), "-p", PROMPT, "-n", "50", *QUICK]
     try:
-        done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, timeout=180)
+        done = subprocess.run(arguments, stdout=writing, stderr=subprocess.PIPE, timeout=300)
     finally:
         os.close(writing)
     assert done.returncode in (1, 141)  # click's, and that of a process that died of SIGPIPE
@@ -306,7 +306,7 @@ def test_a_reader_that_goes_away(llama: Path) -> None:
 def test_a_full_disk(llama: Path) -> None:
     with open("/dev/full", "wb") as full:
         arguments = [*LCSPEC, "generate", str(llama), "-p", PROMPT, "-n", "8", *QUICK]
-        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, timeout=180)
+        done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, timeout=300)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr and b"No space left" in done.stderr
 

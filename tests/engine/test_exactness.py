@@ -24,7 +24,7 @@ from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
-N = 32
+N = 24
 STRATEGIES = ("off", "ngram:branch=3:nodes=9", "model:branch=3:nodes=12:p_min=0", "ngram,suffix", "auto")
 
 
@@ -92,7 +92,7 @@ def test_others_change_no_bit(
     with open_session(exact(demo[0], slots=slots), demo[1]) as session:
         engine = session.engine
         assert engine.pool.parking is not None
-        for _ in range(2):
+        for _ in range(3 - slots // 2):  # as many requests a slot
             keys = [*expected, *chance.sample(list(expected), 6)]
             chance.shuffle(keys)
             asked = [wanted(texts, i, name, chance.choice(STRATEGIES)) for i, name in keys]

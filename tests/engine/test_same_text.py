@@ -12,13 +12,13 @@ from lcspec.engine.events import Tokens
 from lcspec.errors import UsageError
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from tests.running import CHAT, CODE, GREEDY, SAMPLINGS, Answer, answer, options, prompts, request, speculation
+from tests.running import CODE, GREEDY, SAMPLINGS, Answer, answer, options, prompts, request, speculation
 
 pytestmark = pytest.mark.model
 
 STRATEGIES = ("ngram", "ngram:branch=3", "model", "model:branch=3:nodes=12", "ngram,model", "suffix", "auto")
 QUANTIZATIONS = ("Q8_0", "Q4_0", "Q4_K_M", "F32")
-N = 48
+N = 40
 # Two logits this close may change places when a kernel sums in another order.
 NEAR_TIE = 0.5
 
@@ -38,7 +38,7 @@ def pair(request: pytest.FixtureRequest, demo: tuple[Path, Path], demo_as: Calla
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_exact_gives_the_same_ids_whoever_drafts(pair: Session, sampling: SamplingParams) -> None:
     drafted = dict.fromkeys(STRATEGIES, 0)
-    for prompt in prompts(pair, 1, 2):
+    for prompt in prompts(pair, 1, 1):
         plain = answer(pair.engine, request(prompt, "off", N, sampling=sampling, exact=True, logprobs=0))
         assert len(plain.ids) == N
         for strategy in STRATEGIES:
@@ -58,7 +58,7 @@ def test_exact_on_more_and_longer_texts(
     quantization: str, demo: tuple[Path, Path], demo_as: Callable[[str], Path]
 ) -> None:
     with open_session(options(demo_as(quantization), ctx=1024), demo[1]) as session:
-        for i, prompt in enumerate(prompts(session, len(CHAT), len(CODE))):
+        for i, prompt in enumerate(prompts(session, 3, 4)):
             sampling = list(SAMPLINGS.values())[i % 2]
             plain = answer(session.engine, request(prompt, "off", 96, sampling=sampling, exact=True))
             for strategy in ("ngram:branch=3:nodes=7", "model:p_min=0", "model:branch=3:nodes=12:p_min=0", "auto"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from lcspec.llama.lib import C, log_lines
 from lcspec.modelfiles.offload import MARGIN_LEAST, layer_costs
 from lcspec.placement import Placement
 from lcspec.session import make_engine, open_session
+from tests import forks
 from tests import tiny_gguf as tiny
 from tests.running import answer, options, request
 
@@ -231,13 +231,10 @@ def test_the_draft_does_not_take_the_target_s_layers(llama: Path, llama_draft: P
 
 # --- the command line -------------------------------------------------------------------------------------------------
 
-RUN = "import sys; from lcspec.cli import main; main()"
-
 
 def lcspec(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, arguments)], capture_output=True, text=True, timeout=180
-    )
+    done = forks.server.run(arguments, timeout=300)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 COMMANDS: tuple[tuple[str, ...], ...] = (

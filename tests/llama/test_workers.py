@@ -29,6 +29,7 @@ from lcspec.placement import Placement
 from lcspec.profiles.step_cost import curve_key
 from lcspec.session import open_session
 from scripts.rpc_delay import DelayProxy
+from tests import forks
 from tests import tiny_gguf as tiny
 from tests.running import answer, options, request
 
@@ -42,9 +43,8 @@ PROMPT = "the cat and the dog and the cat and the "
 
 
 def lcspec(*arguments: object) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", RUN, *map(str, arguments)], capture_output=True, text=True, timeout=120
-    )
+    done = forks.server.run(arguments, timeout=300)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
 
 
 class Worker:
@@ -59,7 +59,7 @@ class Worker:
         assert " at " in line, line
         self.address = line.split(" at ")[1].split()[0]
         threading.Thread(target=self.process.stdout.read, daemon=True).start()
-        end = time.monotonic() + 60
+        end = time.monotonic() + 300
         while True:
             try:
                 greet(self.address)
@@ -239,35 +239,35 @@ def test_the_engine_reconnects(deep: Path, pair: tuple[Worker, Worker]) -> None:
     thread = EngineThread(over(deep, *(w.address for w in pair)), history=False)
     back = None
     try:
-        session = thread.ready.result(timeout=60)
+        session = thread.ready.result(timeout=300)
         prompt = session.prompt_ids(PROMPT)
         for _ in range(2):  # twice, since what took over is itself taken over
             first = Sink()
-            thread.submit(request(prompt, n=400), first).result(timeout=60)
+            thread.submit(request(prompt, n=400), first).result(timeout=300)
             while not first.events:
                 time.sleep(0.01)
             (back or pair[1]).kill()
-            assert first.ended.wait(60)
+            assert first.ended.wait(300)
             last = first.events[-1]
             assert isinstance(last, Failed) and isinstance(last.error, WorkerLost)
             with pytest.raises(WorkerLost, match="reconnects"):
-                thread.submit(request(prompt, n=8), Sink()).result(timeout=60)
+                thread.submit(request(prompt, n=8), Sink()).result(timeout=300)
             back = Worker((back or pair[1]).port)
-            again, end = Sink(), time.monotonic() + 60
+            again, end = Sink(), time.monotonic() + 300
             while True:
                 try:
-                    thread.submit(request(prompt, n=24), again).result(timeout=60)
+                    thread.submit(request(prompt, n=24), again).result(timeout=300)
                     break
                 except WorkerLost:
                     assert time.monotonic() < end
                     time.sleep(0.05)
-            assert again.ended.wait(60)
+            assert again.ended.wait(300)
             text = [t.id for e in again.events for t in getattr(e, "tokens", ())]
             assert text == local and session.prompt_ids(PROMPT) == prompt, "the vocabulary is still good"
-            vectors, _ = thread.call(lambda s: s.embed(["the cat"])).result(timeout=60)
+            vectors, _ = thread.call(lambda s: s.embed(["the cat"])).result(timeout=300)
             assert vectors.shape[0] == 1
     finally:
-        thread.close(timeout=30)
+        thread.close(timeout=300)
         if back is not None:
             back.kill()
     assert not thread.alive
@@ -277,14 +277,14 @@ def test_the_engine_reconnects(deep: Path, pair: tuple[Worker, Worker]) -> None:
 @pytest.mark.slow
 def test_a_program_may_be_closed_while_a_worker_is_away(deep: Path, pair: tuple[Worker, Worker]) -> None:
     thread = EngineThread(over(deep, pair[0].address), history=False)
-    session = thread.ready.result(timeout=60)
+    session = thread.ready.result(timeout=300)
     sink = Sink()
-    thread.submit(request(session.prompt_ids(PROMPT), n=400), sink).result(timeout=60)
+    thread.submit(request(session.prompt_ids(PROMPT), n=400), sink).result(timeout=300)
     while not sink.events:
         time.sleep(0.01)
     pair[0].kill()
-    assert sink.ended.wait(60)
-    assert thread.close(timeout=30)
+    assert sink.ended.wait(300)
+    assert thread.close(timeout=300)
 
 
 @needs_rpc

@@ -446,7 +446,7 @@ def test_no_model_library_is_loaded() -> None:
         "import sys, lcspec.modelfiles.library as l; list(l.models()); "
         "print('llama_cpp' in sys.modules, 'textual' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=300)
     assert done.stdout.split() == ["False", "False"]
 
 

@@ -224,7 +224,7 @@ def test_mistakes_leave_nothing_behind(source: Path, tmp_path: Path) -> None:
 def test_command_line(source: Path, tmp_path: Path) -> None:
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, str(ROOT / "scripts" / "scale_model.py"), str(source), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, env={"PYTHONPATH": str(ROOT)}, timeout=300)
 
     out = tmp_path / "out.gguf"
     result = run(str(out), "--size", "2.1m", "--quant", "Q4_0")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +12,16 @@ import pytest
 
 from lcspec.server.lifecycle import Background
 from tests import tiny_gguf as tiny
-from tests.server.running import background
+from tests.server.running import WAIT, background
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _patience() -> Iterator[None]:
+    """httpx gives up after five seconds if nothing is said, and a busy machine may take longer."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("get", "post", "options", "head", "delete", "request", "stream"):
+            patch.setattr(httpx, name, functools.partial(getattr(httpx, name), timeout=WAIT))
+        yield
 
 
 @pytest.fixture(scope="session")
@@ -24,14 +34,14 @@ def server() -> Iterator[Background]:
 @pytest.fixture(scope="session")
 def client(server: Background) -> Iterator[openai.OpenAI]:
     """The official client."""
-    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=120) as client:
+    with openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=WAIT) as client:
         yield client
 
 
 @pytest.fixture(scope="session")
 def http(server: Background) -> Iterator[httpx.Client]:
     """A plain client for what the official one would not send."""
-    with httpx.Client(base_url=server.url, timeout=120) as client:
+    with httpx.Client(base_url=server.url, timeout=WAIT) as client:
         yield client
 
 

@@ -31,10 +31,10 @@ def state_of(server: Background) -> State:
         used = [seq for seq in range(engine.pool.n) if engine.context.seq_end(seq) > 0]
         return State(len(engine.running), len(engine.waiting), service.capacity.at_hand, engine.pool.free, len(used))
 
-    return service.worker.call(look).result(60)
+    return service.worker.call(look).result(300)
 
 
-def wait_idle(server: Background, seconds: float = 120.0) -> None:
+def wait_idle(server: Background, seconds: float = 300.0) -> None:
     """Until no request is at hand."""
     end = time.monotonic() + seconds
     while service_of(server).capacity.at_hand:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
 import threading
 
-WAIT = 120.0
+from tests import forks
+
+WAIT = 300.0
 
 
 class Process:
@@ -53,12 +54,7 @@ class Process:
         self.process.stderr.close()
 
 
-def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     """`lcspec serve` that is expected to refuse."""
-    return subprocess.run(
-        [sys.executable, "-c", "from lcspec.cli import main; main()", "serve", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=WAIT,
-        env=os.environ | environment,
-    )
+    done = forks.server.run(("serve", *arguments), timeout=WAIT)
+    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())

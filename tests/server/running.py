@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from lcspec.config import ModelOptions
 from lcspec.engine_thread import EngineThread
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
@@ -21,6 +23,21 @@ MODEL = "demo"
 CHAT = "Hello, how are you today?"
 CODE = "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return "
 HELLO = [{"role": "user", "content": CHAT}]
+WAIT = 300.0  # seconds; nobody who is answered waits that long
+
+
+def lines_of(answer: httpx.Response) -> Iterator[str]:
+    """Lines of a streamed answer, as they come.
+
+    Not httpx's iter_lines nor splitlines: they also end lines at U+2028, U+0085 and the like, which an answer may well
+    contain.
+    """
+    rest = b""
+    for piece in answer.iter_bytes():
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from (line.decode() for line in lines)
+    if rest:
+        yield rest.decode()
 
 
 @contextlib.contextmanager
@@ -40,7 +57,7 @@ def background(
         finally:
             running.close()
     finally:
-        assert worker.close(timeout=60)
+        assert worker.close(timeout=WAIT)
 
 
 def service_of(running: Background) -> Service:
@@ -69,5 +86,5 @@ def several(
         yield running
     finally:
         running.close()
-        models.close_engines(60)
+        models.close_engines(WAIT)
         assert not any(entry.users for entry in models.entries)

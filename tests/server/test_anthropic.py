@@ -12,7 +12,7 @@ import httpx
 import pytest
 
 from lcspec.server.lifecycle import Background
-from tests.server.running import CHAT, HELLO, MODEL, background
+from tests.server.running import CHAT, HELLO, MODEL, background, lines_of
 
 pytestmark = pytest.mark.server
 
@@ -27,7 +27,7 @@ MUST: Any = {"type": "tool", "name": "weather"}
 
 @pytest.fixture(scope="module")
 def claude(server: Background) -> Iterator[anthropic.Anthropic]:
-    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=120) as client:
+    with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=300) as client:
         yield client
 
 
@@ -171,7 +171,7 @@ def test_a_wrong_key(tiny_model: Path) -> None:
 
 def test_events_are_numbered_and_named(http: httpx.Client) -> None:
     with http.stream("POST", "/v1/messages", json={"max_tokens": 4, "messages": HELLO, "stream": True}) as got:
-        lines = [line for line in got.iter_lines() if line]
+        lines = [line for line in lines_of(got) if line]
     names = [line[7:] for line in lines if line.startswith("event: ")]
     data = [json.loads(line[6:]) for line in lines if line.startswith("data: ")]
     assert names == [d["type"] for d in data]
@@ -195,7 +195,7 @@ def test_a_structured_answer(http: httpx.Client, field: str, stream: bool) -> No
     got = http.post("/v1/messages", json=body | {field: form if field == "output_format" else {"format": form}})
     assert got.status_code == 200, got.text
     if stream:
-        events = [json.loads(line[6:]) for line in got.text.splitlines() if line.startswith("data: {")]
+        events = [json.loads(line[6:]) for line in lines_of(got) if line.startswith("data: {")]
         text = "".join(e["delta"].get("text", "") for e in events if e["type"] == "content_block_delta")
     else:
         text = got.json()["content"][0]["text"]

@@ -10,7 +10,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletion
 
-from tests.server.running import CHAT, HELLO, MODEL
+from tests.server.running import CHAT, HELLO, MODEL, lines_of
 
 pytestmark = pytest.mark.server
 
@@ -45,9 +45,9 @@ def test_a_stream_says_the_same(client: openai.OpenAI) -> None:
 
 def test_a_stream_without_usage_has_none_and_ends_with_done(http: httpx.Client) -> None:
     body = {"messages": HELLO, "max_tokens": 8, "stream": True}
-    text = http.post("/v1/chat/completions", json=body).text
-    assert text.endswith("data: [DONE]\n\n")
-    lines = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+    got = http.post("/v1/chat/completions", json=body)
+    assert got.text.endswith("data: [DONE]\n\n")
+    lines = [json.loads(line[6:]) for line in lines_of(got) if line.startswith("data: {")]
     assert all("usage" not in line for line in lines)
     assert lines[-1]["timings"]["predicted_n"] <= 8
 

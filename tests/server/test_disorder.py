@@ -15,7 +15,7 @@ import pytest
 
 from lcspec.server.lifecycle import Background
 from tests.server.leaks import State, state_of, wait_idle
-from tests.server.running import CHAT, CODE, background
+from tests.server.running import CHAT, CODE, WAIT, background
 
 pytestmark = pytest.mark.server
 
@@ -100,7 +100,7 @@ async def sends_rubbish(client: httpx.AsyncClient, chance: random.Random) -> Non
 async def disorder(server: Background, requests: int, seed: int) -> None:
     """`requests` of all kinds, a few at once."""
     chance, gate = random.Random(seed), asyncio.Semaphore(AT_ONCE)
-    async with httpx.AsyncClient(base_url=server.url, timeout=120) as client:
+    async with httpx.AsyncClient(base_url=server.url, timeout=300) as client:
 
         async def one(kind: int) -> None:
             async with gate:
@@ -125,10 +125,10 @@ def test_a_client_that_goes_frees_its_slot(tiny_model: Path) -> None:
     with background(tiny_model, slots=1, queue=4, ctx=2048, speculate="off", warm=False) as server:
         body = {"prompt": "abc", "max_tokens": 2000, "ignore_eos": True, "stream": True}
         for _ in range(3):
-            with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as answer:
-                next(answer.iter_lines())
+            with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=WAIT) as answer:
+                next(answer.iter_text())
             wait_idle(server)
-        short = httpx.post(f"{server.url}/v1/completions", json={"prompt": "abc", "max_tokens": 3}, timeout=60)
+        short = httpx.post(f"{server.url}/v1/completions", json={"prompt": "abc", "max_tokens": 3}, timeout=WAIT)
         assert short.status_code == 200
         done = server.server.service.session.engine.counters.done
         assert done["cancelled"] == 3

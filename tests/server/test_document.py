@@ -50,17 +50,17 @@ schema = schemathesis.pytest.from_fixture("api")
 
 
 @schema.parametrize()
-@settings(max_examples=10, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_request_makes_the_server_fail(case: schemathesis.Case) -> None:
     # Beside the random cases there are ten thousand that go through the document, field by field: of the wrong ones
-    # every fourth is sent.
+    # every twelfth is sent.
     meta = case.meta
     wrong = meta is not None and meta.phase.name == TestPhase.COVERAGE and meta.generation.mode.is_negative
-    if wrong and next(TURN) % 4 and not EXPLORING:
+    if wrong and next(TURN) % 12 and not EXPLORING:
         return
     if isinstance(case.body, dict):
         case.body.pop("model", None)
-    response = case.call(session=CONNECTION, timeout=120)
+    response = case.call(session=CONNECTION, timeout=300)
     ANSWERED[case.path, response.status_code] += 1
     holds = [content_type_conformance, response_schema_conformance] if response.status_code == 200 else []
     case.validate_response(response, checks=[not_a_server_error, *holds])
@@ -126,14 +126,14 @@ BODIES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
 @given(BODIES)
 # Logits of tokens said before become infinite: they are the most probable, not banned.
 @example({"prompt": "y", "grammar": VALUES["grammar"][0], "repeat_penalty": 1e-300})
 @example({"prompt": "y", "grammar": VALUES["grammar"][0], "repeat_penalty": 1e-300, "adaptive_target": 0.5})
 @example({"prompt": "yn", "grammar": VALUES["grammar"][0], "logit_bias": {"110": 100, "121": 100}, "stream": True})
 def test_extreme_values_are_answered(small: Background, body: dict[str, Any]) -> None:
-    answer = httpx.post(f"{small.url}/v1/completions", json=body, timeout=120)
+    answer = httpx.post(f"{small.url}/v1/completions", json=body, timeout=300)
     if "grammar" in body and body.get("speculation", {}).get("verifier") == "typical":
         assert answer.status_code == 400
         return
@@ -152,7 +152,7 @@ def test_a_bias_of_minus_100_on_every_token_changes_no_text_that_a_grammar_holds
 
     def text(**more: Any) -> str:
         body = {"prompt": "abc", "grammar": "root ::= [a-z]{12}", "temperature": 0.7, "seed": 5, "stream": stream}
-        answer = httpx.post(f"{small.url}/v1/completions", json=body | more, timeout=120)
+        answer = httpx.post(f"{small.url}/v1/completions", json=body | more, timeout=300)
         assert answer.status_code == 200, answer.text
         if not stream:
             return str(answer.json()["choices"][0]["text"])

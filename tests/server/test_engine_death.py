@@ -37,7 +37,7 @@ def test_requests_after_the_engines_death(tiny_model: Path, monkeypatch: pytest.
         text = "a long text, " * 400
 
         def ask() -> None:
-            with httpx.Client(base_url=url, timeout=60) as http:
+            with httpx.Client(base_url=url, timeout=300) as http:
                 while not stop.is_set():
                     answers.append(http.post("/tokenize", json={"content": text}))
                     answers.append(http.post("/v1/chat/completions", json={"messages": HELLO, "max_tokens": 4}))
@@ -68,7 +68,7 @@ def test_requests_after_the_engines_death(tiny_model: Path, monkeypatch: pytest.
             ("/api/chat", {"messages": HELLO}),
             ("/completion", {"prompt": "a"}),
         ]:
-            got = httpx.post(f"{url}{path}", json=body, timeout=60)
+            got = httpx.post(f"{url}{path}", json=body, timeout=300)
             assert got.status_code in (200, 503), (path, got.text)
         health = httpx.get(f"{url}/health")
         assert health.status_code == 503 and health.json()["status"] == "failed"

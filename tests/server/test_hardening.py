@@ -74,7 +74,7 @@ def test_which_names_those_are(given: tuple[str, ...], local: bool, names: tuple
     assert names_of({"allowed_host": given, "host": "127.0.0.1"}, local) == names
 
 
-def _closed(sock: socket.socket, seconds: float = 20.0) -> bool:
+def _closed(sock: socket.socket, seconds: float = 300.0) -> bool:
     sock.settimeout(seconds)
     with contextlib.suppress(ConnectionError):
         while sock.recv(65536):
@@ -92,14 +92,14 @@ def test_headers_that_never_come_are_not_waited_for(guarded: Background, sent: b
 def test_not_after_a_first_request_either(guarded: Background) -> None:
     with socket.create_connection(("127.0.0.1", guarded.port)) as sock:
         sock.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n\r\n")
-        sock.settimeout(20)
+        sock.settimeout(300)
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
         sock.sendall(b"GET /health HT")
         assert _closed(sock)
 
 
 def test_a_kept_connection_is_kept(guarded: Background) -> None:
-    with httpx.Client(base_url=guarded.url) as http:
+    with httpx.Client(base_url=guarded.url, timeout=300) as http:
         for _ in range(2):
             assert http.get("/health").status_code == 200
             time.sleep(0.8)  # longer than headers may take
@@ -114,7 +114,7 @@ def test_a_reader_that_never_reads_is_left(guarded: Background) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         sock.connect(("127.0.0.1", guarded.port))
         sock.sendall(head.encode() + b"\r\n\r\n" + big)
-        for _ in range(600):
+        for _ in range(3000):
             if not any(c.client == sock.getsockname() for c in guarded.server.server_state.connections):
                 break
             time.sleep(0.1)
@@ -133,7 +133,7 @@ def test_a_reader_that_never_reads_does_not_stop_the_end(tiny_model: Path) -> No
             sock.recv(1)  # the answer has begun
             ending = threading.Thread(target=running.close)
             ending.start()
-            ending.join(60)
+            ending.join(300)
             assert not ending.is_alive()
 
 
@@ -156,7 +156,7 @@ def test_an_alias_with_a_slash_and_one_model(tiny_model: Path) -> None:
     worker_names = ("org/model:7b", MODEL)
     with (
         background(tiny_model, warm=False, models=worker_names) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
+        httpx.Client(base_url=running.url, timeout=300) as http,
     ):
         listed = http.get("/v1/models").json()["data"]
         assert [m["id"] for m in listed] == ["org/model:7b"]

@@ -16,7 +16,7 @@ import pytest
 
 from tests import tiny_gguf as tiny
 from tests.server.process import WAIT, Process, run
-from tests.server.running import HELLO
+from tests.server.running import HELLO, lines_of
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
 
@@ -55,8 +55,7 @@ class Stream(threading.Thread):
                 self.began.set()
                 if self.gate is not None:
                     assert self.gate.wait(WAIT)
-                # Not iter_lines: it also ends lines at U+2028 and the like, which an answer may well contain.
-                for line in answer.read().decode().split("\n"):
+                for line in lines_of(answer):
                     if line == "data: [DONE]":
                         self.done = True
                     elif line.startswith("data: "):

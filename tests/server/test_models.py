@@ -6,7 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +23,9 @@ from lcspec.server.lifecycle import Background
 from lcspec.server.model_entry import Entry, Progress
 from lcspec.server.service import Service
 from tests import tiny_gguf as tiny
-from tests.server.running import HELLO, options, several
+from tests.server.running import HELLO, WAIT, lines_of, options, several
 
 pytestmark = pytest.mark.server
-
-WAIT = 120
 
 
 @pytest.fixture(scope="module")
@@ -136,7 +134,7 @@ def test_one_goes_when_there_is_no_place(folder: Path) -> None:
 def test_an_answer_is_finished_before_its_model_goes(folder: Path) -> None:
     with several(folder, max_loaded=1) as server, ThreadPoolExecutor(2) as pool:
         long = pool.submit(say, server, "red", 200, ignore_eos=True)
-        while httpx.get(f"{server.url}/health").json()["running"] == 0:
+        while httpx.get(f"{server.url}/health").json()["running"] == 0 and not long.done():
             time.sleep(0.01)
         assert text(say(server, "blue"))
         assert long.result().json()["usage"]["completion_tokens"] == 200
@@ -200,7 +198,7 @@ def test_a_stream_says_that_its_model_is_being_loaded(folder: Path, gate: thread
         body = {"model": "red", "messages": HELLO, "max_tokens": 4, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=WAIT) as got:
             assert got.status_code == 200
-            lines = got.iter_lines()
+            lines = lines_of(got)
             assert next(lines).startswith(": loading red")
             assert states(server)["red"] == "loading"
             gate.set()
@@ -221,11 +219,18 @@ def test_a_load_that_fails_late_ends_its_stream_with_an_error(folder: Path, gate
     with several(folder, loader=Slow) as server:
         body = {"model": "broken", "messages": HELLO, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/chat/completions", json=body, timeout=WAIT) as got:
-            lines = got.iter_lines()
+            lines = lines_of(got)
             next(lines)
             gate.set()
             (last,) = [line for line in lines if line.startswith("data: ")]
         assert "broken.gguf" in json.loads(last[6:])["error"]["message"]
+
+
+def held_by_nobody(server: Background) -> None:
+    end = time.monotonic() + WAIT
+    while any(entry.users or entry.waiters for entry in server.server.models.entries):
+        assert time.monotonic() < end
+        time.sleep(0.02)
 
 
 def test_whoever_goes_away_while_it_is_loaded_holds_nothing(folder: Path, gate: threading.Event) -> None:
@@ -235,16 +240,14 @@ def test_whoever_goes_away_while_it_is_loaded_holds_nothing(folder: Path, gate: 
                 with pytest.raises(httpx.TimeoutException):
                     body = {"model": "red", "messages": HELLO, "stream": stream}
                     httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=0.3)
+        held_by_nobody(server)
         with ThreadPoolExecutor(12) as pool:
             waiting = [pool.submit(say, server, "red") for _ in range(12)]
-            time.sleep(1.5)
+            wait(waiting, WAIT, FIRST_COMPLETED)  # one too many is refused at once, and the others are held
             gate.set()
             codes = [future.result().status_code for future in waiting]
         assert set(codes) <= {200, 429} and codes.count(200) >= 3 and 429 in codes
-        end = time.monotonic() + WAIT
-        while any(entry.users or entry.waiters for entry in server.server.models.entries):
-            assert time.monotonic() < end
-            time.sleep(0.05)
+        held_by_nobody(server)
 
 
 def test_an_engine_that_dies_is_loaded_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from lcspec.server.lifecycle import Background
 from tests import tiny_gguf as tiny
-from tests.server.running import CODE, HELLO, MODEL, background
+from tests.server.running import CODE, HELLO, MODEL, background, lines_of
 
 pytestmark = pytest.mark.server
 
@@ -46,7 +46,7 @@ def test_it_ends_with_the_context_unless_told_otherwise(http: httpx.Client) -> N
 def test_a_stream(http: httpx.Client) -> None:
     whole = http.post("/completion", json={"prompt": CODE} | COLD).json()
     with http.stream("POST", "/completion", json={"prompt": CODE, "stream": True} | COLD) as got:
-        parts = [json.loads(line[6:]) for line in got.iter_lines() if line.startswith("data: ")]
+        parts = [json.loads(line[6:]) for line in lines_of(got) if line.startswith("data: ")]
     assert "".join(p["content"] for p in parts) == whole["content"]
     assert [p["stop"] for p in parts] == [False] * (len(parts) - 1) + [True]
     assert sum(len(p["tokens"]) for p in parts) == 12
@@ -122,7 +122,7 @@ def test_a_gap_is_filled(tmp_path: Path) -> None:
     path = tmp_path / "code.gguf"
     marks = {f"tokenizer.ggml.fim_{name}_token_id": 280 + i for i, name in enumerate(("pre", "suf", "mid"))}
     tiny.write_llama(path, extra=marks)
-    with background(path, ctx=256, warm=False) as running, httpx.Client(base_url=running.url, timeout=60) as http:
+    with background(path, ctx=256, warm=False) as running, httpx.Client(base_url=running.url, timeout=300) as http:
         gap = {"input_prefix": "def f(", "input_suffix": "):\n    pass", "return_tokens": True}
         got = http.post("/infill", json=gap | COLD).json()
         service = running.server.service
@@ -154,7 +154,7 @@ def test_what_is_served(http: httpx.Client) -> None:
 
 
 def test_without_a_prefix(server: Background, http: httpx.Client) -> None:
-    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=120) as client:
+    with openai.OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=300) as client:
         assert [m.id for m in client.models.list()] == [MODEL] and client.models.retrieve(MODEL).id == MODEL
         got = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=3)  # type: ignore[arg-type]
         assert got.object == "chat.completion"
@@ -184,7 +184,10 @@ def test_rerank_with_an_embedding_model(tmp_path: Path) -> None:
 
 
 def test_a_wrong_key(tiny_model: Path) -> None:
-    with background(tiny_model, warm=False, api_keys=("right",)) as running, httpx.Client(base_url=running.url) as http:
+    with (
+        background(tiny_model, warm=False, api_keys=("right",)) as running,
+        httpx.Client(base_url=running.url, timeout=300) as http,
+    ):
         for path in ("/props", "/slots", "/models", "/v1/models"):
             assert http.get(path).status_code == 401
         for path in ("/completion", "/infill", "/rerank", "/chat/completions", "/completions", "/embeddings"):

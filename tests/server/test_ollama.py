@@ -14,7 +14,7 @@ import pytest
 from lcspec.server import unknown
 from lcspec.server.lifecycle import Background
 from tests import tiny_gguf as tiny
-from tests.server.running import CODE, HELLO, MODEL, background
+from tests.server.running import CODE, HELLO, MODEL, background, lines_of
 
 pytestmark = pytest.mark.server
 
@@ -31,7 +31,7 @@ TOOL: Any = {
 
 @pytest.fixture(scope="module")
 def llama(server: Background) -> Iterator[ollama.Client]:
-    yield ollama.Client(host=server.url, timeout=120)
+    yield ollama.Client(host=server.url, timeout=300)
 
 
 def _plain(http: httpx.Client, **more: Any) -> dict[str, Any]:
@@ -99,7 +99,7 @@ def test_calls_have_arguments_as_objects(llama: ollama.Client, http: httpx.Clien
     got = ollama.ChatResponse.model_validate(http.post("/api/chat", json=asked | {"stream": False}).json())
     (call,) = got.message.tool_calls or ()
     assert call.function.name == "weather" and isinstance(call.function.arguments["hot"], bool)
-    lines = [json.loads(line) for line in http.post("/api/chat", json=asked).text.splitlines()]
+    lines = [json.loads(line) for line in lines_of(http.post("/api/chat", json=asked)) if line]
     (found,) = [line["message"]["tool_calls"] for line in lines if line["message"].get("tool_calls")]
     assert found[0]["function"] == {"name": "weather", "arguments": dict(call.function.arguments)}
     assert lines[-1]["done"] is True
@@ -158,7 +158,10 @@ def test_errors_are_in_its_form(http: httpx.Client, path: str, body: dict[str, A
 
 
 def test_a_wrong_key(tiny_model: Path) -> None:
-    with background(tiny_model, warm=False, api_keys=("right",)) as running, httpx.Client(base_url=running.url) as http:
+    with (
+        background(tiny_model, warm=False, api_keys=("right",)) as running,
+        httpx.Client(base_url=running.url, timeout=300) as http,
+    ):
         for path in ("tags", "ps", "version"):
             assert http.get(f"/api/{path}").status_code == 401
         for path in ("chat", "generate", "embed", "embeddings", "show"):

@@ -108,7 +108,10 @@ def test_it_asks_no_other_host_and_has_nothing_inline() -> None:
 
 
 def test_the_page_needs_no_key_and_its_requests_do() -> None:
-    with background(api_keys=("secret",), draft=False, warm=False) as server, httpx.Client(base_url=server.url) as http:
+    with (
+        background(api_keys=("secret",), draft=False, warm=False) as server,
+        httpx.Client(base_url=server.url, timeout=300) as http,
+    ):
         assert all(http.get(path).status_code == 200 for path in PATHS)
         assert http.get("/page/none.js").status_code == 401
         assert http.get("/v1/models").status_code == 401

@@ -32,7 +32,7 @@ def thinker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]:
 
 def answer(server: Background, **body: Any) -> dict[str, Any]:
     asked = {"messages": HELLO, "max_tokens": 80, "ignore_eos": True, "seed": 5, **body}
-    got = httpx.post(f"{server.url}/v1/chat/completions", json=asked, timeout=120)
+    got = httpx.post(f"{server.url}/v1/chat/completions", json=asked, timeout=300)
     assert got.status_code == 200, got.text
     found: dict[str, Any] = got.json()
     return found
@@ -113,6 +113,6 @@ def test_the_servers_own_budget(tmp_path: Path) -> None:
         assert parts(answer(server))[1]
         assert parts(answer(server, reasoning_budget=-1))[1] == ""
         body = {"input": "Hello", "max_output_tokens": 80, "seed": 5}
-        found = httpx.post(f"{server.url}/v1/responses", json=body, timeout=120).json()
+        found = httpx.post(f"{server.url}/v1/responses", json=body, timeout=300).json()
         assert found["output"][0]["type"] == "reasoning"
         assert 6 <= found["usage"]["output_tokens_details"]["reasoning_tokens"] <= 18

@@ -20,7 +20,7 @@ import pytest
 from lcspec.server.lifecycle import Background
 from lcspec.server.native import until_outdent
 from tests import tiny_gguf as tiny
-from tests.server.running import background
+from tests.server.running import background, lines_of
 
 pytestmark = pytest.mark.server
 
@@ -49,14 +49,14 @@ def coder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Background]:
 
 @pytest.fixture()
 def http(coder: Background) -> Iterator[httpx.Client]:
-    with httpx.Client(base_url=coder.url, timeout=120) as client:
+    with httpx.Client(base_url=coder.url, timeout=300) as client:
         yield client
 
 
 def events(response: httpx.Response) -> list[dict[str, Any]]:
     assert response.status_code == 200, response.text
     assert response.headers["content-type"].startswith("text/event-stream")
-    return [json.loads(line[6:]) for line in response.text.splitlines() if line.startswith("data: {")]
+    return [json.loads(line[6:]) for line in lines_of(response) if line.startswith("data: {")]
 
 
 # --- Continue ---------------------------------------------------------------------------------------------------------
@@ -169,7 +169,7 @@ def test_open_webui_over_ollama(http: httpx.Client) -> None:
         "keep_alive": "5m",
         "format": "",
     }
-    lines = [json.loads(line) for line in http.post("/api/chat", json=body).text.splitlines()]
+    lines = [json.loads(line) for line in lines_of(http.post("/api/chat", json=body)) if line]
     assert lines[-1]["done"] and lines[-1]["eval_count"] > 0
 
 

@@ -128,7 +128,7 @@ def test_think_is_for_the_template(tiny_model: Path) -> None:
     text = "{{ enable_thinking }}|{{ reasoning_effort }}"
     with (
         background(tiny_model, warm=False, chat_template=text) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
+        httpx.Client(base_url=running.url, timeout=300) as http,
     ):
         sizes = [
             http.post(CHAT, json={"messages": HELLO, "max_tokens": 1} | extra).json()["usage"]["prompt_tokens"]
@@ -144,7 +144,7 @@ def test_think_is_for_the_template(tiny_model: Path) -> None:
 def test_strict_refuses(tiny_model: Path) -> None:
     with (
         background(tiny_model, warm=False, strict=True) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
+        httpx.Client(base_url=running.url, timeout=300) as http,
     ):
         got = http.post(CHAT, json=SHORT | {"num_ctx": 1})
         assert (got.status_code, got.json()["error"]["code"]) == (400, "unknown_parameter")

@@ -30,7 +30,7 @@ def _prompt(http: httpx.Client, **body: object) -> str:
 def test_a_given_template_with_arguments(tiny_model: Path) -> None:
     with (
         background(tiny_model, warm=False, chat_template=GIVEN, template_kwargs={"mood": "good"}) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
+        httpx.Client(base_url=running.url, timeout=300) as http,
     ):
         assert _prompt(http) == f"<user>{HELLO[0]['content']}<answer mood=good>"
         assert _prompt(http, chat_template_kwargs={"mood": "bad"}).endswith("<answer mood=bad>")
@@ -88,6 +88,6 @@ def test_a_template_that_takes_no_system_message_gets_its_text(tiny_model: Path)
     talk = [{"role": "system", "content": "Be brief."}, *HELLO]
     with (
         background(tiny_model, warm=False, chat_template=strict) as running,
-        httpx.Client(base_url=running.url, timeout=60) as http,
+        httpx.Client(base_url=running.url, timeout=300) as http,
     ):
         assert _prompt(http, messages=talk) == f"Be brief.\n{HELLO[0]['content']}|"

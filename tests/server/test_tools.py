@@ -9,7 +9,7 @@ import httpx
 import openai
 import pytest
 
-from tests.server.running import HELLO, MODEL
+from tests.server.running import HELLO, MODEL, lines_of
 
 pytestmark = pytest.mark.server
 
@@ -207,7 +207,7 @@ def test_arguments_that_break_the_schema_are_counted_and_left_as_they_are(
     got = http.post("/v1/chat/completions", json=body)
     assert got.status_code == 200
     if stream:
-        chunks = [json.loads(line[6:]) for line in got.text.splitlines() if line.startswith("data: {")]
+        chunks = [json.loads(line[6:]) for line in lines_of(got) if line.startswith("data: {")]
         calls = [call for chunk in chunks for c in chunk["choices"] for call in c["delta"].get("tool_calls", ())]
         written = "".join(call["function"].get("arguments", "") for call in calls)
     else:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -13,17 +12,17 @@ from typing import Any
 import pytest
 from textual.pilot import Pilot
 
-from lcspec.engine.events import Event
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
-from lcspec.session import Session
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.bridge import Bridge
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.notice import Notice
+from tests.running import Brake
 
-WAIT = 120.0
+WAIT = 300.0
 SIZE = (100, 34)
+HOPS = 4  # of messages from widget to widget that one key sets off
 # One thread, a fixed seed, no drafting unless a test is about it.
 PLAIN = {"threads": 1, "seed": 7, "max_tokens": 40, "drafters": "off"}
 
@@ -35,6 +34,18 @@ def _own_home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
 
 
 @pytest.fixture(autouse=True)
+def _no_idle_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a key the pilot waits until the process takes no time, for a second or two while an answer is written, and
+    not long enough where the machine is busy. `Driver.press` waits for messages instead.
+    """
+
+    async def one_turn(*_: float) -> None:
+        await asyncio.sleep(0)
+
+    monkeypatch.setattr("textual.app.wait_for_idle", one_turn)
+
+
+@pytest.fixture(autouse=True)
 def _own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LCSPEC_DATA_DIR", str(tmp_path / "data"))
 
@@ -43,33 +54,6 @@ def _own_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def pair() -> tuple[Path, Path]:
     """The bundled target and draft."""
     return demo_path(DEMO_TARGET), demo_path(DEMO_DRAFT)
-
-
-class Brake:
-    """Lets the engine take as many steps as it is allowed, so that a test can act in the middle of an answer."""
-
-    def __init__(self) -> None:
-        self._permits = threading.Semaphore(0)
-        self._open = False
-
-    def install(self, session: Session) -> None:
-        """On the engine thread."""
-        step = session.engine.step
-
-        def braked() -> list[Event]:
-            while session.engine.busy and not self._open and not self._permits.acquire(timeout=0.05):
-                return []  # orders are obeyed between two steps
-            return step()
-
-        session.engine.step = braked  # type: ignore[method-assign]
-
-    def allow(self, steps: int) -> None:
-        """Some more steps."""
-        self._permits.release(steps)
-
-    def release(self) -> None:
-        """As many as it likes."""
-        self._open = True
 
 
 class Driver:
@@ -92,8 +76,15 @@ class Driver:
             await self.pilot.pause(0.01)
 
     async def press(self, *keys: str) -> None:
-        """Press keys."""
-        await self.pilot.press(*keys)
+        """Press keys, each after what the one before it set off."""
+        for key in keys:
+            await self.pilot.press(key)
+            await self.settled()
+
+    async def settled(self) -> None:
+        """Wait until every widget has read what was sent to it, and what that made others send, a few times over."""
+        for _ in range(HOPS):
+            await self.pilot.pause(0)
 
     async def ready(self) -> ChatScreen:
         """Wait for the conversation."""
@@ -136,7 +127,8 @@ class Driver:
         """Press keys that begin another answer, and wait for it."""
         before = self.chat.chat.branch[-1].id
         await self.press(*keys)
-        await self.until(lambda: self.chat.chat.branch[-1].id != before, "another answer begins")
+        last = lambda: self.chat.chat.branch[-1]  # noqa: E731
+        await self.until(lambda: last().id != before and last().role == "assistant", "another answer begins")
         return await self.finished()
 
     async def some_text(self, n: int = 1) -> None:

@@ -60,6 +60,7 @@ async def test_commands(start: Start, tmp_path: Path) -> None:
         await driver.until(lambda: isinstance(driver.app.screen, HelpScreen))
         assert "/system" in str(driver.app.screen.query_one(Static).render())
         await driver.press("escape")
+        await driver.until(lambda: driver.app.screen is chat)
         before = chat.chat.id
         await typed(driver, "/clear")
         await driver.until(lambda: chat.chat.id != before and not chat.chat.branch)

@@ -13,7 +13,7 @@ from typing import Any
 
 import httpx
 import pytest
-from textual.widgets import Static
+from textual.widgets import Button, Static
 
 from lcspec.errors import UsageError
 from lcspec.server.lifecycle import Background
@@ -27,9 +27,10 @@ from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
 from tests import forks
 from tests import tiny_gguf as tiny
+from tests.running import Brake
 from tests.server.running import background, service_of
 
-from .conftest import Brake, Driver, Start
+from .conftest import Driver, Start
 
 pytestmark = pytest.mark.tui
 
@@ -78,7 +79,7 @@ async def test_answer_is_the_servers(start: Start, connected: Callable[..., Chat
         assert chat.loaded.n_ctx == 512
         message = await driver.answer(HELLO)
         body = {"messages": [{"role": "user", "content": HELLO}], **GREEDY}
-        theirs = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120).json()
+        theirs = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
         assert message.text == theirs["choices"][0]["message"]["content"]
         assert (message.model, message.state, message.seed) == ("demo", "done", 7)
         assert message.tokens == theirs["usage"]["completion_tokens"]
@@ -101,7 +102,7 @@ async def test_stopped_answer_is_kept_and_frees_the_server(
     start: Start, connected: Callable[..., ChatOptions], server: Background
 ) -> None:
     brake = Brake()
-    service_of(server).worker.call(brake.install).result(30)
+    service_of(server).worker.call(brake.install).result(300)
     async with start(options=connected(max_tokens=400)) as driver:
         await driver.ready()
         await driver.send("Write a python function to find the maximum of a list of numbers.")
@@ -112,7 +113,7 @@ async def test_stopped_answer_is_kept_and_frees_the_server(
         brake.release()
         assert (message.state, message.stop_reason) == ("stopped", "cancelled")
         assert message.text
-        running = lambda: httpx.get(f"{server.url}/health", timeout=30).json()["running"]  # noqa: E731
+        running = lambda: httpx.get(f"{server.url}/health", timeout=300).json()["running"]  # noqa: E731
         await driver.until(lambda: running() == 0, "the server stops as well")
 
 
@@ -197,13 +198,15 @@ async def test_key(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 
 
 async def test_server_that_is_away_and_comes_back(start: Start, server: Background) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # nobody listens there, and nobody else can
         port = taken.getsockname()[1]
-    async with start(options=ChatOptions(server=Server(f"http://127.0.0.1:{port}"), overrides=GREEDY)) as driver:
-        assert f"no server answers at http://127.0.0.1:{port}/v1: start it" in await failed(driver)
-        driver.app._server = Server(server.url)
-        await driver.press("enter")  # "Try again" has the focus
-        await driver.ready()
+        async with start(options=ChatOptions(server=Server(f"http://127.0.0.1:{port}"), overrides=GREEDY)) as driver:
+            assert f"no server answers at http://127.0.0.1:{port}/v1: start it" in await failed(driver)
+            driver.app._server = Server(server.url)
+            await driver.until(lambda: isinstance(driver.app.focused, Button) and driver.app.focused.name == "retry")
+            await driver.press("enter")
+            await driver.ready()
 
 
 def test_text_from_a_pipe(server: Background, tmp_path: Path) -> None:
@@ -211,7 +214,7 @@ def test_text_from_a_pipe(server: Background, tmp_path: Path) -> None:
     environ = {**os.environ, "LCSPEC_DATA_DIR": str(tmp_path)}
     done = forks.server.run(command, HELLO.encode(), environ)
     body = {"messages": [{"role": "user", "content": HELLO}], "temperature": 0, "max_tokens": 12}
-    theirs = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=120).json()
+    theirs = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=300).json()
     assert done.returncode == 0, done.stderr
     assert done.stdout.decode() == theirs["choices"][0]["message"]["content"] + "\n"
     wrong = forks.server.run([*command, "--ctx", "99"], HELLO.encode())

@@ -205,6 +205,7 @@ async def test_help_begins_with_where_the_user_is(start: Start) -> None:
         await driver.until(lambda: isinstance(driver.app.screen, HelpScreen))
         assert str(driver.app.screen.query_one(Static).render()).startswith("In the input")
         await driver.press("escape")
+        await driver.until(lambda: driver.app.screen is chat)
         await driver.answer(HELLO)
         await driver.press("shift+tab", "f1")
         await driver.until(lambda: isinstance(driver.app.screen, HelpScreen))
@@ -241,7 +242,7 @@ async def test_no_colour(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_without_a_terminal_one_line_says_what_to_do() -> None:
     command = [sys.executable, "-c", "from lcspec.cli import main; main()", "chat"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
     assert done.returncode == 2 and done.stdout == ""
     assert done.stderr.startswith("lcspec: the chat needs a terminal") and done.stderr.count("\n") == 1
 

@@ -16,7 +16,7 @@ from lcspec.tui.attachments import Attachment
 from lcspec.tui.store import Chat, Message, NoSuchChat, Span, Store, pieces_of, queries, title_of, writer
 from lcspec.tui.store.records import extend_spans
 
-WAIT = 30.0
+WAIT = 300.0
 
 
 @pytest.fixture

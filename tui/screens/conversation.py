@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Callable
@@ -127,6 +128,7 @@ class ConversationScreen(Screen[None]):
         self.attachments.limit = loaded.n_ctx
         await self.attachments.set(self.attachments.pending)
         self.source, self.loaded, self.figures, self.answering.keep_from = source, loaded, SpeculationLog(), None
+        self.fill = replace(self.fill, limit=loaded.n_ctx)  # the old count stands until there is a new one
         self.show_head()
         self.refresh_fill()
         await self.transcript.show(self.chat.branch)  # without notices that are out of date
