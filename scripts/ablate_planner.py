@@ -18,7 +18,7 @@ from typing import Any
 
 import click
 
-from lcspec.planner import acceptance, auto, calibrator, planning_backoff, policy, record, worth
+from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
 from lcspec.profiles import cost_curve
 from scripts.planner_replay import Machine, Recording, Result, replay
 

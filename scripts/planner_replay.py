@@ -29,6 +29,8 @@ from lcspec.profiles.cost_curve import CostCurve
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
+# What a further row of a draft model's step takes, as a share of the step.
+WIDENING = 0.05
 # Nodes of a recorded tree, one list each: parents, tokens, the drafter's estimates, features.
 Tree = tuple[list[int], list[int], list[float], list[int]]
 
@@ -113,8 +115,7 @@ class Machine:
     def curve(self) -> CostCurve:
         """What a measurement with repeated widths gives."""
         curve = CostCurve({n: {0: s} for n, s in self.widths.items()})
-        if self.change and hasattr(curve, "change"):
-            curve.change = self.change
+        curve.change = self.change
         return curve
 
 
@@ -169,7 +170,7 @@ class Replayed:
         growth, origin, level, branch = Growth(view.tokens[-1], budget, 0.0), {0: 0}, [0], budget.branch
         tree = growth.tree
         while True:
-            self.clock.now += self.level
+            self.clock.now += self.level * (1.0 + WIDENING * (len(level) - 1))
             fresh = list[int]()
             for node in level:
                 kids = sorted(children.get(origin[node], []), key=lambda k: -recorded[2][k - 1])[:branch]

@@ -13,27 +13,8 @@ from lcspec.planner.record import DrafterRecord
 
 Costs = Mapping[int, tuple[float, int]]
 
-# Longest draft that is considered when it is decided whether to ask a costly drafter at all.
+# Levels that are imagined ahead: one more node may not pay where four more (the next cheap width) would.
 LOOKAHEAD = 16
-# What a step gains without asking (tokens): asking is judged apart below, between and above these.
-GAIN_BUCKETS = (0.25, 1.0)
-# So many slots and more are one case.
-MANY = 8
-
-
-def value(costs: Costs, ranked: Sequence[float], base: int, price: float) -> float:
-    """Tokens gained over drafting nothing, net of the target's time; `ranked`: acceptance, descending."""
-    narrowest = costs[base][0]
-    best = total = 0.0
-    for n, p in enumerate(ranked, start=base + 1):
-        cost = costs.get(n)
-        if cost is None:
-            break
-        total += p
-        gained = total - price * (cost[0] - narrowest)
-        if gained > best:
-            best = gained
-    return best
 
 
 def least_row(costs: Costs, base: int) -> float:
@@ -45,11 +26,10 @@ def least_row(costs: Costs, base: int) -> float:
     return min((costs[n][0] - first[0]) / (n - base - 1) for n in costs if n > base + 4) if base + 5 in costs else 0.0
 
 
-def fastest(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> tuple[float, float]:
-    """Tokens and seconds of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
+def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
+    """Tokens a second of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
     tokens = float(base)
-    best = tokens, costs[base][0] + spent
-    top = tokens / best[1]
+    top = tokens / (costs[base][0] + spent)
     for n, p in enumerate(ranked, start=base + 1):
         cost = costs.get(n)
         if cost is None:
@@ -57,14 +37,28 @@ def fastest(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0
         tokens += p
         seconds = cost[0] + spent
         if tokens > top * seconds:
-            top, best = tokens / seconds, (tokens, seconds)
+            top = tokens / seconds
+    return top
+
+
+def imagined(
+    costs: Costs, known: Sequence[float], left: Sequence[float], record: DrafterRecord, base: int
+) -> float:
+    """Tokens a second of the best width with a chain of a drafter's, of the best length, beside the drafts `known`
+    (acceptance, descending).
+
+    Its i-th token is right as often as i of its tokens in a row usually are, and adds something where the text has left
+    the known drafts by then: `left`, by depth.
+    """
+    best, ahead, chance, probs = rate(costs, known, base), 0.0, 1.0, list(known)
+    for level in range(1, LOOKAHEAD + 1):
+        ahead += left[level - 1] if level <= len(left) else 0.0
+        chance *= record.acceptance
+        bisect.insort(probs, ahead * chance, key=operator.neg)
+        best = max(best, rate(costs, probs, base, level * record.level_seconds))
+        if chance < 0.01:
+            break
     return best
-
-
-def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
-    """Tokens a second of the best width: see `fastest`."""
-    tokens, seconds = fastest(costs, ranked, base, spent)
-    return tokens / seconds
 
 
 def promises(
@@ -74,12 +68,11 @@ def promises(
     rate than stopping.
 
     The continuation is imagined as a chain accepted at the drafter's running rate, or at that of its levels so far if
-    this is higher: what it is sure of tends to go on, and the running rate may be another text's. Several levels are
-    looked at because one more node may not pay where four more (the next cheap width) would.
+    this is higher: what it is sure of tends to go on, and the running rate may be another text's.
     """
     spent = levels * record.level_seconds
     now = rate(costs, ranked, base, spent)
-    hope, probs = max(record.hope, ahead ** (1 / levels) if levels else 0.0), list(ranked)
+    hope, probs = max(record.acceptance, ahead ** (1 / levels) if levels else 0.0), list(ranked)
     for level in range(1, LOOKAHEAD + 1):
         ahead *= hope
         if ahead < now * record.level_seconds and ahead < 0.01:
@@ -88,11 +81,3 @@ def promises(
         if rate(costs, probs, base, spent + level * record.level_seconds) > now:
             return True
     return False
-
-
-def bucket(now: float, alone: bool, slots: int = 1) -> int:
-    """The case a gain is filed under: what the step gains without asking, whether another costly drafter was asked
-    before, and how many slots share the width, many being alike.
-    """
-    cases = len(GAIN_BUCKETS) + 1
-    return sum(now >= edge for edge in GAIN_BUCKETS) + cases * (not alone) + 2 * cases * (min(slots, MANY) - 1)

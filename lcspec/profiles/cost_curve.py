@@ -3,6 +3,9 @@
 Curves are jagged: a width that fills the kernels' row blocks can be cheaper than a narrower one. So only measured
 widths count, nothing is interpolated over width, and a step may be *padded* with throwaway tokens to a wider,
 cheaper width.
+
+A decode of another width than the one before takes longer: the library keeps the graph of its last shape only. T(n) is
+that of repeated widths; what a change costs is a figure of its own.
 """
 
 from __future__ import annotations
@@ -31,6 +34,7 @@ class CostCurve:
         points: width -> {context length in tokens: seconds}.
         drift: log of the factor by which the machine as a whole is slower now than when it was measured.
         bias: width -> log of the factor that is particular to that width.
+        change: seconds that a decode takes more whose width is not that of the one before.
         stake: seconds to save and load a state, where drafts are verified so (see lcspec.planner.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
             figures still cannot be right. Not stored.
@@ -39,6 +43,7 @@ class CostCurve:
     points: dict[int, dict[int, float]] = field(default_factory=dict)
     drift: float = 0.0
     bias: dict[int, float] = field(default_factory=dict)
+    change: float = 0.0
     stake: Stake | None = None
     retaken: tuple[int, ...] = field(default=(), compare=False)
     unsteady: tuple[int, ...] = field(default=(), compare=False)
@@ -76,25 +81,36 @@ class CostCurve:
         """Expected seconds of a decode `width` tokens wide at `context` tokens, as the machine is now."""
         return self.measured(width, context) * math.exp(self.drift + self.bias.get(width, 0.0))
 
-    def effective(self, context: int, allowed: frozenset[int] | None = None) -> dict[int, tuple[float, int]]:
+    def effective(
+        self, context: int, allowed: frozenset[int] | None = None, last: int | None = None
+    ) -> dict[int, tuple[float, int]]:
         """For each need n: the cheapest (seconds, width) among widths >= n, i.e. with padding allowed.
 
-        `allowed` restricts the widths (to a certified class, say). Needs beyond the widest width are missing.
+        Args:
+            context: tokens in the cache.
+            allowed: restricts the widths (to a certified class, say).
+            last: width of the decode before; other widths cost `change` more. None: nothing is a change.
+
+        Returns:
+            Needs beyond the widest width are missing.
         """
+        change = self.change * math.exp(self.drift) if last is not None else 0.0
         best: tuple[float, int] | None = None
         out: dict[int, tuple[float, int]] = {}
         for width in range(self.max_width, 0, -1):
             if width in self.points and (allowed is None or width in allowed):
-                cost = self.seconds(width, context)
+                cost = self.seconds(width, context) + (change if width != last else 0.0)
                 if best is None or cost < best[0]:
                     best = (cost, width)
             if best is not None:
                 out[width] = best
         return out
 
-    def observe(self, width: int, context: int, seconds: float) -> None:
-        """A real decode took `seconds`."""
+    def observe(self, width: int, context: int, seconds: float, changed: bool = False) -> None:
+        """A real decode took `seconds`; `changed`: the one before had another width."""
         expected = self.measured(width, context)
+        if changed:
+            seconds -= self.change * math.exp(self.drift)
         if not math.isfinite(expected) or seconds <= 0 or expected <= 0:
             return
         error = math.log(seconds / expected) - self.drift - self.bias.get(width, 0.0)
@@ -109,6 +125,7 @@ class CostCurve:
             "points": {str(n): {str(c): s for c, s in by.items()} for n, by in self.points.items()},
             "drift": self.drift,
             "bias": {str(n): b for n, b in self.bias.items()},
+            "change": self.change,
             **({"state": [self.stake.save, self.stake.load]} if self.stake is not None else {}),
         }
 
@@ -121,7 +138,8 @@ class CostCurve:
         """
         try:
             points = {int(n): {int(c): float(s) for c, s in by.items()} for n, by in data["points"].items()}
-            curve = cls(points, float(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
+            bias = {int(n): float(b) for n, b in data["bias"].items()}
+            curve = cls(points, float(data["drift"]), bias, float(data["change"]))
             if "state" in data:
                 save, load = data["state"]
                 curve.stake = Stake(float(save), float(load))
@@ -130,6 +148,8 @@ class CostCurve:
         values = [s for by in points.values() for s in by.values()]
         values += [curve.stake.save, curve.stake.load] if curve.stake is not None else []
         if not values or not all(math.isfinite(s) and s > 0 for s in values) or 1 not in points:
+            raise ValueError("not a cost curve: bad numbers")
+        if not 0.0 <= curve.change < math.inf:
             raise ValueError("not a cost curve: bad numbers")
         if not all(points.values()) or not 0 < min(points) <= max(points) <= WIDEST:
             raise ValueError("not a cost curve: bad widths")
