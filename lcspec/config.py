@@ -156,11 +156,6 @@ class DrafterSpec:
             options[key] = value or "1"
         return cls(name, options)
 
-    @property
-    def sized_by_planner(self) -> bool:
-        """Whether the planner chooses the width `w` of its window, for drafters that have one."""
-        return self.options.get("w", "auto") == "auto"
-
     def integer(self, key: str, default: int, low: int = 0, high: int = 1_000_000) -> int:
         """Option `key` as an int.
 

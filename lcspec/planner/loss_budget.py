@@ -13,10 +13,10 @@ from dataclasses import dataclass
 
 # Plain steps that the first text may lose, every later one at least, and any at most.
 CREDIT = 3.0
-LEAST = 1.0
-MOST = 10.0
+LEAST = 0.25
+MOST = 5.0
 # Share of the time that is paid in.
-SHARE = 0.01
+SHARE = 0.005
 # Planned steps in a row: the first one after a pause finds drafters that have yet to hear of its tokens.
 ROUND = 8
 # Plain steps in a row at most.
