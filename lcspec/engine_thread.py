@@ -29,7 +29,7 @@ from lcspec.session import Progress, Session, open_session
 
 if TYPE_CHECKING:
     from lcspec.engine.engine import Engine
-    from lcspec.engine.sequence import Request
+    from lcspec.engine.request import Request
 
 T = TypeVar("T")
 Sink = Callable[[Sequence[Event]], None]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from lcspec.drafters import DrafterEnv
     from lcspec.engine.engine import Engine
     from lcspec.llama import Model
     from lcspec.llama.embedder import Embedder
@@ -131,7 +132,6 @@ def open_session(
         LcspecError: the files cannot be used; the message says what to do.
     """
     from lcspec.drafters import DrafterEnv
-    from lcspec.engine.engine import Engine
     from lcspec.llama import Model, supports_gpu_offload
     from lcspec.modelfiles.memory import check_memory, fit_rollback
     from lcspec.modelfiles.pairing import check_draft
@@ -147,17 +147,16 @@ def open_session(
         if note:
             print(f"lcspec: {note}", file=sys.stderr)
     with Model.load(options, report(options.path.name)) as model:
-        engine = Engine(model, options)
-        engine.env = DrafterEnv(
+        env = DrafterEnv(
             target=model,
             slots=options.slots,
-            ctx=engine.context.n_ctx,
             draft=DraftFiles.of(draft),
             threads=options.threads,
             gpu_layers=options.gpu_layers,
             progress=progress,
             history=allowed(history),
         )
+        engine = make_engine(model, options, env)
         gc.freeze()  # what is loaded stays: the collector need not walk it between steps
         session = Session(model, engine)
         with engine:
@@ -165,6 +164,48 @@ def open_session(
                 yield session
             finally:
                 session.close()
+
+
+def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterEnv | None = None) -> Engine:
+    """Put an engine together for a loaded target; `env`: what drafters are made from.
+
+    Raises:
+        ModelLoadError: there is no memory for the context.
+    """
+    from lcspec.drafters import Drafter, DrafterEnv
+    from lcspec.engine.drafting import Drafting
+    from lcspec.engine.engine import Engine
+    from lcspec.engine.exact_policy import ExactPolicy
+    from lcspec.engine.metrics import Counters
+    from lcspec.engine.prompt_reading import PromptReading
+    from lcspec.kv_cache.checkpoints import checkpoints_for
+    from lcspec.kv_cache.parking import Parking
+    from lcspec.kv_cache.prefix_cache import PrefixCache
+    from lcspec.kv_cache.sequence_cache import SequencePool
+    from lcspec.llama import Branching, Context
+    from lcspec.profiles.exactness import ScratchPad
+    from lcspec.profiles.kernels import choose_kernels
+
+    counters = Counters()
+
+    def assemble(wanted: ModelOptions, drafters: dict[str, Drafter] | None = None) -> Engine:
+        options, certificate = choose_kernels(model, wanted)
+        context = Context(model, options)
+        pool = SequencePool(context.n_seq)
+        padding = ScratchPad(context, pool.take())
+        share = context.branching is Branching.TREE
+        cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context))
+        exact = ExactPolicy(options, certificate)
+        if exact.independent:
+            pool.parking = Parking(context, pool.take())
+        slow = exact.independent and options.kv_type_v == "bf16"  # these types read long prompts slowly
+        prompts = PromptReading(model, options, context.n_ctx, pool, on=slow)
+        made = replace(env or DrafterEnv(model, options.slots), ctx=context.n_ctx)
+        drafting = Drafting(context, padding.seq, made, drafters)
+        alone = replace(options, slots=1, attention="library", exact=False)
+        return Engine(cells, padding, exact, drafting, prompts, lambda: assemble(alone, drafting.drafters), counters)
+
+    return assemble(options or model.options)
 
 
 def parse_speculation(

@@ -20,7 +20,7 @@ from scale_model import quantize
 
 from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.events import TokenInfo, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, open_session
@@ -81,13 +81,15 @@ def request(prompt: tuple[int, ...], params: SpeculationParams, n: int, seed: in
 def switched(session: Session, prompt: tuple[int, ...], exact: bool, n: int, seed: int, temp: float) -> list[TokenInfo]:
     """One text during which the drafters change again and again."""
     engine, out, turn = session.engine, list[TokenInfo](), 0
-    number = engine.submit(request(prompt, speculation("ngram", exact, session.engine.env.draft), n, seed, temp))
+    number = engine.submit(
+        request(prompt, speculation("ngram", exact, session.engine.drafting.env.draft), n, seed, temp)
+    )
     while engine.busy:
         out += [info for event in engine.step() if isinstance(event, Tokens) for info in event.tokens]
         if engine.running and len(out) // SWITCH_EVERY > turn:
             turn = len(out) // SWITCH_EVERY
             name = SWITCH_TO[turn % len(SWITCH_TO)]
-            draft = engine.env.draft
+            draft = engine.drafting.env.draft
             engine.switch(number, speculation(name if draft.models or name != "model" else "suffix", exact, draft))
     return out
 
@@ -95,8 +97,8 @@ def switched(session: Session, prompt: tuple[int, ...], exact: bool, n: int, see
 def shared(session: Session, prompt: tuple[int, ...], exact: bool, n: int, seed: int, temp: float) -> list[TokenInfo]:
     """One text whose prompt begins with what another request has left in the cache."""
     other = prompt[: len(prompt) // 2] + session.prompt_ids(OTHER_ENDING)
-    generate(session, other, speculation("", exact, session.engine.env.draft), 8, seed, temp)
-    return generate(session, prompt, speculation("ngram", exact, session.engine.env.draft), n, seed, temp)
+    generate(session, other, speculation("", exact, session.engine.drafting.env.draft), 8, seed, temp)
+    return generate(session, prompt, speculation("ngram", exact, session.engine.drafting.env.draft), n, seed, temp)
 
 
 def compare(plain: list[TokenInfo], other: list[TokenInfo], name: str, tally: Tally, session: Session) -> None:
@@ -170,7 +172,7 @@ def main(
                         compare(plain, other, name, tallies[SWITCHED], session)
                         other = shared(session, ids, exact, n_tokens, seed, temp)
                         compare(plain, other, name, tallies[SHARED], session)
-                        ngram = speculation("ngram", exact, session.engine.env.draft)
+                        ngram = speculation("ngram", exact, session.engine.drafting.env.draft)
                         other = generate(chunked, ids, ngram, n_tokens, seed, temp)
                         compare(plain, other, name, tallies[CHUNKED], session)
                     for strategy, tally in tallies.items():

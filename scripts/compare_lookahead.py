@@ -24,7 +24,7 @@ from lcspec.bench.builtin import builtin_prompts
 from lcspec.bench.prompts import Prompt, read_prompts, spread
 from lcspec.config import ModelOptions
 from lcspec.engine.events import Finished, RequestStats
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.planner.auto import AutoPlanner
 from lcspec.profiles.cost_curve import CostCurve
@@ -176,8 +176,8 @@ def flat_command(model: Path | None, prompt_file: Path | None, width: int, strat
         texts = texts_of(session, load(prompt_file, o["limit"]), o["chat"], o["prompt_tokens"])
         for strategy in strategies.split(";"):
             complete(session, texts[0][1], strategy, 8)  # makes the planner, if this strategy has one
-            if session.engine.auto is not None:
-                session.engine.auto = AutoPlanner(FlatCurve({n: {0: 0.02} for n in range(1, width + 1)}))
+            if session.engine.drafting.auto is not None:
+                session.engine.drafting.auto = AutoPlanner(FlatCurve({n: {0: 0.02} for n in range(1, width + 1)}))
             session.engine.forget_texts()
             by_category: dict[str, list[RequestStats]] = {}
             for prompt, text in texts:

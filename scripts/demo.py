@@ -19,7 +19,7 @@ from scale_model import scale_model
 from lcspec.commands.offer import starter_or_reason
 from lcspec.config import ModelOptions
 from lcspec.engine.events import Finished, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.starter import PACKAGES, STARTER
@@ -38,7 +38,7 @@ def answer(session: Session, strategy: str, *, exact: bool = False, show: bool =
     """One answer to PROMPT, printed as it comes if `show`: token ids and the closing event."""
     session.engine.forget_texts()  # it must not find this answer in an earlier one
     ids, stop = session.chat_ids([{"role": "user", "content": PROMPT}])
-    speculation = parse_speculation(strategy, session.engine.env.draft, exact=exact)
+    speculation = parse_speculation(strategy, session.engine.drafting.env.draft, exact=exact)
     # The same number of tokens for everyone, so that times compare; the shown answer ends where the model ends it.
     request = Request(ids, SamplingParams(temperature=0.0), speculation, TOKENS, stop, ignore_end=not show)
     tokens: list[int] = []

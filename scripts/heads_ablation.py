@@ -27,7 +27,7 @@ from lcspec.drafters.medusa.network import forward
 from lcspec.drafters.medusa.target import identify
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.llama import Context, Model
 from lcspec.llama.template import ChatTemplate
 from lcspec.sampling.parameters import SamplingParams

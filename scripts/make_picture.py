@@ -11,7 +11,7 @@ from rich.text import Text
 
 from lcspec.config import ModelOptions
 from lcspec.engine.events import Finished, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import open_session, parse_speculation

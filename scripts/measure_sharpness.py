@@ -22,7 +22,7 @@ from lcspec.bench.prompts import read_prompts, spread
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.drafters.top_candidates import top_candidates
 from lcspec.engine.events import Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model, check_same_vocabulary
 from lcspec.planner.calibrator import Trend

@@ -134,7 +134,8 @@ class Replayed:
     """A drafter that says what was recorded. A costly one takes `level` seconds for every level."""
 
     default_nodes = 8
-    wants_hidden = False
+    default_branch = 1
+    wants_hidden = wants_rows = False
 
     def __init__(self, name: str, level: float, clock: Clock, machine: Machine) -> None:
         self.name, self.costly, self.level = name, level > 0.0, level
@@ -150,6 +151,10 @@ class Replayed:
         tree = self._grown(view, recorded, budget) if self.costly else self._cut(view, recorded, budget)
         self.clock.now += self.machine.node * tree.n_drafted
         return tree
+
+    def draft_batch(self, views: Sequence[Any], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """`draft` for each."""
+        return [self.draft(view, budget) for view, budget in zip(views, budgets)]
 
     def _cut(self, view: Any, recorded: Tree, budget: Budget) -> TokenTree:
         tree, place = TokenTree.root(view.tokens[-1]), {0: 0}
@@ -250,7 +255,7 @@ class View:
     tokens: list[int] = field(default_factory=list)
     draws: int = 0
     prediction: tuple[int, ...] = ()
-    behind: int = 1
+    n_uncached: int = 1
 
     def __post_init__(self) -> None:
         self.n_prompt = self.answer.n_prompt
@@ -304,7 +309,9 @@ def virtual(clock: Clock) -> Iterator[None]:
 LIMITS = Limits(63, 64, 32)
 
 
-def decode(planner: Any, view: View, machine: Machine, clock: Clock, noise: Callable[[], float] = lambda: 1.0) -> Result:
+def decode(
+    planner: Any, view: View, machine: Machine, clock: Clock, noise: Callable[[], float] = lambda: 1.0
+) -> Result:
     """One answer from its first token to its last."""
     out = Result(view.answer.kind)
     machine.last = 1
@@ -325,13 +332,14 @@ def decode(planner: Any, view: View, machine: Machine, clock: Clock, noise: Call
             planner.timed(width, len(view.tokens), seconds)
         else:
             if untold:
-                tree, verdict = TokenTree.root(view.tokens[-untold - 1]), Verdict([], view.tokens[-untold:], bonus=False)
+                tree = TokenTree.root(view.tokens[-untold - 1])
+                verdict = Verdict([], view.tokens[-untold:], bonus=False)
                 for drafter in view.drafters:
                     drafter.observe(view, tree, verdict)
                 untold = 0
             room = LIMITS._replace(nodes=widest - 1, depth=max(0, view.left - 1))
             clock.now += machine.step
-            proposal = planner.propose(view, room, 0)
+            [proposal] = planner.propose([view], [room], 0)
             plan = planner.select([proposal], 1, len(view.tokens), 1)
             width = max(len(proposal.kept), plan.width)
             seconds = machine.decode(width) * noise()

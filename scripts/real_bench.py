@@ -115,11 +115,11 @@ class RealBench:
         with open_session(options, files, history=False) as session:
             empty = {"prompts": {}, "first_token": None, "peers": None, "parts": 0}
             found = self.results["cases"].setdefault(case.name, empty)
-            if found.get("all_exact", session.engine.all_exact) != session.engine.all_exact:
+            if found.get("all_exact", session.engine.exact.all_exact) != session.engine.exact.all_exact:
                 raise UsageError("the default was another attention in the part before: name exact or no-exact")
             self.results["machine"] = describe_machine(session)
             found |= {
-                "all_exact": session.engine.all_exact,
+                "all_exact": session.engine.exact.all_exact,
                 "model": describe_file(target),
                 "parts": found["parts"] + 1,
                 "load_average": load_average(),

@@ -20,7 +20,7 @@ from lcspec.bench.records import PromptResult, Run
 from lcspec.bench.runner import AUTO, PLAIN, Bench
 from lcspec.bench.stats import median
 from lcspec.engine.events import Event, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError, UsageError
 from lcspec.llama.template import ChatTemplate
 from lcspec.sampling.parameters import SamplingParams
@@ -76,7 +76,7 @@ class EndingBench(Bench):
     def _run(self, prompt: tuple[int, ...], strategy: str, repeat: int, order: int, n: int) -> Run:
         engine, witness = self.engine, self._witnesses.get(strategy)
         engine.forget_texts()
-        engine.auto = witness or self._base
+        engine.drafting.auto = witness or self._base
         speculation = self.options.strategies[strategy]
         request = Request(prompt, self.options.sampling, speculation, n, self.stop, ignore_end=not self.ends)
         run = Run(strategy, repeat, order)
@@ -85,7 +85,7 @@ class EndingBench(Bench):
         self._read(run, self._events(request, run), [])
         if witness is not None:
             witness.proposed.clear()
-        engine.auto = self._witnesses.get(AUTO, engine.auto)
+        engine.drafting.auto = self._witnesses.get(AUTO, engine.drafting.auto)
         return run
 
     def _events(self, request: Request, run: Run) -> list[Event]:
@@ -153,7 +153,7 @@ def first_tokens(
     for number in range(repeat + 1):
         for length in fitting:
             session.engine.forget_texts()
-            session.engine.shelf.clear()
+            session.engine.prefix_cache.clear()
             seconds = _first_token(session, next(pieces)[:length], exact)
             if number > 0:  # the first round warms up
                 found.setdefault(str(length), []).append(seconds)

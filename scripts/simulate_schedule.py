@@ -19,6 +19,7 @@ from typing import Any, Callable, cast
 import click
 
 from lcspec.engine.scheduler import Scheduler
+from lcspec.engine.sequence import PromptProgress
 
 # Milliseconds of a step by width: a 1B model in Q4_0 on two cores.
 POINTS = "1:21,2:40,4:62,8:98,16:134,32:250,64:460,128:900,512:3400"
@@ -34,18 +35,16 @@ class Stream:
     """A request while it runs: what the scheduler sees of a slot."""
 
     id: int
-    prompt: list[int]
+    ids: list[int]
     answer: int
     asked: float
     times: list[float] = field(default_factory=list)  # of its tokens
 
     def __post_init__(self) -> None:
-        self.request = SimpleNamespace(prompt=self.prompt, speculation=SimpleNamespace(exact=False, auto=True))
-        self.tokens = list(self.prompt)
+        self.request = SimpleNamespace(prompt=self.ids, speculation=SimpleNamespace(exact=False, auto=True))
+        self.tokens = list(self.ids)
         self.cache = SimpleNamespace(length=0, max_leaves=0, next_pause=lambda stop: stop)
-        self.follows: Any = None
-        self.apart = False
-        self.turn = -1
+        self.prompt = PromptProgress(order=-1)
         self.drafters: list[Any] = []
 
     @property
@@ -59,7 +58,7 @@ class Stream:
         return not self.times
 
     @property
-    def behind(self) -> int:
+    def n_uncached(self) -> int:
         """Tokens that have not been evaluated."""
         return len(self.tokens) - self.cache.length
 
@@ -96,27 +95,21 @@ class Machine:
 
 def scheduled() -> Rule:
     """The scheduler's rule."""
-    engine = SimpleNamespace(
-        options=SimpleNamespace(batch=BATCH, max_width=64, slots=8),
-        context=SimpleNamespace(batch=SimpleNamespace(n_max=BATCH + 64)),
-        running=[],
-        auto=None,
-        fixed=None,
-        certificate=None,
-        shelf=SimpleNamespace(sharing=False),
-        strict=lambda request: False,
-    )
-    scheduler = Scheduler(cast(Any, engine))
+    options = SimpleNamespace(batch=BATCH, max_width=64, slots=8)
+    context = SimpleNamespace(batch=SimpleNamespace(n_max=BATCH + 64), options=options)
+    prefix_cache = SimpleNamespace(context=context, sharing=False)
+    exact = SimpleNamespace(certificate=None, strict=lambda request: False, reuse=lambda request, apart: None)
+    drafting = SimpleNamespace(auto=None, planners=())
+    scheduler = Scheduler(cast(Any, prefix_cache), cast(Any, exact), cast(Any, drafting))
 
     def rule(running: list[Stream]) -> tuple[list[tuple[Stream, int]], Callable[[float], None]]:
-        engine.running = running
         for stream in running:
-            if stream.turn < 0:
-                scheduler.enter(cast(Any, stream))
-        work, _ = scheduler.plan()
-        width = sum(w.length - w.sequence.cache.length for w in work)
-        parts = [(cast(Stream, w.sequence), w.length) for w in work]
-        return parts, lambda seconds: scheduler.pace.observe(width, seconds)
+            if stream.prompt.order < 0:
+                scheduler.enter(cast(Any, stream), cast(Any, running))
+        plan = scheduler.schedule(cast(Any, running))
+        width = sum(part.end - part.sequence.cache.length for part in plan.parts)
+        parts = [(cast(Stream, part.sequence), part.end) for part in plan.parts]
+        return parts, lambda seconds: scheduler.budget.observe(width, seconds)
 
     return rule
 
@@ -125,7 +118,7 @@ def whole(running: list[Stream]) -> tuple[list[tuple[Stream, int]], Callable[[fl
     """Everything that fits into a batch, decodes first, then prompts in the order they came."""
     left, parts = WHOLE, []
     for stream in sorted(running, key=lambda s: s.prefilling):
-        n = min(left, stream.behind)
+        n = min(left, stream.n_uncached)
         left -= n
         if n:
             parts.append((stream, stream.cache.length + n))

@@ -68,7 +68,7 @@ class VirtualTime:
         import lcspec.engine.sequence
         import lcspec.llama.context
         import lcspec.planner.auto
-        import lcspec.planner.base
+        import lcspec.planner.fixed
         import lcspec.planner.policy
 
         clock = SimpleNamespace(perf_counter=self.perf_counter)
@@ -76,7 +76,7 @@ class VirtualTime:
             lcspec.planner.policy,
             lcspec.planner.auto,
             lcspec.engine.engine,
-            lcspec.planner.base,
+            lcspec.planner.fixed,
             lcspec.engine.sequence,
         ):
             module.time = clock  # type: ignore[attr-defined]

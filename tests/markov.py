@@ -105,7 +105,7 @@ def step(
     target: Target, view: Any, planner: Planner, limits: Limits, pool: SequencePool
 ) -> tuple[Proposal, Verdict, int]:
     """One step of one slot as the engine does it; returns what was proposed, the verdict, and the batch's width."""
-    p = planner.propose(view, limits, 0)
+    [p] = planner.propose([view], [limits], 0)
     plan = planner.select([p], 1, len(view.tokens))
     assert p.kept is not None
     feed([p], limits.nodes - p.kept.n_drafted, pool)

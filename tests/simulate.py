@@ -7,7 +7,7 @@ cost. The target's text is known in advance; drafters hit it with the probabilit
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +15,7 @@ from typing import Any, cast
 import pytest
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget
+from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner import auto as auto_module
 from lcspec.planner import policy as policy_module
 from lcspec.planner.auto import AutoPlanner
@@ -82,7 +82,7 @@ def switching(first: Skill, second: Skill, every: int) -> Skill:
 
 
 @dataclass
-class FakeDrafter:
+class FakeDrafter(Drafter):
     """Proposes a chain (and, with `branch`, wrong siblings); token `position` is right, negative ones are wrong."""
 
     name: str
@@ -99,6 +99,7 @@ class FakeDrafter:
     default_nodes: int = 8
     wants_hidden: bool = False
     known: dict[int, tuple[bool, float, bool]] = field(default_factory=dict)
+    _level: tuple[int, int] = (0, 0)
 
     @property
     def costly(self) -> bool:
@@ -115,17 +116,31 @@ class FakeDrafter:
 
     def draft(self, sequence: Any, budget: Budget) -> TokenTree:
         """A chain of at most `budget.nodes`, a level at a time if it is costly."""
-        tree = TokenTree.root(sequence.tokens[-1])
+        return self.draft_batch([sequence], [budget])[0]
+
+    def draft_batch(self, sequences: Sequence[Any], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """A level of everybody's chain takes the time of one."""
+        trees = [TokenTree.root(sequence.tokens[-1]) for sequence in sequences]
+        growing = [self._grow(*each) for each in zip(trees, sequences, budgets)]
+        self.asked += len(growing)
+        self._takes(self.extra)
+        while growing := [one for one in growing if next(one, False)]:
+            pass
+        return trees
+
+    def _takes(self, seconds: float) -> None:
+        self.clock.now += seconds
+        self.spent += seconds
+
+    def _grow(self, tree: TokenTree, sequence: Any, budget: Budget) -> Iterator[bool]:
         start = len(sequence.tokens)
-        self.asked += 1
-        self.clock.now += self.extra
-        self.spent += self.extra
         if not self.costly and not self.at(start)[2]:
-            return tree
+            return
         node, right = 0, True
         for depth in range(1, min(budget.nodes, budget.depth, self.chain) + 1):
-            self.clock.now += self.level_seconds
-            self.spent += self.level_seconds
+            if self._level != (round_ := (self.asked, depth)):
+                self._level = round_
+                self._takes(self.level_seconds)
             hit, stated, _ = self.at(start + depth - 1)
             # Below a wrong token it is as sure of itself as anywhere.
             right = right and hit
@@ -137,8 +152,8 @@ class FakeDrafter:
                     tree.add(parent, wrong, stated * 0.3**rank * (1 - stated), budget.source, feature=rank)
             done = tree.n_drafted >= budget.nodes or depth >= budget.depth
             if self.costly and not done and budget.keep_going is not None and not budget.keep_going(tree, [node]):
-                break
-        return tree
+                return
+            yield True
 
 
 def slot_of(drafters: Sequence[FakeDrafter], number: int = 1, max_draft: int | None = None, prompt: int = 8) -> Any:
@@ -219,7 +234,7 @@ def run(
             planner.aside(0.0)
             continue
         room = limits or Limits(len(relative) - base, 64, 32)
-        proposals = [planner.propose(s, room, base - 1) for s in running]
+        proposals = planner.propose(running, [room] * len(running), base - 1)
         out.drafting += clock.now - began
         plan = planner.select(proposals, base, sum(len(s.tokens) for s in running) // base)
         width = base + sum(p.kept.n_drafted for p in proposals if p.kept is not None)

@@ -25,7 +25,7 @@ from lcspec.tui.source import Asked, Item, Loaded, Progress, Question, Running
 from lcspec.tui.speculation import Step
 
 if TYPE_CHECKING:
-    from lcspec.engine.sequence import Request
+    from lcspec.engine.request import Request
     from lcspec.profiles.cost_curve import CostCurve
 
 # The share of right guesses that an expected speed-up is told for.
@@ -100,12 +100,12 @@ class Answer:
 
     def _step(self, stats: StepStats) -> Step:
         engine = self._session.engine
-        names = tuple(engine.drafters)
-        if engine.auto is None:
+        names = tuple(engine.drafting.drafters)
+        if engine.drafting.auto is None:
             return Step(stats, names)
-        curve, widths = engine.auto.curve, frozenset({1})
-        if self._exact and engine.certificate is not None:
-            widths = engine.certificate.widths  # plain decoding is padded to one of these, too
+        curve, widths = engine.drafting.auto.curve, frozenset({1})
+        if self._exact and engine.exact.certificate is not None:
+            widths = engine.exact.certificate.widths  # plain decoding is padded to one of these, too
         plain = min((curve.seconds(w, self._length) for w in widths), default=math.inf)
         expected = stats.plan.seconds or curve.seconds(max(stats.width, stats.plan.width), self._length)
         return Step(stats, names, _known(plain), _known(expected))
@@ -186,24 +186,16 @@ class Bridge:
         return await asyncio.wrap_future(self.worker.call(lambda session: self._prepare(session, speculation)))
 
     def _prepare(self, session: Session, speculation: SpeculationParams) -> Loaded:
-        from lcspec.engine.admission import make_ready
         from lcspec.llama import Branching
         from lcspec.llama.threads import default_threads
-        from lcspec.planner.learned import prepare
 
         header, engine = session.model.header, session.engine
-        if engine.auto is None and engine.context.branching is not Branching.NONE:
+        if engine.context.branching is not Branching.NONE:
             # also without the planner: what a step costs is shown in the inspector
-            engine.auto = prepare(
-                engine.context,
-                engine.pad.seq,
-                engine.env,
-                list(engine.drafters),
-                lambda fraction: self._tell("measuring how fast this machine is", fraction),
-            )
+            engine.drafting.make_planner(lambda share: self._tell("measuring how fast this machine is", share))
         self._tell("loading what drafts", 1.0)
-        settled = make_ready(engine, speculation)
-        planner = engine.auto
+        settled = engine.prepare(speculation)
+        planner = engine.drafting.auto
         return Loaded(
             path=self.options.path,
             files=self.files,
@@ -234,7 +226,7 @@ class Bridge:
 
     async def ask(self, question: Question) -> Asked:
         """Submit the request of a question."""
-        from lcspec.engine.sequence import Request
+        from lcspec.engine.request import Request
 
         model, prompt, before = self.session.model, question.prompt, question.before
         form = format_of(model.header.chat_template or "")

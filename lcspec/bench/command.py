@@ -62,7 +62,7 @@ def run(**o: Any) -> int:
             for name in named or default_strategies(session)
         }
         bench = Bench(session, BenchOptions(strategies, sampling, o["n"], o["repeat"], o["chat"]))
-        recorder = Recorder(bench, o["out"], exact=session.engine.all_exact, draft=pair.draft)
+        recorder = Recorder(bench, o["out"], exact=session.engine.exact.all_exact, draft=pair.draft)
         return recorder.run(prompts)
 
 

@@ -50,7 +50,7 @@ def describe_machine(session: Session) -> dict[str, Any]:
         "ctx": session.engine.context.n_ctx,
         "kv_type": options.kv_type,
         "kv_type_v": options.kv_type_v or options.kv_type,
-        "exact": session.engine.all_exact,
+        "exact": session.engine.exact.all_exact,
         "attention": options.attention,
         "repack": options.repack,
         "load_average": load_average(),

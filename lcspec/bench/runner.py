@@ -19,7 +19,7 @@ from lcspec.config import SpeculationParams
 from lcspec.drafters import create
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Finished, StepStats, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError, TokenizeError, UsageError
 from lcspec.llama import Branching
 from lcspec.planner.auto import AutoPlanner
@@ -81,7 +81,7 @@ def default_strategies(session: Session) -> list[str]:
     """Every drafter worth comparing that this session can have, and the planner."""
     if session.engine.context.branching is Branching.NONE:
         return [PLAIN, AUTO]
-    return [PLAIN, "ngram", *session.engine.env.draft.drafters, AUTO]
+    return [PLAIN, "ngram", *session.engine.drafting.env.draft.drafters, AUTO]
 
 
 @dataclass
@@ -115,7 +115,7 @@ class Bench:
     def widths(self) -> frozenset[int] | None:
         """The widths that steps are limited to; None: any."""
         exact = any(s.exact for s in self.options.strategies.values())
-        certificate = self.engine.certificate
+        certificate = self.engine.exact.certificate
         return certificate.widths if exact and certificate is not None and not certificate.independent else None
 
     def prepare(self, progress: Callable[[float], None] | None = None) -> None:
@@ -132,16 +132,18 @@ class Bench:
             )
         stored = load_curve(engine.context)
         self.curve_stored = stored is not None
-        self.curve = stored or measure(engine.context, engine.pad.seq, repeat=3, progress=progress)
+        self.curve = stored or measure(engine.context, engine.padding.seq, repeat=3, progress=progress)
         if stored is None:
             save_curve(engine.context, self.curve)
         if engine.context.branching is not Branching.NONE:
             for name in dict.fromkeys(d.name for s in self.options.strategies.values() for d in s.drafters):
-                if name not in engine.drafters:
-                    engine.drafters[name] = create(name, engine.env)
+                if name not in engine.drafting.drafters:
+                    engine.drafting.drafters[name] = create(name, engine.drafting.env)
             planned = [name for name, s in self.options.strategies.items() if s.auto]
             if planned:
-                self._base = prepare(engine.context, engine.pad.seq, engine.env, list(engine.drafters))
+                self._base = prepare(
+                    engine.context, engine.padding.seq, engine.drafting.env, list(engine.drafting.drafters)
+                )
                 self._witnesses = {name: WitnessPlanner(self._base) for name in planned}
         prompt = self.session.prompt_ids(WARM_UP_TEXT)[: room - 1]
         for strategy in self.options.strategies:
@@ -192,7 +194,7 @@ class Bench:
         witness = self._witnesses.get(strategy)
         if witness is not None:
             witness.proposed.clear()
-        self.engine.auto = witness or self._base
+        self.engine.drafting.auto = witness or self._base
         speculation = self.options.strategies[strategy]
         request = Request(prompt, self.options.sampling, speculation, max_tokens=n, ignore_end=True)
         run, events = Run(strategy, repeat, order), list[Event]()
@@ -207,7 +209,9 @@ class Bench:
                 stream.close()  # type: ignore[attr-defined]
         except LcspecError as error:
             run.error = str(error)
-        self.engine.auto = self._witnesses.get(AUTO, self.engine.auto)  # what it learned is kept in the end
+        self.engine.drafting.auto = self._witnesses.get(
+            AUTO, self.engine.drafting.auto
+        )  # what it learned is kept in the end
         self._read(run, events, witness.proposed if witness is not None else [])
         return run
 

@@ -33,7 +33,7 @@ def run(
     rollback = rollback_for("auto", None)  # the curve is that of the steps that will be made
     options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers, rollback=rollback)
     with open_session(options, pair.draft, loading_line()) as session:
-        check_writes(session.engine)
+        check_writes(session.engine.context)
         curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)
         info = describe(session, curve, draft_seconds, by_threads)
     if as_json:
@@ -84,14 +84,14 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
 
 def _draft_steps(session: Session) -> dict[str, float]:
     """Seconds of one step of every draft model, by file name."""
-    from lcspec.drafters import TimedDrafter, create
+    from lcspec.drafters import create
 
     found: dict[str, float] = {}
-    for i, path in enumerate(session.engine.env.draft.models):
-        drafter = create(model_drafter(i), session.engine.env)
-        assert isinstance(drafter, TimedDrafter)
+    for i, path in enumerate(session.engine.drafting.env.draft.models):
+        drafter = create(model_drafter(i), session.engine.drafting.env)
         try:
-            found[path.name] = drafter.step_seconds()
+            if (seconds := drafter.step_seconds()) is not None:
+                found[path.name] = seconds
         finally:
             drafter.close()
     return found
@@ -173,7 +173,12 @@ def exactness(session: Session) -> dict[str, Any] | None:
     found = price(session.model, replace(session.model.options, attention="measured"))
     if found is None:
         return None
-    return {"by_default": engine.independent, "decode": found.decode, "first_token": found.first, "check": found.check}
+    return {
+        "by_default": engine.exact.independent,
+        "decode": found.decode,
+        "first_token": found.first,
+        "check": found.check,
+    }
 
 
 def exactness_text(found: dict[str, Any]) -> str:

@@ -107,7 +107,7 @@ def own_texts(session: Session, n: int) -> list[OwnText]:
     """About `n` tokens that the model writes itself, greedily, in answer to prompts of several kinds."""
     from lcspec.bench.builtin import builtin_prompts
     from lcspec.bench.prompts import spread
-    from lcspec.engine.sequence import Request
+    from lcspec.engine.request import Request
 
     out: list[OwnText] = []
     for prompt in spread(builtin_prompts(), max(1, -(-n // OWN_TOKENS))):
@@ -127,7 +127,7 @@ def cost_curve(session: Session) -> CostCurve:
     from lcspec.profiles.step_cost import load_curve, measure
 
     engine = session.engine
-    return load_curve(engine.context) or measure(engine.context, engine.pad.seq, budget=QUICK_SECONDS)
+    return load_curve(engine.context) or measure(engine.context, engine.padding.seq, budget=QUICK_SECONDS)
 
 
 class Judge:

@@ -23,7 +23,7 @@ from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, loading_line, open_session, parse_speculation
 
 if TYPE_CHECKING:
-    from lcspec.engine.sequence import Request
+    from lcspec.engine.request import Request
 
 # Colours of the lens, in the order in which drafters first appear in an answer.
 LENS_COLOURS = ("green", "cyan", "magenta", "yellow", "blue", "red")
@@ -55,7 +55,7 @@ def run(**o: Any) -> int:
         exact=bool(o["exact"]),
     )
     options = model_options(pair.target, o, exact=o["exact"])
-    from lcspec.engine.sequence import Request
+    from lcspec.engine.request import Request
 
     show_heads_note(o["heads"], pair.target)
     with open_session(options, pair.draft, loading_line(), history=not o["no_history"]) as session:

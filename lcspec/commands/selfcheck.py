@@ -46,7 +46,7 @@ def run(
     pair = ModelPair.resolve(model, draft)
     options = ModelOptions(pair.target, threads=threads, gpu_layers=gpu_layers, repack=repack, exact=True)
     with open_session(options, pair.draft, loading_line()) as session:
-        check_writes(session.engine)
+        check_writes(session.engine.context)
         result: dict[str, Any] = {
             "model": str(pair.target),
             "quantization": session.model.header.quantization,
@@ -58,7 +58,7 @@ def run(
             if not session.model.traits.attention_only:
                 raise ExactnessError(refusal(session))
             result |= figures(classes(session, positions, quiet=as_json))
-            result["independent"] = session.engine.independent
+            result["independent"] = session.engine.exact.independent
             if not as_json:
                 click.echo(classes_text(result))
             result["texts"] = texts(session, n, prompts, quiet=as_json)
@@ -110,7 +110,7 @@ def classes(session: Session, positions: int, quiet: bool) -> Report:
             shown = int(fraction * 1000)
 
         report = measure_certificate(
-            session.engine.shelf, session.engine.pad, spots=spots, widths=ALL_WIDTHS, progress=progress
+            session.engine.prefix_cache, session.engine.padding, spots=spots, widths=ALL_WIDTHS, progress=progress
         )
     store(session.engine.context, report.certificate)
     return report
@@ -188,7 +188,7 @@ def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
     trees = session.engine.context.branching is Branching.TREE
     if trees:
         found["ngram tree"] = (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),)
-    for name in session.engine.env.draft.drafters:
+    for name in session.engine.drafting.env.draft.drafters:
         found[name] = (DrafterSpec(name),)
         if trees:
             found[f"{name} tree"] = (DrafterSpec(name, {"nodes": "12", "branch": "3"}),)
@@ -198,7 +198,7 @@ def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
 def _text(
     session: Session, prompt: tuple[int, ...], n: int, temperature: float, speculation: SpeculationParams
 ) -> list[int]:
-    from lcspec.engine.sequence import Request
+    from lcspec.engine.request import Request
 
     request = Request(prompt, SamplingParams(temperature=temperature, seed=1), speculation, n, ignore_end=True)
     ids: list[int] = []

@@ -5,10 +5,8 @@ from lcspec.drafters.base import (
     Budget,
     Drafter,
     DrafterEnv,
-    ReadingDrafter,
     SequenceView,
-    TimedDrafter,
     create,
 )
 
-__all__ = ["REGISTRY", "Budget", "Drafter", "DrafterEnv", "ReadingDrafter", "SequenceView", "TimedDrafter", "create"]
+__all__ = ["REGISTRY", "Budget", "Drafter", "DrafterEnv", "SequenceView", "create"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Callable, Iterable, Protocol, Sequence, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, Callable, Iterable, Protocol, Sequence, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class SequenceView(Protocol):
-    """What a drafter sees of a slot. It reads and never changes it."""
+    """What a drafter sees of a running request. It reads and never changes it."""
 
     @property
     def id(self) -> int:
@@ -55,7 +55,7 @@ class SequenceView(Protocol):
     def hidden(self) -> NDArray[np.float32] | None:
         """The target's final normed hidden state from which it chose the pending token, float32 [n_embd].
 
-        None unless a drafter of the slot has `wants_hidden`, and after a step that had none to give: one that
+        None unless one of its drafters has `wants_hidden`, and after a step that had none to give: one that
         contained a prompt chunk (see Context.hidden), so also at the first step of a request.
         """
 
@@ -92,38 +92,67 @@ class Budget:
     keep_going: Callable[[TokenTree, Iterable[int]], bool] | None = None
 
 
-class Drafter(Protocol):
-    """Something cheap that proposes a token tree.
+class Drafter:
+    """Something cheap that proposes token trees. What a drafter can and needs is declared here, in one way.
 
     Attributes:
         name: its registry name, shown to users.
-        default_nodes: nodes a step when nobody says otherwise. A drafter whose trees should branch by themselves
-            may have a `default_branch` as well (children a node; 1 without it).
+        default_nodes, default_branch: nodes a step, and children a node, when nobody says otherwise.
         costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
         wants_hidden: it needs the target's hidden states (see `SequenceView.hidden`).
-
-    One that wants the target's argmax at nodes of its own is a ProbingDrafter, declared by `wants_rows`.
+        wants_rows: it wants rows of its own in the target's batch (see ProbingDrafter).
     """
 
     name: str
     default_nodes: int
-    costly: bool
-    wants_hidden: bool
+    default_branch = 1
+    costly = False
+    wants_hidden = False
+    wants_rows = False
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """A request starts in `slot` with the options in `spec`; its prompt is in `slot.tokens`."""
+        """A request starts with the options in `spec`; its prompt is in `sequence.tokens`."""
+        spec.check_keys(set())
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """Propose continuations of `slot.tokens[-1]`; a bare root when there is nothing to say."""
+        """Propose continuations of `sequence.tokens[-1]`; a bare root when there is nothing to say."""
+        raise NotImplementedError
+
+    def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """`draft` for several sequences of one step; one that runs a model decodes for all of them at once."""
+        return [self.draft(sequence, budget) for sequence, budget in zip(sequences, budgets)]
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """The step's verified tree and its outcome; `slot.tokens` holds the emitted tokens already.
+        """The step's verified tree and its outcome; `sequence.tokens` holds the emitted tokens already.
 
-        Steps of a rest, for which nobody was asked, are told together: a bare root, and all of their tokens.
+        Steps for which nobody was asked are told together: a bare root, and all of their tokens.
         """
 
     def end(self, sequence: SequenceView) -> None:
         """The request is over: drop its state."""
+
+    def forget(self) -> None:
+        """Drop what is kept of requests that are over."""
+
+    def step_seconds(self, repeat: int = 9) -> float | None:
+        """Median seconds of `repeat` steps of its model (width 1, short context); None where it has none.
+
+        Raises:
+            DecodeError: there is no room to measure in.
+        """
+        return None
+
+    def dump(self) -> Any:
+        """What to keep between sessions, as JSON allows; None if there is nothing new."""
+        return None
+
+    def restore(self, data: Any) -> None:
+        """Take up what `dump` gave.
+
+        Raises:
+            ValueError: it is not that.
+        """
+        raise ValueError(f"{self.name} keeps nothing")
 
     def close(self) -> None:
         """Free everything."""
@@ -146,53 +175,32 @@ class Window:
     drafted: tuple[int, ...] = ()
 
 
-class ProbingDrafter(Drafter, Protocol):
-    """A drafter that learns from rows of the target's batch that belong to no draft: it has `wants_rows = True`.
+class ProbingDrafter(Drafter):
+    """A drafter that learns from rows of the target's batch that belong to no draft.
 
     A step calls `draft`, `window`, then (after the decode) `harvest` and `observe`. A step that grants it nothing calls
     neither `window` nor `harvest`.
     """
 
-    wants_rows: bool
+    wants_rows = True
 
     def reserved_rows(self, sequence: SequenceView) -> int:
         """Rows its window takes when it is warm."""
+        raise NotImplementedError
 
     def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
         """What to evaluate: at most `rows` probes with at most `leaves` leaves, beside the drafts in `kept`."""
+        raise NotImplementedError
 
     def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
         """The target's argmax, int32 [len(ask) + len(drafted)], after the nodes of the window that were asked for."""
+        raise NotImplementedError
 
-
-@runtime_checkable
-class ReadingDrafter(Drafter, Protocol):
-    """A drafter that has to read a text before it can draft, and keeps what it read for a later request."""
-
-    def forget(self) -> None:
-        """Drop what is kept of requests that are over."""
-
-
-@runtime_checkable
-class TimedDrafter(Drafter, Protocol):
-    """A drafter whose cost can be told before it has drafted anything."""
-
-    def step_seconds(self, repeat: int = 9) -> float:
-        """Median seconds of `repeat` steps (width 1, short context).
-
-        Raises:
-            DecodeError: there is no room to measure in.
-        """
 
 
 def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:
     """Those of `drafters` that want rows of their own."""
-    return [cast(ProbingDrafter, d) for d in drafters if getattr(d, "wants_rows", False)]
-
-
-def branch_of(drafter: Drafter, default: int = 1) -> int:
-    """Children a node that `drafter` may propose when nobody says otherwise."""
-    return max(default, getattr(drafter, "default_branch", 1))
+    return [cast(ProbingDrafter, drafter) for drafter in drafters if drafter.wants_rows]
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Sequence
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.draft_model import ModelDrafter
 from lcspec.drafters.ngram import NgramDrafter
 from lcspec.spec.token_tree import TokenTree
@@ -25,13 +25,12 @@ TAIL_FEATURE = 32
 
 
 @register("cascade")
-class CascadeDrafter:
+class CascadeDrafter(Drafter):
     """A draft model (the first `--draft`) with n-grams below and behind it."""
 
     name = "cascade"
     default_nodes = 8
     costly = True
-    wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
         """Load the draft model.
@@ -58,10 +57,18 @@ class CascadeDrafter:
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The draft model's chain, and an n-gram continuation below its end."""
-        tail = min(self._shape[sequence.id][1], budget.nodes - 1)
-        chain = replace(budget, nodes=budget.nodes - tail, branch=1)
+        return self.draft_batch([sequence], [budget])[0]
+
+    def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """`draft` for several sequences, with the draft model's decodes in common."""
+        tails = [min(self._shape[s.id][1], budget.nodes - 1) for s, budget in zip(sequences, budgets)]
+        chains = [replace(budget, nodes=budget.nodes - tail, branch=1) for budget, tail in zip(budgets, tails)]
+        drafted = self.strong.draft_batch(sequences, chains)
+        return [self._with_tail(*each) for each in zip(sequences, budgets, tails, drafted)]
+
+    def _with_tail(self, sequence: SequenceView, budget: Budget, tail: int, chain: TokenTree) -> TokenTree:
         tree = TokenTree.root(sequence.tokens[-1])
-        tree.merge(self.strong.draft(sequence, chain))
+        tree.merge(chain)
         node = len(tree) - 1
         drafted = [tree.tokens[v] for v in tree.path_to(node)[1:]]
         room = min(tail, budget.depth - tree.depths[node])

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Callable, Sequence
+from typing import Callable, Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import MAX_BRANCH, MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
+from lcspec.drafters.decoding import Decoded, Growing, Wanted, decode_together
 from lcspec.drafters.growth import MAX_LEVEL, Growth
 from lcspec.drafters.top_candidates import SHARPNESS, draft_distribution, top_candidates
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
@@ -54,12 +55,11 @@ class _State:
     placed: dict[int, int] = field(default_factory=dict)  # tree node -> index among the decoded nodes
 
 
-class ModelDrafter:
+class ModelDrafter(Drafter):
     """Drafts with a second, smaller model (`--draft`)."""
 
     default_nodes = 5
     costly = True
-    wants_hidden = False
 
     def __init__(
         self, env: DrafterEnv, index: int = 0, model: Model | None = None, options: ModelOptions | None = None
@@ -88,7 +88,9 @@ class ModelDrafter:
             self.model.close()
             raise
         self.pool = SequencePool(self.context.n_seq)
-        self.shelf = PrefixCache(self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE)
+        self.prefix_cache = PrefixCache(
+            self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE
+        )
         self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
         self._slots: dict[int, _State] = {}
 
@@ -100,10 +102,21 @@ class ModelDrafter:
         """
         spec.check_keys({"branch", "nodes", "p_min"})
         p_min = spec.number("p_min", P_MIN)
-        self._slots[sequence.id] = _State(self.shelf.take(sequence.tokens), p_min, guess)
+        self._slots[sequence.id] = _State(self.prefix_cache.take(sequence.tokens), p_min, guess)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Grow a tree below the pending token, a level per draft decode; nothing while a long text is being read."""
+        return self.draft_batch([sequence], [budget])[0]
+
+    def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """`draft` for all sequences together: a level of everybody's tree per draft decode."""
+        growing = [self._grow(sequence, budget) for sequence, budget in zip(sequences, budgets)]
+        if self.context.branching is Branching.TREE:
+            return decode_together(self.context, growing)
+        # Where states are saved and loaded, a decode is one sequence's.
+        return [tree for one in growing for tree in decode_together(self.context, [one])]
+
+    def _grow(self, sequence: SequenceView, budget: Budget) -> Growing:
         state = self._slots[sequence.id]
         tree = TokenTree.root(sequence.tokens[-1])
         depth, branch = budget.depth, budget.branch
@@ -113,18 +126,19 @@ class ModelDrafter:
         depth = min(depth, self.context.n_ctx - base - 1)
         if depth <= 0 or budget.nodes <= 0:
             return tree
-        if not self._catch_up(state, sequence, base, budget.reading):
+        rows = yield from self._catch_up(state, sequence, base, budget.reading)
+        if rows is None:
             return tree
         # Where a planner asks after every level, it is the one to say when a branch ends.
         growth = Growth(sequence.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
         tree = growth.tree
         state.tree, state.placed = tree, {0: 0}
         if state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
-            self._grow_guessing(state, state.guess, sequence, growth, base, depth)
+            yield from self._grow_guessing(state, state.guess, sequence, growth, base, depth, rows)
             return tree
         level = [0]
         while True:
-            fresh = self._expand(sequence, growth, level, base, branch)
+            fresh = self._expand(sequence, growth, level, base, branch, rows)
             enough = branch == 1 and tree.n_drafted >= budget.nodes
             if not fresh or enough or tree.depths[fresh[0]] >= depth:
                 break
@@ -132,7 +146,7 @@ class ModelDrafter:
             level = self._placeable(state.cache, tree, level)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
-            self._decode_level(state, tree, level, base)
+            rows, _ = yield self._level(state, tree, level, base)
         return growth.best()
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
@@ -155,18 +169,18 @@ class ModelDrafter:
         """Keep the cache for a later request with the same beginning."""
         state = self._slots.pop(sequence.id, None)
         if state is not None:
-            self.shelf.put(state.cache, list(sequence.tokens))
+            self.prefix_cache.put(state.cache, list(sequence.tokens))
 
     def forget(self) -> None:
         """Later requests read their texts from the beginning."""
-        self.shelf.clear()
+        self.prefix_cache.clear()
 
     def rewind(self, number: int, length: int) -> None:
         """The text of slot `number` has another continuation after `length` tokens."""
         self._slots[number].cache.truncate(length)
 
     def step_seconds(self, repeat: int = 9) -> float:
-        """See TimedDrafter."""
+        """See Drafter.step_seconds."""
         seq = self.pool.take()
         try:
             return self.context.step_seconds(seq, range(self.n_vocab), repeat)
@@ -179,17 +193,23 @@ class ModelDrafter:
         self.model.close()
 
     def _grow_guessing(
-        self, state: _State, guess: Guess, sequence: SequenceView, growth: Growth, base: int, deepest: int
-    ) -> None:
+        self,
+        state: _State,
+        guess: Guess,
+        sequence: SequenceView,
+        growth: Growth,
+        base: int,
+        deepest: int,
+        rows: NDArray[np.float32],
+    ) -> Generator[Wanted, Decoded, None]:
         """Grow a chain; every decode takes the newest token and what is guessed to follow it."""
-        cache, batch, tree, budget = state.cache, self.context.batch, growth.tree, growth.budget
+        cache, tree, budget = state.cache, growth.tree, growth.budget
         node, guesses, going = 0, list[int](), True
         while True:
             right = 0
             # Row i is that of the newest token (0) or of guess i - 1, and tells whether guess i is right.
             for i in range(len(guesses) + 1):
-                rows = self.context.logits()[i : i + 1]
-                fresh = self._expand(sequence, growth, [node], base, 1, rows)
+                fresh = self._expand(sequence, growth, [node], base, 1, rows[i : i + 1])
                 going = bool(fresh) and tree.n_drafted < budget.nodes and tree.depths[fresh[0]] < deepest
                 going = going and (budget.keep_going is None or budget.keep_going(tree, fresh))
                 if not going:
@@ -206,12 +226,11 @@ class ModelDrafter:
             path = [tree.tokens[v] for v in tree.path_to(node)[1:]]
             guesses = list(guess(sequence, path))[: max(0, room)]
             state.placed[node] = len(state.placed)
-            batch.clear()
+            tokens = []
             for i, token in enumerate([tree.tokens[node], *guesses]):
                 depth, parent = tree.depths[node] + i, state.placed[node] + i - 1
-                seq = cache.extend(parent, depth, False, ())
-                batch.add(token, base + depth, (seq,), logits=True)
-            self.context.decode()
+                tokens.append((token, base + depth, cache.extend(parent, depth, False, ())))
+            rows, _ = yield Wanted(tokens)
 
     def _expand(
         self,
@@ -220,12 +239,12 @@ class ModelDrafter:
         level: list[int],
         base: int,
         branch: int,
-        rows: NDArray[np.float32] | None = None,
+        rows: NDArray[np.float32],
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth looking below."""
         fresh: list[int] = []
         sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` is about the draft model's own probabilities
-        for node, row in zip(level, self.context.logits() if rows is None else rows):
+        for node, row in zip(level, rows):
             position = base + growth.tree.depths[node] + 1
             room = min(sequence.draws, branch) or branch
             fresh += growth.add(node, self._children(sequence, row[: self.n_vocab], position, room, node, sharpness))
@@ -243,41 +262,36 @@ class ModelDrafter:
             out.append(node)
         return out
 
-    def _catch_up(self, state: _State, sequence: SequenceView, base: int, seconds: float) -> bool:
+    def _catch_up(
+        self, state: _State, sequence: SequenceView, base: int, seconds: float
+    ) -> Generator[Wanted, Decoded, NDArray[np.float32] | None]:
         """Decode tokens the draft has not seen: a slice of them, and more while that has taken less than `seconds`.
 
-        Returns:
-            Whether all are read; then the last row is node 0's.
+        Returns node 0's row, float32 [1, n_vocab]; None if there is more to read.
         """
-        if base - state.cache.length > self.context.options.max_width:
-            self.shelf.top_up(state.cache, sequence.tokens)
+        cache = state.cache
+        if base - cache.length > self.context.options.max_width:
+            self.prefix_cache.top_up(cache, sequence.tokens)
         while True:
-            took, done = self._read(state.cache, sequence, base)
-            seconds -= took
-            if done or seconds <= 0.0:
-                return done
-
-    def _read(self, cache: SequenceCache, sequence: SequenceView, base: int) -> tuple[float, bool]:
-        """Decode a slice; returns the seconds it took, and whether it was the last."""
-        batch, start = self.context.batch, cache.length
-        stop = min(base + 1, start + min(SLICE, self.context.options.batch))
-        if self.context.branching is Branching.CHAIN and start + REDECODED < base < stop:
-            stop = base  # the draft goes back to where this decode begins
-        last = stop == base + 1
-        batch.clear()
-        batch.add_run(sequence.tokens[start : stop - last], start, cache.main)
-        if last:
-            batch.add(sequence.tokens[base], base, (cache.main,), logits=True)
-            cache.grow(base)
-        took = self.context.decode()
-        if not last:
+            start = cache.length
+            stop = min(base + 1, start + min(SLICE, self.context.options.batch))
+            if self.context.branching is Branching.CHAIN and start + REDECODED < base < stop:
+                stop = base  # the draft goes back to where this decode begins
+            last = stop == base + 1
+            unread = [(sequence.tokens[at], at, cache.main) for at in range(start, stop)]
+            if last:
+                cache.grow(base)
+            rows, took = yield Wanted(unread, only_last=True, logits=last)
+            if last:
+                return rows
             cache.length = stop
-        return took, last
+            seconds -= took
+            if seconds <= 0.0:
+                return None
 
-    def _decode_level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> None:
-        """Decode the nodes of one level side by side; the first child of a node continues its branch, others fork."""
-        batch = self.context.batch
-        batch.clear()
+    def _level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> Wanted:
+        """The nodes of one level side by side; the first child of a node continues its branch, others fork."""
+        tokens = []
         continued: set[int] = set()
         for node in level:
             parent = tree.parents[node]
@@ -285,8 +299,8 @@ class ModelDrafter:
             seq = state.cache.extend(state.placed[parent], tree.depths[node], parent in continued, path)
             continued.add(parent)
             state.placed[node] = len(state.placed)
-            batch.add(tree.tokens[node], base + tree.depths[node], (seq,), logits=True)
-        self.context.decode()
+            tokens.append((tree.tokens[node], base + tree.depths[node], seq))
+        return Wanted(tokens)
 
     def _children(
         self, sequence: SequenceView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float

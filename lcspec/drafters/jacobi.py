@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, Window, register
+from lcspec.drafters.base import Budget, DrafterEnv, ProbingDrafter, SequenceView, Window, register
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -47,14 +47,11 @@ class _State:
 
 
 @register("jacobi")
-class JacobiDrafter:
+class JacobiDrafter(ProbingDrafter):
     """Drafts what the target answered to the previous draft."""
 
     name = "jacobi"
     default_nodes = MAX_W
-    costly = False
-    wants_hidden = False
-    wants_rows = True
 
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _State] = {}
@@ -106,6 +103,3 @@ class JacobiDrafter:
     def end(self, sequence: SequenceView) -> None:
         """Drop the block."""
         self._slots.pop(sequence.id, None)
-
-    def close(self) -> None:
-        """Nothing to free."""

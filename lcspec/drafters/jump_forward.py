@@ -7,10 +7,9 @@ Where the grammar leaves a single string (llguidance finds out), no model is nee
 from __future__ import annotations
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.errors import TokenizeError
 from lcspec.spec.token_tree import TokenTree
-from lcspec.spec.verifiers import Verdict
 
 CERTAINTY = 0.95
 # Characters a token stands for at the most, as far as looking ahead is concerned.
@@ -18,13 +17,11 @@ CHARACTERS_PER_TOKEN = 6
 
 
 @register("forced")
-class ForcedDrafter:
+class ForcedDrafter(Drafter):
     """Drafts what the request's grammar allows no alternative to."""
 
     name = "forced"
     default_nodes = 8
-    costly = False
-    wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
         self._vocab = env.target.vocab
@@ -50,12 +47,3 @@ class ForcedDrafter:
         for token in tokens[:-1][:nodes]:
             node = tree.add(node, token, CERTAINTY, budget.source)
         return tree
-
-    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Nothing to learn."""
-
-    def end(self, sequence: SequenceView) -> None:
-        """Nothing to drop."""
-
-    def close(self) -> None:
-        """Nothing to free."""

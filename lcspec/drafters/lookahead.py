@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, Window, register
+from lcspec.drafters.base import Budget, DrafterEnv, ProbingDrafter, SequenceView, Window, register
 from lcspec.drafters.jacobi_window import Entry, Gram, JacobiWindow, NgramPool
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
@@ -83,15 +83,12 @@ class _State:
 
 
 @register("lookahead")
-class LookaheadDrafter:
+class LookaheadDrafter(ProbingDrafter):
     """Drafts the n-grams that the target itself came up with for later positions."""
 
     name = "lookahead"
     default_nodes = 60
     default_branch = DEFAULT_G
-    costly = False
-    wants_hidden = False
-    wants_rows = True
 
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _State] = {}
@@ -99,8 +96,9 @@ class LookaheadDrafter:
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Begin with an empty window, its first guesses being tokens of the prompt.
 
-        Options: `w` columns, `n` tokens an n-gram, `g` n-grams a token, `pool_from_prompt` (begin with the prompt's n-grams), `pool_from_answer` (take the answer's as it
-        grows; on unless it is 0, which is for company that reads the text itself), `nodes`.
+        Options: `w` columns, `n` tokens an n-gram, `g` n-grams a token, `pool_from_prompt` (begin with the prompt's
+        n-grams), `pool_from_answer` (take the answer's as it grows; on unless it is 0, which is for company that reads
+        the text itself), `nodes`.
         """
         spec.check_keys({"w", "n", "g", "pool_from_prompt", "pool_from_answer", "nodes"})
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
@@ -189,9 +187,6 @@ class LookaheadDrafter:
     def end(self, sequence: SequenceView) -> None:
         """Drop the window and the pool."""
         self._slots.pop(sequence.id, None)
-
-    def close(self) -> None:
-        """Nothing to free."""
 
 
 def _feature(entries: list[Entry]) -> int:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Sequence
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -49,13 +49,11 @@ class _Index:
 
 
 @register("ngram")
-class NgramDrafter:
+class NgramDrafter(Drafter):
     """Drafts from the request's own prompt and answer; costs next to nothing."""
 
     name = "ngram"
     default_nodes = 3
-    costly = False
-    wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _Index] = {}
@@ -134,6 +132,3 @@ class NgramDrafter:
     def end(self, sequence: SequenceView) -> None:
         """Drop the slot's index."""
         self._slots.pop(sequence.id, None)
-
-    def close(self) -> None:
-        """Nothing to free."""

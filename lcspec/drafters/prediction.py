@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -56,13 +56,11 @@ class _Place:
 
 
 @register("prediction")
-class PredictionDrafter:
+class PredictionDrafter(Drafter):
     """Drafts the expected text."""
 
     name = "prediction"
     default_nodes = 8
-    costly = False
-    wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
         self._slots: dict[int, _Place] = {}
@@ -96,6 +94,3 @@ class PredictionDrafter:
     def end(self, sequence: SequenceView) -> None:
         """Drop the slot's place."""
         self._slots.pop(sequence.id, None)
-
-    def close(self) -> None:
-        """Nothing to free."""

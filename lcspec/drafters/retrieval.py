@@ -11,11 +11,10 @@ import itertools
 from typing import Sequence
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.datastore import MAX_MATCH, Datastore, DatastoreError, Match
 from lcspec.errors import UsageError
 from lcspec.spec.token_tree import TokenTree
-from lcspec.spec.verifiers import Verdict
 
 MIN_MATCH = 3
 # Occurrences whose continuations are weighed, and tokens of each at most.
@@ -26,13 +25,11 @@ MAX_FEATURE = 15
 
 
 @register("store")
-class StoreDrafter:
+class StoreDrafter(Drafter):
     """Drafts from a datastore; costs microseconds."""
 
     name = "store"
     default_nodes = 6
-    costly = False
-    wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
         """Map the datastore.
@@ -101,9 +98,6 @@ class StoreDrafter:
             if tree.child(parent, token) is None and len(tree.children(parent)) >= budget.branch:
                 continue
             look_below(tree.add(parent, token, share, budget.source, feature), -reach, texts)
-
-    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Nothing to learn: the store stays as it is."""
 
     def end(self, sequence: SequenceView) -> None:
         """Forget the slot's options."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Sequence
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -107,13 +107,11 @@ class _Slot:
 
 
 @register("suffix")
-class SuffixDrafter:
+class SuffixDrafter(Drafter):
     """Drafts from what was written before, in this text and in earlier ones; costs microseconds."""
 
     name = "suffix"
     default_nodes = 6
-    costly = False
-    wants_hidden = False
 
     def __init__(self, env: DrafterEnv) -> None:
         self._n_vocab = env.target.n_vocab
@@ -228,6 +226,3 @@ class SuffixDrafter:
         self._earlier.restart()
         for token in text:
             self._earlier.extend(token)
-
-    def close(self) -> None:
-        """Nothing to free."""

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from lcspec.answers.text import StreamDecoder
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView
 from lcspec.drafters.draft_model import ModelDrafter
 from lcspec.drafters.retokenize import GrowingText, carried_over, puts_space
 from lcspec.errors import TokenizeError, VocabularyMismatch
@@ -61,12 +61,11 @@ class _State:
     drafted: TokenTree | None = field(default=None, repr=False)
 
 
-class TranslatedDrafter:
+class TranslatedDrafter(Drafter):
     """Drafts with a model whose vocabulary is not the target's. Made in place of ModelDrafter, under its name."""
 
     default_nodes = 5
     costly = True
-    wants_hidden = False
 
     def __init__(self, env: DrafterEnv, index: int, model: Model, problem: VocabularyMismatch) -> None:
         """Draft with `model`; `problem` says how its vocabulary differs."""
@@ -181,7 +180,7 @@ class TranslatedDrafter:
             self.inner.end(state.view)
 
     def step_seconds(self, repeat: int = 9) -> float:
-        """See TimedDrafter."""
+        """See Drafter.step_seconds."""
         return self.inner.step_seconds(repeat)
 
     def forget(self) -> None:

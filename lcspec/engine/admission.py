@@ -1,22 +1,14 @@
-"""What a request must pass before it is queued, and what is made ready for it."""
+"""What a request must pass before it is queued."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from lcspec.config import SpeculationParams
-from lcspec.drafters import create
-from lcspec.drafters.memory import restored
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import ContextOverflow, UnsupportedModel, UsageError
-from lcspec.llama import Branching
-from lcspec.planner.learned import meet, prepare
-from lcspec.profiles.certification import certificate_for
+from lcspec.llama import Branching, Context
 from lcspec.spec.verifiers import make_verifier
-
-if TYPE_CHECKING:
-    from lcspec.engine.engine import Engine
 
 
 def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
@@ -48,47 +40,36 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
         )
 
 
-def check_writes(engine: Engine) -> None:
+def check_writes(context: Context) -> None:
     """Refuse an encoder.
 
     Raises:
         UnsupportedModel: the model has no memory, so it can only read.
     """
-    if engine.context.memory is None:
+    if context.memory is None:
         raise UnsupportedModel(
-            f"{engine.model.options.path.name} reads texts and writes none: use it for embeddings, or load a "
+            f"{context.model.options.path.name} reads texts and writes none: use it for embeddings, or load a "
             "text-generation GGUF"
         )
 
 
-def make_ready(engine: Engine, spec: SpeculationParams) -> SpeculationParams:
-    """Check a request's speculation and make what it needs: drafters, cost curve, certificate.
-
-    Returns the parameters as they can be run: `auto` becomes plain decoding where nothing can be taken back.
+def possible(context: Context, spec: SpeculationParams) -> SpeculationParams:
+    """A request's speculation as it can be run: `auto` becomes plain decoding where nothing can be taken back.
 
     Raises:
-        LcspecError: something cannot be had; the message says why.
+        UnsupportedModel: the model cannot write, or drafters are named and nothing can be taken back.
+        UsageError: the verifier is unknown, or changes the text although it is to be exact.
     """
-    check_writes(engine)
+    check_writes(context)
     if not make_verifier(spec.verifier).lossless and spec.exact:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
-    if spec.exact and not engine.independent:
-        if engine.exact_apart:
-            engine.certificate = engine.lanes.certificate()
-        else:
-            engine.certificate = engine.certificate or certificate_for(engine.shelf, engine.pad)
-    if spec.auto and engine.context.branching is Branching.NONE:
+    if context.branching is not Branching.NONE:
+        return spec
+    if spec.auto:
         return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
-    if spec.drafters and engine.context.branching is Branching.NONE:
+    if spec.drafters:
         raise UnsupportedModel(
-            f"{engine.model.options.path.name} was loaded without states to go back to, because speculation was off, "
+            f"{context.model.options.path.name} was loaded without states to go back to, because speculation was off, "
             "so nothing can be drafted: start again with --speculate auto"
         )
-    for d in spec.drafters:
-        if d.name not in engine.drafters:
-            engine.drafters[d.name] = restored(create(d.name, engine.env), engine.env)
-    if spec.auto and spec.drafters:
-        engine.auto = engine.auto or prepare(engine.context, engine.pad.seq, engine.env, list(engine.drafters))
-        if not engine.running:
-            meet(engine.auto, [engine.drafters[d.name] for d in spec.drafters])
     return spec

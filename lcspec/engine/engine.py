@@ -1,290 +1,164 @@
 """THE loop. One thread owns an Engine and every llama object in it.
 
-admit waiting requests into free slots
-for each running slot: plan -> ask drafters -> token tree
-build ONE batch: prompt chunks of new slots + pending token and tree of every running slot
-decode it on the target
-for each slot: verify -> commit the accepted path -> drafters observe -> emit events
+admit           waiting requests get free slots
+schedule        who runs, how many prompt tokens, which drafts                    -> StepPlan
+build batch     prompt chunks, pending tokens and trees in one batch
+decode          the only expensive line; timed
+process output  verify, commit the accepted path, tell drafters and planners      -> StepResult
+report          events
 """
 
 from __future__ import annotations
 
 import collections
+import secrets
 import time
-from typing import Iterator
+from dataclasses import replace
+from typing import Callable, Iterator
 
-import numpy as np
-from numpy.typing import NDArray
-
-from lcspec.config import ModelOptions, SpeculationParams
-from lcspec.drafters import Drafter, DrafterEnv, ReadingDrafter, create
-from lcspec.drafters.memory import keep_texts
-from lcspec.engine.events import Event, Failed, Finished, Prefill, StepStats
-from lcspec.engine.lanes import Lanes
-from lcspec.engine.metrics import Ledger, Totals
-from lcspec.engine.prompt_reading import ReadingApart
-from lcspec.engine.roster import Roster
-from lcspec.engine.scheduler import Scheduler, Staged
-from lcspec.engine.sequence import ActiveSequence, Request
-from lcspec.errors import GrammarFailed, LcspecError
-from lcspec.kv_cache.checkpoints import Checkpoints
-from lcspec.kv_cache.parking import Parking
-from lcspec.kv_cache.prefix_cache import PrefixCache, Reuse
-from lcspec.kv_cache.sequence_cache import SequencePool
-from lcspec.llama import Branching, Context, Model
-from lcspec.modelfiles.memory import checkpoint_budget
-from lcspec.planner.auto import AutoPlanner
-from lcspec.planner.base import Plan
-from lcspec.planner.fixed import FixedPlanner
-from lcspec.planner.learned import keep
-from lcspec.profiles.exactness import Certificate, ScratchPad, in_order
-from lcspec.profiles.kernels import choose_kernels
-
-
-def checkpoints_for(context: Context) -> Checkpoints | None:
-    """Where the states of texts are kept that cannot be rolled back to; None where every length can be."""
-    # A window loses cells to other requests; alone, there are free ones.
-    loses = not context.model.traits.attention_only or (context.window and context.options.slots > 1)
-    return Checkpoints(checkpoint_budget()) if loses and context.memory is not None else None
+from lcspec.config import SpeculationParams
+from lcspec.engine.admission import check_request, possible
+from lcspec.engine.batch_builder import build_batch
+from lcspec.engine.drafting import Drafting
+from lcspec.engine.events import Event, Failed, Finished, Prefill, Started, StepStats
+from lcspec.engine.exact_policy import ExactPolicy
+from lcspec.engine.lanes import Lane, Lanes
+from lcspec.engine.metrics import Counters, Totals
+from lcspec.engine.output import OutputProcessor
+from lcspec.engine.prompt_reading import PromptReading
+from lcspec.engine.request import Request
+from lcspec.engine.request_queue import RequestQueue
+from lcspec.engine.scheduler import Scheduler
+from lcspec.engine.sequence import ActiveSequence
+from lcspec.engine.step_plan import StepPlan, StepResult
+from lcspec.errors import LcspecError
+from lcspec.kv_cache.prefix_cache import PrefixCache
+from lcspec.llama import Sampler
+from lcspec.profiles.certification import certificate_for
+from lcspec.profiles.exactness import Certificate, ScratchPad
 
 
 class Engine:
-    """Runs requests on one target model. Not thread-safe: one thread calls everything."""
+    """Runs requests in one context of the target. Not thread-safe: one thread calls everything.
 
-    def __init__(self, model: Model, options: ModelOptions | None = None, env: DrafterEnv | None = None) -> None:
-        """Create the target's context.
+    `lcspec.session.make_engine` puts one together.
+    """
 
-        Raises:
-            ModelLoadError: there is no memory for the context.
+    def __init__(
+        self,
+        prefix_cache: PrefixCache,
+        padding: ScratchPad,
+        exact: ExactPolicy,
+        drafting: Drafting,
+        prompts: PromptReading,
+        make_lane: Callable[[], Lane],
+        counters: Counters | None = None,
+    ) -> None:
+        """Take parts that belong together.
+
+        Args:
+            prefix_cache: whose cells are where, in the target's context.
+            padding: fills batches up.
+            exact: what exact requests need in this context.
+            drafting: the drafters and their planners.
+            prompts: reads long prompts in a context of its own.
+            make_lane: makes an engine with a single slot for an exact request (see lcspec.engine.lanes).
+            counters: another engine's, to count along.
         """
-        self.model = model
-        self.options, certificate = choose_kernels(model, options or model.options)
-        self.context = Context(model, self.options)
-        self.pool = SequencePool(self.context.n_seq)
-        self.pad = ScratchPad(self.context, self.pool.take())
-        self.shelf = PrefixCache(
-            self.context,
-            self.pool,
-            self.options.slots,
-            share=self.context.branching is Branching.TREE,
-            checkpoints=checkpoints_for(self.context),
-        )
-        self.env = env or DrafterEnv(model, self.options.slots, self.context.n_ctx)
-        self.fixed = FixedPlanner()
-        # Where a row depends on the rest of a batch, it is made when --exact is first asked for.
-        self.certificate: Certificate | None = certificate
-        self.independent = certificate is not None  # every request is exact, whoever runs beside it
-        if self.independent:
-            self.pool.parking = Parking(self.context, self.pool.take())
-        slow = self.independent and self.options.kv_type_v == "bf16"  # these types read long prompts slowly
-        self.apart = ReadingApart(model, self.options, self.context.n_ctx, self.pool, on=slow)
-        self.auto: AutoPlanner | None = None  # made when first needed: it wants a measured cost curve
-        self.drafters: dict[str, Drafter] = {}
-        self.forgetful = False  # forget_texts was called: what drafters know now is not worth keeping
-        self.roster = Roster(self)
-        self.scheduler = Scheduler(self)
-        self.ledger = Ledger()
-        self.lanes = Lanes(self)
+        self.context = prefix_cache.context
+        self.model, self.options = self.context.model, self.context.options
+        self.prefix_cache, self.pool = prefix_cache, prefix_cache.pool
+        self.padding = padding
+        self.exact = exact
+        self.drafting = drafting
+        self.prompts = prompts
+        self.lanes = Lanes(make_lane)
+        self.counters = counters or Counters()
+        self.running: list[ActiveSequence] = []
+        self.scheduler = Scheduler(prefix_cache, exact, drafting)
+        self._output = OutputProcessor(prefix_cache, exact, drafting)
+        self._queue = RequestQueue()
 
     # ---------------------------------------------------------------- the loop
 
     def step(self) -> list[Event]:
         """One step for everything that runs; returns what happened. An empty list means there is nothing to do."""
-        events = self.roster.admit()
+        events = self._admit()
         events += self.lanes.step()
         if not self.running:
             return events
-        parking = self.pool.parking
-        if parking is not None and parking.full:
-            parking.compact(self.shelf.caches)
+        if self.pool.parking is not None and self.pool.parking.full:
+            self.pool.parking.compact(self.prefix_cache.caches)
         events += self._read_apart()
-        start, batch, state = time.perf_counter(), self.context.batch, self.context.state_seconds
-        batch.clear()
+        start, state = time.perf_counter(), self.context.state_seconds
         try:
-            work, plan = self.scheduler.plan()
-            if not work:
+            plan = self.scheduler.schedule(self.running)
+            if not plan.parts:
                 return events
-            for item in work:
-                self._stage(item)
-            n = batch.n
-            self.pad.fill(plan.width)
-            try:
-                target = self.context.decode()
-            finally:
-                self.pad.drop()
+            placed = build_batch(self.context.batch, plan, self.exact.strict)
+            width = self.context.batch.n
+            seconds = self._decode(plan.width)
         except LcspecError as error:
-            return events + [self.roster.fail(sequence, error) for sequence in list(self.running)]
-        rows = self.context.logits()
-        for item in list(work):
-            try:
-                events += self._settle(item, rows)
-            except GrammarFailed as error:  # this text cannot go on; the others can
-                work.remove(item)
-                events.append(self.roster.fail(item.sequence, error))
-        self._learn(work, n, target)
-        drafting = sum(w.proposal.seconds for w in work if w.proposal)
-        rest = max(0.0, time.perf_counter() - start - target - drafting)
-        if self.auto is not None:
-            self.auto.aside(drafting + rest - (self.context.state_seconds - state))  # which the plan counts
-        for item in work:
-            events += self._account(item, n, plan, target, drafting, rest)
-        return events + [self.roster.finish(sequence) for sequence in list(self.running) if sequence.reason]
+            return events + [self._fail(sequence, error) for sequence in list(self.running)]
+        result = self._output.process(plan, placed, width, self.context.batch.n, seconds)
+        beside = max(plan.drafting_seconds, time.perf_counter() - start - seconds)
+        self._account(result, beside - (self.context.state_seconds - state))
+        return events + self._report(plan, result, beside - plan.drafting_seconds)
+
+    def _decode(self, width: int) -> float:
+        """Decode the batch, padded to `width`; returns the seconds it took."""
+        self.padding.fill(width)
+        try:
+            return self.context.decode()
+        finally:
+            self.padding.drop()
+
+    def _account(self, result: StepResult, beside: float) -> None:
+        """Learn what the step took; `beside`: seconds besides the decode that the plan has not counted."""
+        self.scheduler.budget.observe(result.padded, result.seconds)
+        self.counters.stepped(result.width, result.seconds, result.only_decodes)
+        if self.drafting.auto is not None:
+            self.drafting.auto.aside(beside)
+
+    def _report(self, plan: StepPlan, result: StepResult, overhead: float) -> list[Event]:
+        """What the step is to the world."""
+        events: list[Event] = []
+        for found in result.parts:
+            sequence, stats, proposal = found.part.sequence, found.part.sequence.stats, found.part.proposal
+            if found.error is not None:
+                events.append(self._fail(sequence, found.error))
+                continue
+            events += found.events
+            if not found.decoded or found.part.kept is None:
+                stats.prefill_seconds += result.seconds
+                continue
+            drafting, probes = plan.drafting_seconds, proposal.n_probes if proposal is not None else 0
+            stats.target_seconds += result.seconds
+            stats.draft_seconds += drafting
+            stats.probes += probes
+            step = (result.width, found.part.kept, found.accepted, found.tokens, result.seconds, drafting, overhead)
+            events.append(StepStats(sequence.id, *step, plan.plan, probes))
+        return events + [self._finish(sequence) for sequence in list(self.running) if sequence.reason]
 
     def _read_apart(self) -> list[Event]:
         """Read a piece of a long prompt in a context of its own."""
-        item = self.scheduler.apart()
+        for sequence in self.running:
+            if sequence.prompt.apart and sequence.prompt.follows is None and sequence.n_uncached <= 1:
+                self.prompts.end(sequence)
+        item = self.scheduler.next_apart(self.running)
         if item is None:
             return []
         sequence, n = item
         try:
-            piece = self.apart.read(sequence, n)
+            piece = self.prompts.read(sequence, n)
         except LcspecError as error:
-            return [self.roster.fail(sequence, error)]
+            return [self._fail(sequence, error)]
         if piece.tokens:
             sequence.stats.prefill_seconds += piece.seconds
-            self.scheduler.pace.observe(piece.tokens, piece.seconds)
+            self.scheduler.budget.observe(piece.tokens, piece.seconds)
         return [Prefill(sequence.id, piece.read, sequence.n_prompt)]
 
-    def read_ahead(self) -> bool:
-        """While nothing runs: go on reading the latest conversation; False if there is nothing to do."""
-        latest = self.shelf.latest
-        return latest is not None and not self.busy and self.apart.ahead(*latest)
-
-    def _stage(self, item: Staged) -> None:
-        """Put a slot's tokens into the batch."""
-        sequence, batch, cache = item.sequence, self.context.batch, item.sequence.cache
-        if item.proposal is None or item.proposal.kept is None:
-            batch.add_run(sequence.tokens[cache.length : item.length], cache.length, cache.main)
-            return
-        tree, base = item.proposal.evaluated, len(sequence.tokens) - 1
-        item.order = tree.batch_order()
-        sets = cache.place(tree, item.order, base)
-        for i, token in enumerate(sequence.fresh[:-1]):
-            # With exact every token has an output row (see ScratchPad.fill).
-            batch.add(token, cache.length + i, sets[0], logits=self.strict(sequence.request))
-        if len(tree) == 1:
-            item.row_of = [batch.add(tree.tokens[0], base, sets[0], logits=True)]
-            return
-        mute = item.proposal.mute
-        if mute and any(self.strict(s.request) or s.wants_hidden for s in self.running):
-            mute = set()  # both need a row of every token
-        tokens = [tree.tokens[node] for node in item.order]
-        positions = [base + tree.depths[node] for node in item.order]
-        rows = batch.add_nodes(tokens, positions, sets, item.order, [node not in mute for node in item.order])
-        item.row_of = [0] * len(tree)
-        for node, row in zip(item.order, rows):
-            item.row_of[node] = row
-
-    def _settle(self, item: Staged, rows: NDArray[np.float32]) -> list[Event]:
-        """Verify a slot's tree, commit the accepted path and tell everyone."""
-        sequence = item.sequence
-        if item.proposal is None or item.proposal.kept is None:
-            sequence.cache.length = item.length
-            self.shelf.keep(sequence.cache, sequence.tokens)
-            self._mark_canonical(sequence)
-            return [Prefill(sequence.id, sequence.cache.length, sequence.n_prompt)]
-        tree, first, before = item.proposal.kept, sequence.prefilling, sequence.generated
-        sequence.show_rows(rows, item.row_of)
-        for window, nodes in item.proposal.asked():
-            window.drafter.harvest(sequence, sequence.argmax(nodes))
-        verdict = sequence.verifier.verify(tree, sequence, len(sequence.tokens), sequence.seed)
-        in_text_order = in_order(item.order, verdict.path)
-        keep = in_text_order if self.strict(sequence.request) else None
-        sequence.cache.commit(verdict.path, keep, ordered=in_text_order == len(verdict.path))
-        self._mark_canonical(sequence)
-        events: list[Event] = [Prefill(sequence.id, sequence.n_prompt, sequence.n_prompt)] if first else []
-        events += sequence.emit(tree, verdict)
-        if sequence.cache.length < len(sequence.tokens):
-            self.shelf.keep(sequence.cache, sequence.tokens)
-        sequence.emitted = verdict.tokens
-        if first:
-            sequence.decode_start = time.perf_counter()
-        else:
-            sequence.step_accepted = sequence.count(tree, verdict, sequence.generated - before)
-        if sequence.wants_hidden:
-            hidden, last = self.context.hidden(), item.row_of[verdict.path[-1] if verdict.path else 0]
-            sequence.hidden = hidden[last].copy() if len(hidden) else None
-        if item.resting:
-            sequence.untold += sequence.generated - before
-        elif not sequence.reason:
-            for drafter in sequence.drafters:
-                drafter.observe(sequence, tree, verdict)
-        return events
-
-    def _mark_canonical(self, sequence: ActiveSequence) -> None:
-        """Note which cells a later exact request may reuse: prompt blocks, and answers if they give the same bits."""
-        exact = self.certificate if self.strict(sequence.request) else None
-        if exact is not None and (sequence.prefilling or exact.prompt_in_class):
-            sequence.cache.canonical = sequence.cache.length
-
-    def _learn(self, work: list[Staged], width: int, target: float) -> None:
-        """Tell the planners what came of the step."""
-        decoding = [w for w in work if w.proposal and w.sequence.stats.target_steps]
-        for w in decoding:
-            assert w.proposal is not None
-            if w.resting:
-                continue
-            self.scheduler.planner_of(w.sequence).observe(w.proposal, w.sequence.emitted)
-        self.scheduler.pace.observe(self.context.batch.n, target)
-        self.ledger.stepped(width, target, len(decoding) == len(work))
-        if work and len(decoding) == len(work) and self.auto is not None:
-            context = sum(len(w.sequence.tokens) for w in work) // len(work)
-            self.auto.timed(self.context.batch.n, context, target)
-
-    def _account(self, item: Staged, n: int, plan: Plan, target: float, drafting: float, rest: float) -> list[Event]:
-        sequence = item.sequence
-        if item.proposal is None or item.proposal.kept is None or not sequence.stats.target_steps:
-            sequence.stats.prefill_seconds += target
-            return []
-        sequence.stats.target_seconds += target
-        sequence.stats.draft_seconds += drafting
-        sequence.stats.probes += item.proposal.n_probes
-        return [
-            StepStats(
-                sequence.id,
-                n,
-                item.proposal.kept,
-                sequence.step_accepted,
-                tuple(sequence.emitted),
-                target,
-                drafting,
-                rest,
-                plan,
-                item.proposal.n_probes,
-            )
-        ]
-
     # ------------------------------------------------------- requests come and go
-
-    @property
-    def exact_apart(self) -> bool:
-        """Whether exact requests need contexts of their own (see Lanes)."""
-        return not self.independent and (self.options.slots > 1 or self.options.attention == "products")
-
-    @property
-    def all_exact(self) -> bool:
-        """Whether every request is exact, as far as its verifier lets it."""
-        return self.independent or bool(self.options.exact)
-
-    def strict(self, request: Request) -> bool:
-        """Whether a request must keep to widths, blocks and cells of its own to be exact (see ScratchPad)."""
-        return request.speculation.exact and not self.independent
-
-    def reuse(self, request: Request) -> Reuse:
-        """Which cells of earlier requests a request may go on from."""
-        if self.independent:
-            return Reuse.READ_APART if self.apart.wants(request.prompt) else Reuse.IN_PLACE
-        return Reuse.BLOCKS if request.speculation.exact else Reuse.ANY
-
-    @property
-    def running(self) -> list[ActiveSequence]:
-        """Requests that have a slot."""
-        return self.roster.running
-
-    @property
-    def waiting(self) -> collections.deque[tuple[int, Request]]:
-        """Requests that have none yet, by number."""
-        return self.roster.waiting
 
     def submit(self, request: Request) -> int:
         """Queue a request; returns its number.
@@ -294,23 +168,88 @@ class Engine:
             UsageError: the request asks for something that does not exist here.
             ExactnessError: identical output cannot be promised for this model.
         """
-        return self.roster.submit(request)
+        check_request(request, self.context.n_ctx, self.model.n_vocab)
+        return self._queue.add(replace(request, speculation=self.prepare(request.speculation)))
+
+    def prepare(self, speculation: SpeculationParams) -> SpeculationParams:
+        """Make what a request's speculation needs: drafters, cost curve, certificate.
+
+        Returns the parameters as they can be run: `auto` becomes plain decoding where nothing can be taken back.
+
+        Raises:
+            LcspecError: something cannot be had; the message says why.
+        """
+        spec = possible(self.context, speculation)
+        if spec.exact and not self.exact.independent:
+            if self.exact.needs_own_context:
+                self.exact.certificate = self.lanes.certify()
+            else:
+                self.certify()
+        names = [drafter.name for drafter in spec.drafters]
+        self.drafting.make(names)
+        if spec.auto and names:
+            self.drafting.make_planner()
+            if not self.running:
+                self.drafting.meet(names)
+        return spec
+
+    def certify(self, known: Certificate | None = None) -> Certificate:
+        """What the context is certified for, measured if need be; `known`: of another one alike.
+
+        Raises:
+            ExactnessError: nothing can be certified here.
+        """
+        if self.exact.certificate is None:
+            self.exact.certificate = known or certificate_for(self.prefix_cache, self.padding)
+        return self.exact.certificate
+
+    def held(self, request: Request) -> int:
+        """Tokens of a request's prompt that are evaluated already."""
+        reuse = self.exact.reuse(request, self.prompts.wants(request.prompt))
+        return self.prefix_cache.held(request.prompt, reuse)
 
     def start(self, number: int, request: Request) -> None:
-        """Give a request that has passed `submit` elsewhere a free slot (see Lanes).
+        """Give a request that has passed `submit` a free slot.
 
         Raises:
             LcspecError: it cannot start.
         """
-        self.roster.start(number, request)
+        seed = request.sampling.seed if request.sampling.seed is not None else secrets.randbits(32)
+        apart = self.prompts.wants(request.prompt)
+        sampler = Sampler(self.model.vocab, request.sampling, seed, self.context.n_ctx)
+        cache = self.prefix_cache.take(request.prompt, self.exact.reuse(request, apart))
+        sequence = ActiveSequence(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
+        sequence.prompt.apart = apart
+        for token in request.prompt:
+            sampler.accept(token, generated=False)
+        self.running.append(sequence)
+        try:
+            self.drafting.begin(sequence)
+        except LcspecError:
+            self._finish(sequence)
+            raise
+        self._follow_hidden()
+        if request.max_tokens == 0:
+            sequence.reason = "length"
+        else:
+            self.scheduler.enter(sequence, self.running)
 
     def cancel(self, number: int) -> None:
         """Stop a request between steps; it ends with reason `cancelled`."""
-        self.roster.cancel(number)
+        for sequence in [*self.running, *self.lanes.running]:
+            if sequence.id == number:
+                sequence.cancelled = True
+        self._drop(number)
 
     def cancel_all(self) -> None:
         """Cancel every request, running or waiting."""
-        self.roster.cancel_all()
+        for sequence in [*self.running, *self.lanes.running]:
+            sequence.cancelled = True
+        self._drop(None)
+
+    def _drop(self, number: int | None) -> None:
+        for _ in range(self._queue.cancel(number)):
+            self.counters.ended("cancelled")
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:
         """Give a running request other drafters between two steps; its text stays what it would have been.
@@ -320,35 +259,101 @@ class Engine:
         Raises:
             LcspecError: as `submit` does; the request goes on as before.
         """
-        self.roster.switch(number, speculation)
+        lane = self.lanes.of(number)
+        if lane is not None:
+            lane.switch(number, speculation)
+        for sequence in self.running:
+            if sequence.id != number:
+                continue
+            before = sequence.request
+            wanted = replace(speculation, verifier=before.speculation.verifier, exact=before.speculation.exact)
+            try:
+                self.drafting.swap(sequence, replace(before, speculation=self.prepare(wanted)))
+            except LcspecError:
+                self.drafting.swap(sequence, before)
+                raise
+            finally:
+                self._follow_hidden()
+
+    def _admit(self) -> list[Event]:
+        """Drop cancelled requests, then give free slots to waiting ones."""
+        events = self._queue.take_cancelled()
+        for sequence in [s for s in self.running if s.cancelled]:
+            sequence.reason = "cancelled"
+            events.append(self._finish(sequence))
+        while self.waiting and len(self.running) + len(self.lanes.running) < self.options.slots:
+            number, request = self.waiting.popleft()
+            try:
+                apart = request.speculation.exact and self.exact.needs_own_context
+                (self.lanes if apart else self).start(number, request)
+            except LcspecError as error:
+                self.counters.ended("failed")
+                events.append(Failed(number, error))
+        for sequence in self.running:
+            prompt = sequence.prompt
+            if not prompt.started and self.scheduler.may_start(sequence, self.running):
+                prompt.started, prompt.reused = True, sequence.cache.length
+                events.append(Started(sequence.id, sequence.n_prompt, prompt.reused, sequence.seed))
+        return events + [self._finish(sequence) for sequence in list(self.running) if sequence.reason]
+
+    def _finish(self, sequence: ActiveSequence) -> Event:
+        """End a request, whose cache others may go on from."""
+        self.counters.ended(sequence.reason or "cancelled", sequence)
+        self.prefix_cache.put(sequence.cache, sequence.tokens)
+        return self._dismiss(sequence)
+
+    def _fail(self, sequence: ActiveSequence, error: LcspecError) -> Event:
+        """End a request by an error; nothing of its cache is trusted any more."""
+        self.counters.ended("failed", sequence)
+        sequence.cache.release()
+        self.prefix_cache.lost(sequence.cache)
+        self._dismiss(sequence)
+        return Failed(sequence.id, error)
 
     def fail_all(self, error: LcspecError) -> list[Event]:
         """End everything that runs after a step broke off somewhere; what waits is not touched."""
-        return self.roster.fail_all(error)
+        return [self._fail(sequence, error) for sequence in list(self.running)] + self.lanes.fail_all(error)
 
-    def totals(self) -> Totals:
-        """What happened since the engine was made, as figures that only grow, and how it stands now."""
-        return self.ledger.totals(self)
+    def _dismiss(self, sequence: ActiveSequence) -> Finished:
+        self.running.remove(sequence)
+        self.prompts.end(sequence)
+        self._follow_hidden()
+        self.drafting.end(sequence)
+        sequence.sampler.close()
+        return sequence.finished()
+
+    def _follow_hidden(self) -> None:
+        """Hidden states are kept while a running request needs them."""
+        self.context.want_hidden(any(sequence.wants_hidden for sequence in self.running))
+
+    # ------------------------------------------------------- the whole
+
+    @property
+    def waiting(self) -> collections.deque[tuple[int, Request]]:
+        """Requests that have no slot yet, by number."""
+        return self._queue.waiting
 
     @property
     def busy(self) -> bool:
         """Whether a step would have anything to do."""
-        return self.roster.busy or bool(self.lanes.running)
+        return bool(self.running or self._queue or self.lanes.running)
+
+    def totals(self) -> Totals:
+        """What happened since the engine was made, as figures that only grow, and how it stands now."""
+        running = [*self.running, *self.lanes.running]
+        return self.counters.totals(running, len(self.waiting), self.options.slots, self.drafting.auto)
+
+    def read_ahead(self) -> bool:
+        """While nothing runs: go on reading the latest conversation; False if there is nothing to do."""
+        latest = self.prefix_cache.latest
+        return latest is not None and not self.busy and self.prompts.ahead(*latest)
 
     def forget_texts(self) -> None:
-        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more; the
-        others have to read theirs again.
+        """Let drafters forget earlier texts. Only while nothing runs.
 
-        For measurements, which would otherwise find the answer to a repeated prompt in an earlier one. Only while
-        nothing runs. They keep nothing for later sessions from then on.
+        For measurements, which would otherwise find the answer to a repeated prompt in an earlier one.
         """
-        self.forgetful = True
-        for name, drafter in self.drafters.items():
-            if not drafter.costly:
-                drafter.close()
-                self.drafters[name] = create(name, self.env)
-            elif isinstance(drafter, ReadingDrafter):
-                drafter.forget()
+        self.drafting.forget_texts()
 
     def run(self, request: Request) -> Iterator[Event]:
         """Submit one request and yield its events to the end. Closing the iterator cancels the request.
@@ -368,28 +373,22 @@ class Engine:
                     if isinstance(event, Finished):
                         return
         finally:
-            for sequence in list(self.running):
-                if sequence.id == number:
-                    self.roster.finish(sequence)
+            for sequence in [s for s in self.running if s.id == number]:
+                self._finish(sequence)
             self.cancel(number)
             self.lanes.drop(number)
 
     def close(self) -> None:
         """End everything and free the context (not the model)."""
         for sequence in list(self.running):
-            self.roster.finish(sequence)
+            self._finish(sequence)
         self.lanes.close()
-        if not self.forgetful:
-            keep_texts(self.drafters.values(), self.env)
-        keep(self.auto, self.context, self.env, list(self.drafters))
-        for drafter in self.drafters.values():
-            drafter.close()
-        self.drafters = {}
-        self.apart.close()
+        self.drafting.close()
+        self.prompts.close()
         self.context.close()
 
     def __enter__(self) -> Engine:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exc_info: object) -> None:
         self.close()

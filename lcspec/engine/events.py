@@ -4,7 +4,7 @@ Finished or Failed."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Union
+from typing import TYPE_CHECKING, Any, Mapping, NamedTuple, Sequence, Union
 
 from lcspec.answers.text import Piece
 from lcspec.errors import LcspecError
@@ -111,6 +111,34 @@ class RequestStats:
     def tokens_per_second(self) -> float:
         """Tokens emitted by decode steps over their time; the first token comes from the prompt's last row."""
         return self.step_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+    def count(self, tree: TokenTree, path: Sequence[int], emitted: int, bits: Mapping[str, int]) -> int:
+        """Add a decode step that emitted so many tokens; returns how many drafted nodes were accepted and emitted.
+
+        Args:
+            tree: the drafts that were verified; `path`: those of its nodes that were accepted.
+            bits: the drafters' bits in `tree.sources`.
+        """
+        accepted = path[:emitted]
+        self.target_steps += 1
+        self.step_tokens += emitted
+        self.drafted += tree.n_drafted
+        self.accepted += len(accepted)
+        self.widths[len(tree)] = self.widths.get(len(tree), 0) + 1
+        if len(tree) == 1:
+            return 0
+        for counts in (self.drafted_by_depth, self.accepted_by_depth):
+            counts.extend([0] * (max(tree.depths) - len(counts)))
+        for depth in tree.depths[1:]:
+            self.drafted_by_depth[depth - 1] += 1
+        for node in accepted:
+            self.accepted_by_depth[tree.depths[node] - 1] += 1
+        for name, bit in bits.items():
+            if drafted := sum(source & bit == bit for source in tree.sources[1:]):
+                tally = self.by_drafter.setdefault(name, {"drafted": 0, "accepted": 0})
+                tally["drafted"] += drafted
+                tally["accepted"] += sum(tree.sources[node] & bit == bit for node in accepted)
+        return len(accepted)
 
     def as_dict(self) -> dict[str, Any]:
         """The `stats` object of `lcspec generate --json`."""

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Sequence
 
 from lcspec.engine.events import RequestStats
-
-if TYPE_CHECKING:
-    from lcspec.engine.engine import Engine
-    from lcspec.engine.sequence import ActiveSequence
+from lcspec.engine.sequence import ActiveSequence
+from lcspec.planner.auto import AutoPlanner
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class Totals:
     rate: float | None = None
 
 
-class Ledger:
+class Counters:
     """Adds up what `Totals` shows. Costs a step nothing but its width: the rest is taken from ended requests."""
 
     def __init__(self) -> None:
@@ -88,25 +86,26 @@ class Ledger:
             self.mixed_seconds += seconds
 
     def ended(self, reason: str, sequence: ActiveSequence | None = None) -> None:
-        """A request ended; `slot` is where it ran, with its cache as it was then."""
+        """A request ended; `sequence` is as it was then."""
         self.done[reason] += 1
         if sequence is not None:
             self._sum.add(sequence)
 
-    def totals(self, engine: Engine) -> Totals:
+    def totals(
+        self, running: Sequence[ActiveSequence], waiting: int, slots: int, planner: AutoPlanner | None
+    ) -> Totals:
         """The snapshot. Requests that run count with what they have done so far."""
         total = self._sum.copy()
-        running = [*engine.running, *engine.lanes.running]
         for sequence in running:
             total.add(sequence)
         stats, plain, speedup = total.stats, None, None
-        if engine.auto is not None:
-            plain = engine.auto.curve.effective(0).get(1, (None, 0))[0]
-            speedup = engine.auto.speedup
+        if planner is not None:
+            plain = planner.curve.effective(0).get(1, (None, 0))[0]
+            speedup = planner.speedup
         return Totals(
-            waiting=len(engine.waiting),
+            waiting=waiting,
             running=len(running),
-            slots=engine.options.slots,
+            slots=slots,
             done=dict(self.done),
             prompt_evaluated=total.evaluated,
             prompt_reused=total.reused,
@@ -137,9 +136,9 @@ class _Sum:
     tokens: int = 0
 
     def add(self, sequence: ActiveSequence) -> None:
-        if sequence.started:
-            self.reused += sequence.reused
-            self.evaluated += max(0, min(sequence.cache.length, sequence.n_prompt) - sequence.reused)
+        if sequence.prompt.started:
+            self.reused += sequence.prompt.reused
+            self.evaluated += max(0, min(sequence.cache.length, sequence.n_prompt) - sequence.prompt.reused)
         self.tokens += sequence.generated
         ours, theirs = self.stats, sequence.stats
         ours.target_steps += theirs.target_steps

@@ -24,7 +24,7 @@ class Piece(NamedTuple):
     seconds: float
 
 
-class ReadingApart:
+class PromptReading:
     """Who is read apart, and how far."""
 
     def __init__(self, model: Model, options: ModelOptions, n_ctx: int, pool: SequencePool, on: bool) -> None:
@@ -46,10 +46,10 @@ class ReadingApart:
             LcspecError: there is no memory for the context, or the library failed.
         """
         reader, end = self._reader(), sequence.n_prompt - 1
-        if sequence.place is None:
-            sequence.place = reader.begin(sequence.tokens[:end])
-            sequence.reused = max(sequence.reused, reader.length(sequence.place))
-        place, start = sequence.place, reader.length(sequence.place)
+        if sequence.prompt.place is None:
+            sequence.prompt.place = reader.begin(sequence.tokens[:end])
+            sequence.prompt.reused = max(sequence.prompt.reused, reader.length(sequence.prompt.place))
+        place, start = sequence.prompt.place, reader.length(sequence.prompt.place)
         stop = min(end, start + n)
         seconds = reader.read(place, sequence.tokens[start:stop]) if start < stop else 0.0
         if stop == end:
@@ -59,10 +59,10 @@ class ReadingApart:
 
     def end(self, sequence: ActiveSequence) -> None:
         """A slot's prompt is read no further."""
-        sequence.apart = False
-        if sequence.place is not None and self.reader is not None:
-            self.reader.end(sequence.place)
-            sequence.place = None
+        sequence.prompt.apart = False
+        if sequence.prompt.place is not None and self.reader is not None:
+            self.reader.end(sequence.prompt.place)
+            sequence.prompt.place = None
 
     def ahead(self, cache: SequenceCache, text: list[int]) -> bool:
         """Read a piece of an ended conversation as it will be read when it goes on.

@@ -13,6 +13,9 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.llama.context import Context
+from lcspec.modelfiles.memory import checkpoint_budget
+
 # A copy is made at least every so many tokens.
 INTERVAL = 512
 # Tokens that are sooner read again than worth a pause for a copy.
@@ -115,3 +118,10 @@ def pauses(text: Sequence[int], control: frozenset[int], start: int, parting: in
         wanted.update(range(last + INTERVAL, stop - SHORT, INTERVAL))
         last = stop
     return sorted(stop for stop in wanted if start < stop < n)
+
+
+def checkpoints_for(context: Context) -> Checkpoints | None:
+    """Where the states of texts are kept that cannot be rolled back to; None where every length can be."""
+    # A window loses cells to other requests; alone, there are free ones.
+    loses = not context.model.traits.attention_only or (context.window and context.options.slots > 1)
+    return Checkpoints(checkpoint_budget()) if loses and context.memory is not None else None

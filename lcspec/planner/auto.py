@@ -17,7 +17,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Sequence
 
-from lcspec.drafters.base import Budget, branch_of
+from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.loss_budget import LossBudget
@@ -52,7 +52,7 @@ class AutoPlanner:
         self.costly = DraftPolicy()
         self.budget = LossBudget()
         self.decode_seconds = 0.0
-        self._text: int | None = None  # the latest request that was planned for
+        self._texts: set[int] = set()  # requests that have been planned for
         self._costs: Table = {}
         self._tables: dict[tuple[int, int, frozenset[int] | None], Table] = {}
         self._table_age = 0
@@ -80,42 +80,64 @@ class AutoPlanner:
         seconds, width = self._costs[1]
         return Plan(width, 1.0, seconds)
 
-    def propose(self, sequence: PlannedSequence, limits: Limits, others: int) -> Proposal:
+    def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
         start = time.perf_counter()
-        tree = TokenTree.root(sequence.tokens[-1])
-        cap = sequence.request.speculation.max_draft
-        nodes = min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
-        free: TokenTree | None = None
-        if sequence.id != self._text:
-            self._text = sequence.id
-            self.costly.renew()
-        if nodes > 0:
-            self._costs = self._table(len(sequence.tokens), limits.widths)
-            branch = 1 if limits.leaves == 1 else FREE_BRANCH
-            costly = False
-            for drafter in sequence.drafters:
-                if drafter.costly:
-                    costly = True
-                    continue
-                width = 1 if branch == 1 else branch_of(drafter, branch)
-                bit = sequence.bit_of(drafter)
-                tree = ask(sequence, drafter, Budget(min(nodes, FREE_NODES), limits.depth, width, bit), tree)
-            if costly:
-                turn = self._turn(sequence, limits, nodes, branch, others)
-                for drafter in self.costly.by_turn(turn, tree):
-                    before = tree
-                    tree = self.costly.ask(turn, drafter, tree)
-                    free = before if free is None and tree is not before else free
-        return Proposal(sequence, tree, limits, time.perf_counter() - start, free=free)
+        for sequence in sequences:
+            if sequence.id not in self._texts:
+                self._texts.add(sequence.id)
+                self.costly.renew()
+        trees = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
+        free: list[TokenTree | None] = [None] * len(trees)
+        turns = {
+            i: self._turn(sequence, limit, others)
+            for i, (sequence, limit) in enumerate(zip(sequences, limits))
+            if self._nodes(sequence, limit) > 0 and any(drafter.costly for drafter in sequence.drafters)
+        }
+        orders = {i: self.costly.by_turn(turn) for i, turn in turns.items()}
+        for place in range(max(map(len, orders.values()), default=0)):
+            groups: dict[str, list[int]] = {}
+            for i, order in orders.items():
+                if place < len(order):
+                    groups.setdefault(order[place].name, []).append(i)
+            for members in groups.values():
+                drafter = orders[members[0]][place]
+                found = self.costly.ask(drafter, [turns[i] for i in members], [trees[i] for i in members])
+                for i, tree in zip(members, found):
+                    if tree is not trees[i]:
+                        free[i] = trees[i] if free[i] is None else free[i]
+                        trees[i] = tree
+        seconds = (time.perf_counter() - start) / len(sequences)
+        return [
+            Proposal(sequence, tree, limit, seconds, free=alone)
+            for sequence, tree, limit, alone in zip(sequences, trees, limits, free)
+        ]
 
-    def _turn(self, sequence: PlannedSequence, limits: Limits, nodes: int, branch: int, others: int) -> DraftRequest:
+    def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
+        """Drafted nodes that a step may have for it."""
+        cap = sequence.request.speculation.max_draft
+        return min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
+
+    def _free(self, sequence: PlannedSequence, limits: Limits) -> TokenTree:
+        """What the drafters say that cost nothing."""
+        tree, nodes = TokenTree.root(sequence.tokens[-1]), self._nodes(sequence, limits)
+        if nodes <= 0:
+            return tree
+        for drafter in sequence.drafters:
+            if not drafter.costly:
+                width = 1 if limits.leaves == 1 else max(FREE_BRANCH, drafter.default_branch)
+                budget = Budget(min(nodes, FREE_NODES), limits.depth, width, sequence.bit_of(drafter))
+                [tree] = ask(drafter, [sequence], [budget], [tree])
+        return tree
+
+    def _turn(self, sequence: PlannedSequence, limits: Limits, others: int) -> DraftRequest:
         """The step at hand as the sequence's costly drafters see it."""
-        table = self._costs
+        nodes, branch = self._nodes(sequence, limits), 1 if limits.leaves == 1 else FREE_BRANCH
+        table = self._table(len(sequence.tokens), limits.widths)
         if self.curve.stake is not None:
             table = self._hold.table(self.curve.stake, table, others + 1)
         costs, base = share_of(table, self._planned, others + 1)
-        return DraftRequest(sequence, limits, nodes, branch, others, costs, base, self.acceptance)
+        return DraftRequest(sequence, limits, nodes, branch, others, costs, base, self._planned, self.acceptance)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Keep the n most probable nodes of all sequences together, n by expected tokens and seconds."""
@@ -169,7 +191,7 @@ class AutoPlanner:
         def beside(item: Item) -> float:
             chain = reach.setdefault(item.proposal, [])
             chain.append(-item.worth)
-            behind = proposals[item.proposal].sequence.behind
+            behind = proposals[item.proposal].sequence.n_uncached
             seconds[item.proposal] = stake.seconds(self._costs, base, behind, chain)
             return sum(seconds.values())
 
@@ -240,6 +262,7 @@ class AutoPlanner:
 
     def forget(self, sequence: PlannedSequence) -> None:
         """The request is over; the next text has an account of its own."""
+        self._texts.discard(sequence.id)
         self.budget.begin()
 
     def _table(self, context: int, widths: frozenset[int] | None) -> Table:

@@ -38,7 +38,7 @@ class PlannedSequence(SequenceView, Protocol):
         """Tokens that end its text."""
 
     @property
-    def behind(self) -> int:
+    def n_uncached(self) -> int:
         """How many of its tokens are not in the cache yet."""
 
     def bit_of(self, drafter: Drafter) -> int:
@@ -59,6 +59,14 @@ class LeafRoom(Protocol):
     @property
     def max_leaves(self) -> int:
         """Leaves that a tree may have now."""
+
+
+class LeafIds(Protocol):
+    """Where leaves get their sequence ids from."""
+
+    @property
+    def free(self) -> int:
+        """Ids that nobody has."""
 
 
 class Limits(NamedTuple):
@@ -149,8 +157,14 @@ class Planner(Protocol):
         `others` is the width the other slots need anyway.
         """
 
-    def propose(self, sequence: PlannedSequence, limits: Limits, others: int) -> Proposal:
-        """Ask the slot's drafters; `others` is the width the other slots need anyway."""
+    def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
+        """Ask the sequences' drafters, one that runs a model for all of them at once.
+
+        Args:
+            sequences: those that are planned for in this step.
+            limits: what the step can take for each.
+            others: for any one of them, the width that the others need anyway.
+        """
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Set `kept` of every proposal.
@@ -178,13 +192,36 @@ def reading(sequence: PlannedSequence, others: int) -> float:
     return UNNOTICED if steady and not others else 0.0
 
 
-def ask(sequence: PlannedSequence, drafter: Drafter, budget: Budget, tree: TokenTree) -> TokenTree:
-    """`tree` with what `drafter` says merged into it, as far as the text may go on; the drafter's own tree where
-    `tree` is bare."""
-    if budget.nodes <= 0 or budget.depth <= 0:
-        return tree
-    drafted = drafter.draft(sequence, budget).ended(sequence.end_tokens)
-    if len(tree) == 1:
-        return drafted
-    tree.merge(drafted)
-    return tree
+def ask(
+    drafter: Drafter, sequences: Sequence[PlannedSequence], budgets: Sequence[Budget], trees: Sequence[TokenTree]
+) -> list[TokenTree]:
+    """`trees` with what `drafter` says merged into them, as far as the texts may go on; the drafter's own tree where
+    one is bare."""
+    able = [i for i, budget in enumerate(budgets) if budget.nodes > 0 and budget.depth > 0]
+    if not able:
+        return list(trees)
+    found, out = drafter.draft_batch([sequences[i] for i in able], [budgets[i] for i in able]), list(trees)
+    for i, drafted in zip(able, found):
+        drafted = drafted.ended(sequences[i].end_tokens)
+        if len(out[i]) == 1:
+            out[i] = drafted
+        else:
+            out[i].merge(drafted)
+    return out
+
+
+def fit(proposals: Sequence[Proposal], room: int, ids: LeafIds) -> None:
+    """Every sequence was planned for as if the step were its own: cut what does not fit into it together.
+
+    Args:
+        proposals: after `select`.
+        room: rows that the step has for drafts.
+        ids: what is left of them is shared.
+    """
+    free = ids.free
+    for p in proposals:
+        assert p.kept is not None
+        leaves = p.sequence.cache.max_leaves - ids.free + free
+        kept = p.kept = p.kept.best(room).with_leaves(leaves)
+        room -= kept.n_drafted
+        free = min(free, leaves - len(kept.leaves()))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import Sequence
 
-from lcspec.drafters.base import Budget, branch_of
+from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask, reading
 from lcspec.planner.lookahead_budget import reserved
 from lcspec.spec.token_tree import TokenTree
@@ -18,18 +18,19 @@ class FixedPlanner:
         """Never."""
         return None
 
-    def propose(self, sequence: PlannedSequence, limits: Limits, others: int) -> Proposal:
+    def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """The same budget every step, within what the step can take."""
         start = time.perf_counter()
-        wanted = sequence.request.speculation.max_draft
-        tree = TokenTree.root(sequence.tokens[-1])
-        for drafter, spec in zip(sequence.drafters, sequence.request.speculation.drafters):
-            own = spec.integer("nodes", drafter.default_nodes if wanted is None else wanted, 0, 255)
-            branch = 1 if limits.leaves == 1 else spec.integer("branch", branch_of(drafter), 1, 64)
-            patience = reading(sequence, others) if drafter.costly else 0.0
-            budget = Budget(min(limits.nodes, own), limits.depth, branch, sequence.bit_of(drafter), reading=patience)
-            tree = ask(sequence, drafter, budget, tree)
-        return Proposal(sequence, tree, limits, time.perf_counter() - start)
+        trees = {sequence.id: TokenTree.root(sequence.tokens[-1]) for sequence in sequences}
+        room = dict(zip(trees, limits))
+        drafters = {drafter.name: drafter for sequence in sequences for drafter in sequence.drafters}
+        for drafter in drafters.values():
+            asked = [sequence for sequence in sequences if drafter in sequence.drafters]
+            budgets = [_budget(sequence, drafter, room[sequence.id], others) for sequence in asked]
+            found = ask(drafter, asked, budgets, [trees[sequence.id] for sequence in asked])
+            trees.update((sequence.id, tree) for sequence, tree in zip(asked, found))
+        seconds = (time.perf_counter() - start) / len(sequences)
+        return [Proposal(sequence, trees[sequence.id], room[sequence.id], seconds) for sequence in sequences]
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Cut every tree to what the step can take."""
@@ -50,3 +51,13 @@ class FixedPlanner:
 
     def aside(self, seconds: float) -> None:
         """Nothing to learn."""
+
+
+def _budget(sequence: PlannedSequence, drafter: Drafter, limits: Limits, others: int) -> Budget:
+    speculation = sequence.request.speculation
+    spec = next(spec for spec in speculation.drafters if spec.name == drafter.name)
+    default = drafter.default_nodes if speculation.max_draft is None else speculation.max_draft
+    nodes = min(limits.nodes, spec.integer("nodes", default, 0, 255))
+    branch = 1 if limits.leaves == 1 else spec.integer("branch", drafter.default_branch, 1, 64)
+    patience = reading(sequence, others) if drafter.costly else 0.0
+    return Budget(nodes, limits.depth, branch, sequence.bit_of(drafter), reading=patience)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from typing import Iterable, Sequence
 
-from lcspec.drafters.base import Drafter, DrafterEnv, TimedDrafter
+from lcspec.drafters.base import Drafter, DrafterEnv
 from lcspec.errors import DecodeError
 from lcspec.llama import Context
 from lcspec.planner.auto import AutoPlanner
@@ -53,9 +53,10 @@ def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
     it also reads the text and finds everything cold. Only between requests.
     """
     for drafter in drafters:
-        if isinstance(drafter, TimedDrafter) and not planner.costly.knows(drafter.name):
+        if drafter.costly and not planner.costly.knows(drafter.name):
             with contextlib.suppress(DecodeError):
-                planner.costly.step_seconds[drafter.name] = drafter.step_seconds(DRAFT_STEPS)
+                if (seconds := drafter.step_seconds(DRAFT_STEPS)) is not None:
+                    planner.costly.step_seconds[drafter.name] = seconds
 
 
 def keep(planner: AutoPlanner | None, context: Context, env: DrafterEnv, names: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Callable, Iterable, Sequence
+from typing import Callable, Iterable, NamedTuple, Sequence
 
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.acceptance import Acceptance, tested
@@ -33,6 +33,7 @@ class DraftRequest:
         nodes, branch: drafted nodes in all, children a node.
         others: the width the other sequences need anyway.
         costs, base: what the sequence's nodes cost it, and its width without any (see `share_of`).
+        streams: sequences that are planned for.
         acceptance: what is known of drafts.
     """
 
@@ -43,6 +44,7 @@ class DraftRequest:
     others: int
     costs: Costs
     base: int
+    streams: int
     acceptance: Acceptance
 
 
@@ -65,16 +67,22 @@ class Levels:
         """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate."""
         self._record = record
         self._goes_on = goes_on
-        self._start = time.perf_counter()
+        self._start = 0.0
         self._first = 0.0
+        self._latest = 0.0
         self._stopped = False
         self.done = 0
+
+    def start(self) -> None:
+        """The drafter is asked now."""
+        self._start = time.perf_counter()
 
     def __call__(self, draft: TokenTree, frontier: Iterable[int]) -> bool:
         """See Budget.keep_going."""
         self.done += 1
+        self._latest = self.seconds
         if self.done == 1:
-            self._first = time.perf_counter() - self._start
+            self._first = self._latest
         self._stopped = not self._goes_on(draft, frontier, self.done)
         return not self._stopped
 
@@ -83,11 +91,21 @@ class Levels:
         """Since it was asked."""
         return time.perf_counter() - self._start
 
-    def finish(self, spent: float) -> int:
-        """Note what a level took of `spent` seconds; returns how many there were, one that led to nothing included."""
-        n = self.done + (not self._stopped)
+    def finish(self) -> None:
+        """Note what a level took."""
+        spent = self._latest if self._stopped else self.seconds  # the others may go on
+        n = self.done + (not self._stopped)  # with one that led to nothing
         self._record.took(spent if n == 1 else min((spent - self._first) / (n - 1), spent / n), n > 1)
-        return n
+
+
+class _Asked(NamedTuple):
+    """A sequence for which a drafter is asked: the tree `before`, and a copy of it to draft into."""
+
+    turn: DraftRequest
+    before: TokenTree
+    both: TokenTree
+    budget: Budget
+    levels: Levels
 
 
 class DraftPolicy:
@@ -133,44 +151,68 @@ class DraftPolicy:
             record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
         return record
 
-    def by_turn(self, turn: DraftRequest, tree: TokenTree) -> list[Drafter]:
+    def by_turn(self, turn: DraftRequest) -> list[Drafter]:
         """The sequence's costly drafters: the one that promises most first; the others are judged by what they add."""
         costly = [d for d in turn.sequence.drafters if d.costly]
         if len(costly) < 2 or turn.base not in turn.costs:
             return costly
-        return sorted(costly, key=lambda d: imagined(turn.costs, [], [1.0], self.record(d), turn.base), reverse=True)
+        records = {d.name: self.record(d) for d in costly}
 
-    def ask(self, turn: DraftRequest, drafter: Drafter, tree: TokenTree) -> TokenTree:
-        """`tree` with what `drafter` says, or `tree` itself if it is not worth asking."""
+        def alone(drafter: Drafter) -> float:
+            record = records[drafter.name]
+            return imagined(turn.costs, [], [1.0], record.acceptance, record.share(turn.streams), turn.base)
+
+        return sorted(costly, key=alone, reverse=True)
+
+    def ask(self, drafter: Drafter, turns: Sequence[DraftRequest], trees: Sequence[TokenTree]) -> list[TokenTree]:
+        """`trees` with what `drafter` says, for those it is worth asking for; the others as they are."""
+        begun = [self._begin(drafter, turn, tree) for turn, tree in zip(turns, trees)]
+        asked = [one for one in begun if one is not None]
+        if not asked:
+            return list(trees)
+        record = self.record(drafter)
+        record.asked(len(asked))
+        record.waited = 0.0
+        for one in asked:
+            one.levels.start()
+        sequences, budgets = [a.turn.sequence for a in asked], [a.budget for a in asked]
+        drafted = iter(ask(drafter, sequences, budgets, [a.both for a in asked]))
+        out = list(trees)
+        for i, begin in enumerate(begun):
+            if begin is None:
+                continue
+            both = next(drafted)
+            if begin.levels.done or len(both) > len(begin.before):
+                begin.levels.finish()
+                out[i] = both
+            else:
+                # It reads the text as yet, which says nothing of what its drafts cost and gain.
+                self.reading += begin.levels.seconds / len(asked)
+        return out
+
+    def _begin(self, drafter: Drafter, turn: DraftRequest, tree: TokenTree) -> _Asked | None:
+        """What to ask `drafter` for beside `tree`; None if it is not worth asking."""
         costs, base = turn.costs, turn.base
         if base not in costs:
-            return tree
+            return None
         record, reach = self.record(drafter), turn.acceptance.path_probs(tree)
-        known = sorted(reach[1:], reverse=True)
+        level, hope, known = record.share(turn.streams), record.acceptance, sorted(reach[1:], reverse=True)
         price = rate(costs, known, base)
-        worth = imagined(costs, known, left_open(tree, reach), record, base) > price
-        if not worth and not _due(record):
-            return tree
-        record.waited = 0.0
+        worth = imagined(costs, known, left_open(tree, reach), hope, level, base) > price
+        if not worth and record.waited * PROBE_SHARE < record.level_seconds:
+            return None
 
         def goes_on(draft: TokenTree, frontier: Iterable[int], levels: int) -> bool:
             reach = turn.acceptance.path_probs(draft)
             ahead = max((reach[v] for v in frontier), default=0.0)
             # Nodes the others proposed as well count once.
             ranked = sorted(known + [reach[v] for v in draft.beyond(tree)], reverse=True)
-            return promises(costs, ranked, ahead, record, base, levels)
+            return promises(costs, ranked, ahead, hope, level, base, levels)
 
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         levels = Levels(record, goes_on)
-        both = ask(turn.sequence, drafter, _budget(turn, drafter, record, price, levels, patient=worth), both)
-        spent = levels.seconds
-        if not levels.done and len(both) == len(tree):
-            # It reads the text as yet, which says nothing of what its drafts cost and gain.
-            self.reading += spent
-        else:
-            levels.finish(spent)
-        return both if len(both) > len(tree) else tree
+        return _Asked(turn, tree, both, _budget(turn, drafter, record, price, levels, patient=worth), levels)
 
 
 def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
@@ -183,11 +225,6 @@ def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
     return out
 
 
-def _due(record: DrafterRecord) -> bool:
-    """Whether a share of the time that it was not asked has paid for a level."""
-    return record.waited * PROBE_SHARE >= record.level_seconds
-
-
 def _budget(
     turn: DraftRequest, drafter: Drafter, record: DrafterRecord, price: float, levels: Levels, patient: bool
 ) -> Budget:
@@ -198,6 +235,6 @@ def _budget(
         return turn.acceptance.expected(bit, rank, prob)
 
     # What a token below must be worth: its row, and one of the drafter's own, which costs less than a level.
-    below = price * (row + record.level_seconds / 2) / record.acceptance
+    below = price * (row + record.share(turn.streams) / 2) / max(0.1, record.acceptance)
     patience = reading(turn.sequence, turn.others) if patient else 0.0
     return Budget(turn.nodes, turn.limits.depth, turn.branch, bit, SAFE * price * row, below, patience, expects, levels)

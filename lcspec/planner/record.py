@@ -11,6 +11,8 @@ RATE = 0.015
 TIME_RATE = 0.1
 # What earlier texts taught counts for so many observations.
 EARLIER = 8
+# How fast the number of sequences that are asked together follows.
+SHARING_RATE = 0.1
 # What a costly drafter is believed to be worth before anything is known.
 FIRST_GUESS = 0.7
 
@@ -22,14 +24,24 @@ class DrafterRecord:
     Attributes:
         acceptance: how often its best child is right, given that the parent was.
         tested: observations behind that.
-        level_seconds: what a level costs.
+        level_seconds: what a level costs, for all sequences that are asked together.
+        sharing: how many those are as a rule; 0: not known.
         waited: seconds of decoding since it was asked.
     """
 
     acceptance: float = FIRST_GUESS
     tested: int = 0
     level_seconds: float = 0.0
+    sharing: float = 0.0
     waited: float = 0.0
+
+    def share(self, sequences: int) -> float:
+        """What a level costs one of `sequences` that might be asked together."""
+        return self.level_seconds / (min(self.sharing, sequences) or sequences)
+
+    def asked(self, sequences: int) -> None:
+        """So many sequences were asked together."""
+        self.sharing += (SHARING_RATE if self.sharing else 1.0) * (sequences - self.sharing)
 
     def saw(self, hit: bool) -> None:
         """Its best child was tested."""

@@ -9,8 +9,6 @@ import bisect
 import operator
 from typing import Mapping, Sequence
 
-from lcspec.planner.record import DrafterRecord
-
 Costs = Mapping[int, tuple[float, int]]
 
 # Levels that are imagined ahead: one more node may not pay where four more (the next cheap width) would.
@@ -42,42 +40,43 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
 
 
 def imagined(
-    costs: Costs, known: Sequence[float], left: Sequence[float], record: DrafterRecord, base: int
+    costs: Costs, known: Sequence[float], left: Sequence[float], hope: float, level: float, base: int
 ) -> float:
     """Tokens a second of the best width with a chain of a drafter's, of the best length, beside the drafts `known`
     (acceptance, descending).
 
-    Its i-th token is right as often as i of its tokens in a row usually are, and adds something where the text has left
-    the known drafts by then: `left`, by depth.
+    A level of it costs `level` seconds. Its i-th token is right with hope ** i, and adds something where the text has
+    left the known drafts by then: `left`, by depth.
     """
     best, ahead, chance, probs = rate(costs, known, base), 0.0, 1.0, list(known)
-    for level in range(1, LOOKAHEAD + 1):
-        ahead += left[level - 1] if level <= len(left) else 0.0
-        chance *= record.acceptance
+    for n in range(1, LOOKAHEAD + 1):
+        ahead += left[n - 1] if n <= len(left) else 0.0
+        chance *= hope
         bisect.insort(probs, ahead * chance, key=operator.neg)
-        best = max(best, rate(costs, probs, base, level * record.level_seconds))
+        best = max(best, rate(costs, probs, base, n * level))
         if chance < 0.01:
             break
     return best
 
 
 def promises(
-    costs: Costs, ranked: Sequence[float], ahead: float, record: DrafterRecord, base: int, levels: int = 0
+    costs: Costs, ranked: Sequence[float], ahead: float, hope: float, level: float, base: int, levels: int = 0
 ) -> bool:
     """Whether drafting on from a node reached with probability `ahead`, after so many `levels` of it, promises a better
     rate than stopping.
 
-    The continuation is imagined as a chain accepted at the drafter's running rate, or at that of its levels so far if
-    this is higher: what it is sure of tends to go on, and the running rate may be another text's.
+    The continuation is imagined as a chain, a level of which costs `level` seconds, accepted at the rate `hope`, or at
+    that of the levels so far if this is higher: what a drafter is sure of tends to go on, and `hope` may be another
+    text's.
     """
-    spent = levels * record.level_seconds
+    spent = levels * level
     now = rate(costs, ranked, base, spent)
-    hope, probs = max(record.acceptance, ahead ** (1 / levels) if levels else 0.0), list(ranked)
-    for level in range(1, LOOKAHEAD + 1):
+    hope, probs = max(hope, ahead ** (1 / levels) if levels else 0.0), list(ranked)
+    for n in range(1, LOOKAHEAD + 1):
         ahead *= hope
-        if ahead < now * record.level_seconds and ahead < 0.01:
+        if ahead < now * level and ahead < 0.01:
             return False
         bisect.insort(probs, ahead, key=operator.neg)
-        if rate(costs, probs, base, spent + level * record.level_seconds) > now:
+        if rate(costs, probs, base, spent + n * level) > now:
             return True
     return False

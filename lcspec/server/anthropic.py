@@ -10,7 +10,7 @@ from typing import Any, AsyncGenerator, Mapping, Sequence
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from lcspec.engine.sequence import Request as EngineRequest
+from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import chat
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid

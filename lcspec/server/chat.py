@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from lcspec.answers.deltas import CallStart, Content, Delta, Reasoning
 from lcspec.answers.reader import gathered
 from lcspec.engine.events import Finished, Tokens
-from lcspec.engine.sequence import Request as EngineRequest
+from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.drafted import Drafted

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from lcspec.engine.events import Finished, TokenInfo, Tokens
-from lcspec.engine.sequence import Request as EngineRequest
+from lcspec.engine.request import Request as EngineRequest
 from lcspec.errors import UnsupportedModel
 from lcspec.server import answer
 from lcspec.server.answer import Text

@@ -7,7 +7,7 @@ from typing import AsyncGenerator, Awaitable, Callable, Protocol, Sequence, Type
 from fastapi import Request as HttpRequest
 from fastapi.responses import Response
 
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, begin, unless_gone
 from lcspec.server.schemas import Asking, Generating

@@ -11,7 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
 from lcspec.engine.events import Event, Failed, Finished, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.engine_thread import Ticket
 from lcspec.errors import LcspecError
 from lcspec.server.errors import ApiError, ClientGone, from_engine

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from lcspec.engine.events import Finished, Tokens
-from lcspec.engine.sequence import Request as EngineRequest
+from lcspec.engine.request import Request as EngineRequest
 from lcspec.errors import UnsupportedModel
 from lcspec.server import answer
 from lcspec.server.answer import Text

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
 from lcspec.config import SpeculationParams
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import GrammarError
 from lcspec.sampling.json_schema import schema_to_lark
 from lcspec.server.errors import invalid

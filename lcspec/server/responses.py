@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 
 from lcspec.answers.deltas import Delta
 from lcspec.answers.reader import gathered
-from lcspec.engine.sequence import Request as EngineRequest
+from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond

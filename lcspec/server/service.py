@@ -51,7 +51,7 @@ class Service:
         self.template_text: str = self.template.text + self.template.tool_text if own else ""
         self.n_ctx: int = self.session.engine.context.n_ctx
         self.slots: int = self.session.engine.options.slots
-        self.draft = self.session.engine.env.draft
+        self.draft = self.session.engine.drafting.env.draft
         self.capacity = Capacity(self.slots, settings.queue)
         self.metrics = Metrics(self.capacity)
         self.fingerprint = f"lcspec-{__version__}"
@@ -105,7 +105,6 @@ class Service:
         Raises:
             LcspecError: the defaults for requests ask for something that cannot be had.
         """
-        from lcspec.engine.admission import make_ready
         from lcspec.llama import hugepages
         from lcspec.llama.grammar import grammar_tokenizer
         from lcspec.server.parameters import speculation_params
@@ -114,7 +113,7 @@ class Service:
         _ = self.longest_piece
         grammar_tokenizer(self.vocab)
         if self.session.engine.context.memory is not None:  # else it only embeds
-            self.worker.call(lambda session: make_ready(session.engine, params)).result()
+            self.worker.call(lambda session: session.engine.prepare(params)).result()
         hugepages.populate()
 
     def close(self) -> None:

@@ -20,13 +20,13 @@ from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters import DrafterEnv
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished, StepStats, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.llama import Model
 from lcspec.llama.template import ChatTemplate
 from lcspec.llama.threads import default_threads
 from lcspec.sampling.parameters import SamplingParams
-from lcspec.session import parse_speculation
+from lcspec.session import make_engine, parse_speculation
 
 # Tokens of a request beyond those asked for, so that nothing in its last steps is cut.
 OVERSHOOT = 64
@@ -132,9 +132,9 @@ class Worker:
             where: dict[str, Any] = {"threads": self.threads, "gpu_layers": self.gpu_layers}
             options = ModelOptions(self.model.options.path, ctx=self.ctx, **where)
             env = DrafterEnv(self.model, 1, self.ctx, draft=DraftFiles.of(self.draft), history=True, **where)
-            self.engine = Engine(self.model, options, env)
+            self.engine = make_engine(self.model, options, env)
         self.engine.forget_texts()
-        self.engine.shelf.clear()
+        self.engine.prefix_cache.clear()
         return self.engine
 
 

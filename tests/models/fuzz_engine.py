@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from lcspec.engine.events import Failed, Finished
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
@@ -89,7 +89,7 @@ def one(rng: random.Random, session: Session) -> Request:
     return Request(
         prompt,
         SamplingParams(**given),
-        parse_speculation(strategy, session.engine.env.draft, verifier=verifier),
+        parse_speculation(strategy, session.engine.drafting.env.draft, verifier=verifier),
         max_tokens=limit,
         stop=rng.choice(((), ("a",), ("\x00", "e"))),
         logprobs=rng.choice((None, 0, 3, n_vocab + 5)),
@@ -118,7 +118,7 @@ def main(target: str, draft: str, seed: int, cases: int) -> None:
                 if isinstance(event, (Finished, Failed)):
                     alive.discard(event.request)
         assert not alive
-        assert engine.pool.free + 1 + len(engine.shelf._idle) == engine.pool.n
+        assert engine.pool.free + 1 + len(engine.prefix_cache._idle) == engine.pool.n
     print("done", flush=True)
 
 

@@ -9,7 +9,7 @@ from typing import Any, Iterable, Sequence
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Failed, Finished, Started, StepStats, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation

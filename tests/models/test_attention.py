@@ -12,7 +12,6 @@ from lcspec import disk_cache
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters import DrafterEnv
 from lcspec.drafters.draft_model import ModelDrafter
-from lcspec.engine.engine import Engine
 from lcspec.errors import DecodeError
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.memory import Memory
@@ -20,6 +19,7 @@ from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.one_layer import Heads, write_layer
 from lcspec.profiles import attention
 from lcspec.profiles.attention import WIDTHS, Layer, Times, heads_of, measure, times_for, with_attention
+from lcspec.session import make_engine
 from tests import tiny_gguf as tiny
 from tests.models.running import answer, request
 from tests.models.running import options as quiet_options
@@ -75,7 +75,7 @@ def test_matrix_products_must_be_worth_their_memory() -> None:
 
 def test_the_faster_way_is_used_and_measured_once(measured: Any, llama: Path, llama_draft: Path) -> None:
     asked = measured(2.0, 1.0)
-    with Model.load(options(llama)) as model, Engine(model) as engine:
+    with Model.load(options(llama)) as model, make_engine(model) as engine:
         assert engine.options.attention == engine.context.options.attention == "products"
         drafter = ModelDrafter(DrafterEnv(model, 1, 512, draft=DraftFiles.of(llama_draft), threads=1))
         assert drafter.context.options.attention == "products"
@@ -85,7 +85,7 @@ def test_the_faster_way_is_used_and_measured_once(measured: Any, llama: Path, ll
 
 def test_the_library_decides_where_its_kernel_is_no_slower(measured: Any, llama: Path) -> None:
     measured(1.0, 1.0)
-    with Model.load(options(llama)) as model, Engine(model) as engine:
+    with Model.load(options(llama)) as model, make_engine(model) as engine:
         assert engine.options == replace(model.options, attention="library")
 
 
@@ -153,7 +153,7 @@ def test_what_cannot_be_measured_is_left_to_the_library(
         raise problem
 
     monkeypatch.setattr(attention, "measure", fails)
-    with Model.load(options(llama)) as model, Engine(model) as engine:
+    with Model.load(options(llama)) as model, make_engine(model) as engine:
         assert engine.options.attention == "library"
 
 
@@ -161,24 +161,24 @@ def test_what_cannot_be_measured_is_left_to_the_library(
 def test_exact_texts_do_not_depend_on_what_is_faster(measured: Any, llama: Path, llama_draft: Path, slots: int) -> None:
     """Sums of matrix products depend on where a text lies in the cache, so exact requests never use them."""
     measured(2.0, 1.0)
-    with Model.load(options(llama)) as model, Engine(model, options(llama, attention="library")) as library:
-        assert not library.exact_apart
+    with Model.load(options(llama)) as model, make_engine(model, options(llama, attention="library")) as library:
+        assert not library.exact.needs_own_context
         env = DrafterEnv(model, slots, 512, draft=DraftFiles.of(llama_draft), threads=1)
-        with Engine(model, options(llama, slots=slots), env) as fast:
-            assert fast.options.attention == "products" and fast.exact_apart
+        with make_engine(model, options(llama, slots=slots), env) as fast:
+            assert fast.options.attention == "products" and fast.exact.needs_own_context
             for text in ("The weather", "in the end and on the way"):
                 prompt = model.vocab.tokenize(text)
                 plain = answer(library, request(prompt, exact=True, n=48))
                 answer(fast, request(prompt[:-1], "ngram", n=20))  # something else lies in the cache
                 for drafters in ("off", "ngram", "model", "model:branch=3:nodes=9", "auto"):
                     assert answer(fast, request(prompt, drafters, exact=True, n=48)).bits == plain.bits
-            assert fast.certificate is not None
+            assert fast.exact.certificate is not None
 
 
 @pytest.mark.parametrize("way", ["fused", "products"])
 def test_a_text_is_what_its_context_would_say(llama: Path, way: str) -> None:
     """Whatever computes attention, plain decoding is the library's greedy decoding with it."""
-    with Model.load(options(llama, attention=way)) as model, Engine(model) as engine:
+    with Model.load(options(llama, attention=way)) as model, make_engine(model) as engine:
         prompt = model.vocab.tokenize("in the end and on the way")
         found = answer(engine, request(prompt, n=40))
         with Context(model) as context:

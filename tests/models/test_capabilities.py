@@ -166,7 +166,7 @@ def test_a_draft_model_goes_back_without_reading_its_text_again(kind: Path, llam
     with open_session(options(llama), kind) as session:
         prompt = session.prompt_ids(TEXTS[0] * 5)
         answer(session.engine, request(prompt, "model:nodes=4", 2))
-        context = session.engine.drafters["model"].context  # type: ignore[attr-defined]
+        context = session.engine.drafting.drafters["model"].context  # type: ignore[attr-defined]
         assert context.max_rollback == 0  # no memory for planes, which are those of one decode
         read, decode = [], context.decode
 

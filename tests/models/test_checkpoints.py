@@ -117,14 +117,14 @@ def test_drafts_between_checkpoints(family: str, tmp_path: Path) -> None:
 
 def test_without_memory_nothing_is_kept_and_everything_works(tmp_path: Path) -> None:
     with (
-        patch("lcspec.engine.engine.checkpoint_budget", lambda: 0),
+        patch("lcspec.kv_cache.checkpoints.checkpoint_budget", lambda: 0),
         open_session(options(write_qwen35(tmp_path / "m.gguf"))) as session,
     ):
         prompt = session.prompt_ids(TEXT * 5)
         first = answer(session.engine, request(prompt, "off", 20))
         again = answer(session.engine, request(prompt, "off", 20))
         assert again.ids == first.ids and again.started.reused == 0
-        assert len(session.engine.shelf.checkpoints or ()) == 0
+        assert len(session.engine.prefix_cache.checkpoints or ()) == 0
 
 
 def test_what_saves_least_gives_way() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.engine.events import Finished
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.modelfile import read_header, read_vocabulary
 from lcspec.sampling.parameters import SamplingParams

@@ -14,7 +14,7 @@ from lcspec.drafters import Budget, SequenceView
 from lcspec.drafters.ngram import NgramDrafter
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished, Prefill, Started, StepStats, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import ContextOverflow, UsageError
 from lcspec.sampling.parameters import SamplingParams, log_softmax
 from lcspec.session import Session, open_session
@@ -49,8 +49,8 @@ def assert_clean(engine: Engine) -> None:
     """Nothing runs, and every sequence id is in the pool or holds the cache of an ended request."""
     assert not engine.running and not engine.waiting
     for pool, shelf, context, pad in [
-        (engine.pool, engine.shelf, engine.context, 1),
-        *[(d.pool, d.shelf, d.context, 0) for n, d in engine.drafters.items() if n == "model"],  # type: ignore[attr-defined]
+        (engine.pool, engine.prefix_cache, engine.context, 1),
+        *[(d.pool, d.prefix_cache, d.context, 0) for n, d in engine.drafting.drafters.items() if n == "model"],  # type: ignore[attr-defined]
     ]:
         kept = {cache.main for cache, _ in shelf._idle}
         assert pool.free + len(kept) + pad == pool.n
@@ -183,14 +183,14 @@ class _Interrupted(NgramDrafter):
 
 def test_an_interrupt_in_a_drafter(engine: Engine, prompt: tuple[int, ...]) -> None:
     expected = answer(engine, request(prompt, "off", 30)).ids
-    engine.drafters["interrupted"] = _Interrupted(engine.env)
+    engine.drafting.drafters["interrupted"] = _Interrupted(engine.drafting.env)
     try:
         with pytest.raises(KeyboardInterrupt):
             answer(engine, request(prompt, "model:p_min=0,interrupted:min_n=1", 100))
         assert_clean(engine)
         assert answer(engine, request(prompt, "model", 30)).ids == expected
     finally:
-        del engine.drafters["interrupted"]
+        del engine.drafting.drafters["interrupted"]
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -369,7 +369,7 @@ def test_the_end_token_ends_the_text_and_is_not_shown(
 
 
 def test_a_common_beginning_is_not_evaluated_again(engine: Engine, llama: Path, prompt: tuple[int, ...]) -> None:
-    engine.shelf.clear()
+    engine.prefix_cache.clear()
     first = answer(engine, request(prompt, "ngram:min_n=1:branch=3", 20))
     assert first.started.reused == 0
     longer = [*prompt, *first.ids, 70, 71, 72]
@@ -383,7 +383,7 @@ def test_a_common_beginning_is_not_evaluated_again(engine: Engine, llama: Path, 
     assert other.started.reused == 9
     with open_session(options(llama)) as fresh:
         assert answer(fresh.engine, request(longer, "off", 20)).ids == second.ids
-        fresh.engine.shelf.clear()
+        fresh.engine.prefix_cache.clear()
         assert answer(fresh.engine, request([*prompt[:9], 70, 71, 72], "off", 20)).ids == other.ids
 
 
@@ -441,7 +441,7 @@ def test_statistics_add_up(engine: Engine, prompt: tuple[int, ...], strategy: st
 
 
 def test_events_come_in_order(engine: Engine, prompt: tuple[int, ...]) -> None:
-    engine.shelf.clear()
+    engine.prefix_cache.clear()
     found = answer(engine, request(prompt, "model", 12))
     kinds = [type(e) for e in found.events]
     assert kinds[:2] == [Started, Prefill] and kinds[-1] is Finished

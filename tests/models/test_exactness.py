@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.kv_cache.parking import Parking
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
@@ -20,7 +19,7 @@ from lcspec.profiles import kernels
 from lcspec.profiles.attention import WIDTHS, Layer, Times
 from lcspec.profiles.exactness import Certificate
 from lcspec.profiles.kernels import choose_kernels, price
-from lcspec.session import Session, open_session
+from lcspec.session import Session, make_engine, open_session
 from tests.models.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 
 N = 32
@@ -34,7 +33,7 @@ def exact(path: Path, **changes: Any) -> Any:
 @pytest.fixture(scope="module")
 def alone(demo: tuple[Path, Path]) -> Iterator[Session]:
     with open_session(exact(demo[0]), demo[1]) as session:
-        if not session.engine.independent:
+        if not session.engine.exact.independent:
             pytest.skip("this machine's kernels give a row other bits at other widths")
         yield session
 
@@ -116,7 +115,7 @@ def test_a_long_prompt_is_read_apart_and_its_cells_are_reused(
     engine = alone.engine
     answer(engine, wanted(texts, 0, "greedy", "off"))
     first = answer(engine, wanted(texts, 4, "greedy", "off"))
-    assert engine.apart.reader is not None and first.started.reused < len(texts[4]) - 1
+    assert engine.prompts.reader is not None and first.started.reused < len(texts[4]) - 1
     again = answer(engine, wanted(texts, 4, "greedy", "ngram"))
     assert again.started.reused == len(texts[4]) - 1
     # The next turn of a conversation: the answer was not read, so it is read now, as if it had come with the prompt.
@@ -134,7 +133,7 @@ def test_an_ended_conversation_is_read_ahead(alone: Session, texts: list[tuple[i
     pieces = 0
     while engine.read_ahead():
         pieces += 1
-    assert pieces > 0 and engine.shelf.latest is not None and engine.shelf.latest[0].handed == len(said)
+    assert pieces > 0 and engine.prefix_cache.latest is not None and engine.prefix_cache.latest[0].handed == len(said)
     turn = (*said, *texts[2])
     found = answer(engine, request(turn, "ngram", N, logprobs=0))
     assert found.started.reused == len(said)
@@ -237,8 +236,8 @@ def test_what_was_asked_for_is_not_decided(alone: Session) -> None:
 def test_without_independence_a_request_may_still_be_exact(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "independence_of", lambda *_: Certificate(((1, 2), (4,)), 8, True, True))
     model = alone.model
-    with Engine(model, exact(model.options.path)) as engine:
-        assert engine.options.attention == "library" and not engine.independent and engine.all_exact
+    with make_engine(model, exact(model.options.path)) as engine:
+        assert engine.options.attention == "library" and not engine.exact.independent and engine.exact.all_exact
         plain = answer(engine, request(alone.prompt_ids(CODE[0]), "off", N, exact=True, logprobs=0))
         found = side_by_side(engine, [request(alone.prompt_ids(CODE[0]), "ngram", N, exact=True, logprobs=0)])
         assert found[0].bits == plain.bits

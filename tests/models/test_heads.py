@@ -188,7 +188,7 @@ def test_trees_keep_to_budgets(session: Session) -> None:
 
 def test_several_requests_side_by_side_have_their_own_states(session: Session, demo: tuple[Path, Path]) -> None:
     alone = [answer(session.engine, request(p, "off", 24)).text for p in prompts(session, 3, 0)]
-    with open_session(options(demo[0], slots=3), session.engine.env.draft) as several:
+    with open_session(options(demo[0], slots=3), session.engine.drafting.env.draft) as several:
         together = side_by_side(several.engine, [request(p, "medusa", 24) for p in prompts(several, 3, 0)])
         assert sum(a.finished.stats.accepted for a in together) > 0
         # Kernels of other widths may settle a near tie otherwise; a state of another request would ruin everything.
@@ -218,8 +218,8 @@ def test_the_planner_takes_heads_into_account(session: Session) -> None:
     params = parse_speculation("auto", files)
     assert [d.name for d in params.drafters] == ["ngram", "suffix", "medusa", "lookahead"]
     answer(session.engine, request(prompts(session, 1, 0)[0], "auto", 48, draft=files))
-    assert session.engine.auto is not None
-    record = session.engine.auto.costly.records["medusa"]
+    assert session.engine.drafting.auto is not None
+    record = session.engine.drafting.auto.costly.records["medusa"]
     assert record.level_seconds > 0  # it was asked at least once, and its cost is known
 
 

@@ -61,7 +61,7 @@ def test_it_is_private_and_bounded(llama: Path, own_cache: Path) -> None:
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
     with open_session(options(llama)) as session:
         answer(session.engine, request(session.prompt_ids("x"), "suffix", 2))
-        drafter = session.engine.drafters["suffix"]
+        drafter = session.engine.drafting.drafters["suffix"]
         assert isinstance(drafter, SuffixDrafter)
         for i in range(5):
             drafter.remember([i] * (MAX_KEPT // 3))
@@ -167,13 +167,13 @@ def planned(path: Path, draft: Path) -> dict[str, Any]:
     with open_session(options(path), draft) as session:
         prompt = session.prompt_ids(TEXT)
         session.engine.submit(request(prompt, "auto", 1))
-        auto = session.engine.auto
+        auto = session.engine.drafting.auto
         assert auto is not None
-        names = list(session.engine.drafters)
+        names = list(session.engine.drafting.drafters)
         before = auto.as_dict(names)
         while session.engine.busy:
             session.engine.step()
-        answer(session.engine, request(prompt, "auto", 80, draft=session.engine.env.draft, sampling=GREEDY))
+        answer(session.engine, request(prompt, "auto", 80, draft=session.engine.drafting.env.draft, sampling=GREEDY))
         return {"before": before, "after": auto.as_dict(names)}
 
 

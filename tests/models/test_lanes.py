@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lcspec.engine.events import Finished, Started, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.session import Session, open_session
 from tests.models.running import GREEDY, SEEDED, Answer, answer, options, prompts, request, side_by_side, speculation
 

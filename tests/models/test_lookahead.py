@@ -236,8 +236,8 @@ def planned(engine: Engine, curve: CostCurve) -> None:
     engine.submit(request([1], "auto", 0))
     while engine.busy:
         engine.step()
-    assert engine.auto is not None
-    engine.auto = type(engine.auto)(curve)
+    assert engine.drafting.auto is not None
+    engine.drafting.auto = type(engine.drafting.auto)(curve)
 
 
 def test_on_a_flat_curve_the_window_is_fed_and_pays(demo: tuple[Path, Path]) -> None:

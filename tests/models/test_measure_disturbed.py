@@ -43,6 +43,6 @@ def test_a_machine_that_stays_busy_is_told_and_nothing_is_stored(
     monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / "cache"))
     with open_session(options(llama, ctx=384)) as session:
         disturbed_meter(monkeypatch, times=10_000)
-        planner = prepare(session.engine.context, session.engine.pad.seq, session.engine.env, [])
+        planner = prepare(session.engine.context, session.engine.padding.seq, session.engine.drafting.env, [])
         assert 1 in planner.curve.unsteady
         assert load_curve(session.engine.context) is None

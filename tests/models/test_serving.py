@@ -14,7 +14,7 @@ from lcspec.drafters.draft_model import MAX_LEVEL, SLICE, ModelDrafter
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Failed, Finished, Started, Tokens
 from lcspec.engine.prefill_budget import UNNOTICED
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.llama import Context
 from lcspec.sampling.parameters import SamplingParams
@@ -34,17 +34,17 @@ def four(llama: Path, llama_draft: Path) -> Iterator[Session]:
 
 @pytest.fixture
 def engine(four: Session) -> Iterator[Engine]:
-    four.engine.shelf.clear()
+    four.engine.prefix_cache.clear()
     yield four.engine
     assert not four.engine.busy
     assert_accounted(four.engine)
-    four.engine.shelf.clear()
+    four.engine.prefix_cache.clear()
     assert_empty(four.engine)
 
 
 def caches(engine: Engine) -> list[tuple[int, int]]:
     """(main id, cells) of every cache there is."""
-    held = [sequence.cache for sequence in engine.running] + [cache for cache, _ in engine.shelf._idle]
+    held = [sequence.cache for sequence in engine.running] + [cache for cache, _ in engine.prefix_cache._idle]
     return [(cache.main, cache.length) for cache in held]
 
 
@@ -54,7 +54,7 @@ def assert_accounted(engine: Engine) -> None:
     mains = caches(engine)
     assert len(mains) <= engine.options.slots
     assert engine.pool.free + len(mains) + leaves + 1 == engine.pool.n
-    assert len(engine.shelf._lent) == len(engine.running)
+    assert len(engine.prefix_cache._lent) == len(engine.running)
     for main, length in mains:
         assert engine.context.seq_end(main) == length
 
@@ -311,10 +311,10 @@ def draft_widths(session: Session, strategy: str, seconds: float = 0.0) -> list[
     """
     engine, widths = session.engine, list[int]()
     answer(engine, request(session.prompt_ids(QUESTION), strategy, 2))  # that loads the draft model
-    found = next(d for d in engine.drafters.values() if d.costly)
+    found = next(d for d in engine.drafting.drafters.values() if d.costly)
     drafter = cast(ModelDrafter, getattr(found, "strong", getattr(found, "inner", found)))
-    engine.shelf.clear()
-    drafter.shelf.clear()
+    engine.prefix_cache.clear()
+    drafter.prefix_cache.clear()
     context, real = drafter.context, Context.decode
 
     def decode() -> float:
@@ -357,7 +357,7 @@ def references(four: Session, llama: Path) -> list[tuple[Request, list[int]]]:
     with open_session(options(llama)) as session:
         for i, prompt in enumerate(prompts):
             wanted = request(prompt, "off", 12 + i, sampling=GREEDY if i % 2 else SEEDED)
-            session.engine.shelf.clear()
+            session.engine.prefix_cache.clear()
             out.append((wanted, answer(session.engine, wanted).ids))
     return out
 

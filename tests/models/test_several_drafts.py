@@ -39,16 +39,21 @@ def pair(llama: Path, llama_draft: Path, second_draft: Path) -> Iterator[Session
 
 def test_p_min_is_about_the_draft_model_s_own_probabilities(pair: Session, monkeypatch: pytest.MonkeyPatch) -> None:
     first: dict[str, list[float]] = {"model:p_min=1e-9": [], "model": []}
-    real = ModelDrafter.draft
+    real = ModelDrafter.draft_batch
     for strategy, probs in first.items():
 
-        def draft(self: ModelDrafter, sequence: SequenceView, budget: Budget, seen: list[float] = probs) -> TokenTree:
-            tree = real(self, sequence, budget)
-            seen += tree.probs[1:2]
-            return tree
+        def draft(
+            self: ModelDrafter, sequences: list[SequenceView], budgets: list[Budget], seen: list[float] = probs
+        ) -> list[TokenTree]:
+            trees = real(self, sequences, budgets)
+            for tree in trees:
+                seen += tree.probs[1:2]
+            return trees
 
-        monkeypatch.setattr(ModelDrafter, "draft", draft)
-        answer(pair.engine, request(pair.prompt_ids(TEXT), strategy, 8, max_draft=1, draft=pair.engine.env.draft))
+        monkeypatch.setattr(ModelDrafter, "draft_batch", draft)
+        answer(
+            pair.engine, request(pair.prompt_ids(TEXT), strategy, 8, max_draft=1, draft=pair.engine.drafting.env.draft)
+        )
     own, estimates = first.values()
     assert len(own) == len(estimates) > 2
     assert all(p < e for p, e in zip(own, estimates)), "the favourite's share of the squares is larger"
@@ -69,7 +74,9 @@ def test_two_draft_models_keep_the_text(pair: Session, sampling: SamplingParams)
     prompt = pair.prompt_ids(TEXT)
     plain = answer(pair.engine, request(prompt, "off", N, sampling=sampling, exact=True, logprobs=0))
     for strategy in (*TOGETHER, "auto"):
-        wanted = request(prompt, strategy, N, sampling=sampling, exact=True, logprobs=0, draft=pair.engine.env.draft)
+        wanted = request(
+            prompt, strategy, N, sampling=sampling, exact=True, logprobs=0, draft=pair.engine.drafting.env.draft
+        )
         found = answer(pair.engine, wanted)
         assert found.bits == plain.bits, strategy
         if strategy != "auto":
@@ -92,10 +99,13 @@ def test_a_draft_model_is_timed_once_and_before_it_is_first_asked(
         engine, prompt = session.engine, session.prompt_ids(TEXT)
         plain = answer(engine, request(prompt, "off", N))
         assert not timed
-        wanted = request(prompt, "auto", N, draft=engine.env.draft)
+        wanted = request(prompt, "auto", N, draft=engine.drafting.env.draft)
         engine.submit(wanted)
-        assert engine.auto is not None and timed == ["model", "model2"]
-        assert all(engine.auto.costly.step_seconds[name] > 0 for name in timed) and not engine.auto.costly.records
+        assert engine.drafting.auto is not None and timed == ["model", "model2"]
+        assert (
+            all(engine.drafting.auto.costly.step_seconds[name] > 0 for name in timed)
+            and not engine.drafting.auto.costly.records
+        )
         while engine.busy:
             engine.step()
         assert answer(engine, wanted).ids == plain.ids
@@ -190,7 +200,7 @@ def test_guessing_drafts_the_same_chain_with_fewer_decodes(demo_pair: Session, c
                 sampling=sampling, verifier=verifier,
             )  # fmt: skip
             number = engine.submit(wanted)
-            cascade = engine.drafters["cascade"]
+            cascade = engine.drafting.drafters["cascade"]
             assert isinstance(cascade, CascadeDrafter)
             decode = cascade.strong.context.decode
 
@@ -224,12 +234,12 @@ def test_the_tail_follows_where_the_model_stops(demo_pair: Session) -> None:
 
 
 def test_a_cascade_leaves_the_draft_cache_in_order(demo_pair: Session) -> None:
-    cascade = demo_pair.engine.drafters["cascade"]
+    cascade = demo_pair.engine.drafting.drafters["cascade"]
     assert isinstance(cascade, CascadeDrafter)
     strong = cascade.strong
-    kept = {cache.main for cache, _ in strong.shelf._idle}
+    kept = {cache.main for cache, _ in strong.prefix_cache._idle}
     assert strong.pool.free + len(kept) == strong.pool.n
-    assert all(strong.context.seq_end(cache.main) == cache.length for cache, _ in strong.shelf._idle)
+    assert all(strong.context.seq_end(cache.main) == cache.length for cache, _ in strong.prefix_cache._idle)
 
 
 def test_a_cascade_needs_a_draft_model(llama: Path) -> None:
@@ -266,7 +276,7 @@ def test_a_stranger_drafts_through_text(
                 assert found.bits == plain.bits, (text, strategy)
                 drafted += found.finished.stats.by_drafter.get("model", {}).get("drafted", 0)
         assert drafted > 20
-        assert isinstance(engine.drafters["model"], TranslatedDrafter)
+        assert isinstance(engine.drafting.drafters["model"], TranslatedDrafter)
     assert [r.message for r in caplog.records if "through text" in r.message] == [
         f"{strangers[kind].name} drafts through text: its vocabulary is not the target's"
     ]
@@ -291,7 +301,7 @@ def test_its_cache_holds_its_own_tokens_of_the_text(llama: Path, strangers: dict
         checked = 0
         while engine.busy:
             engine.step()
-            drafter = engine.drafters.get("model")
+            drafter = engine.drafting.drafters.get("model")
             assert drafter is None or isinstance(drafter, TranslatedDrafter)
             if drafter is None or not engine.running:
                 continue
@@ -312,12 +322,12 @@ def test_a_text_drafted_by_the_same_model_is_accepted(
 
     with open_session(options(demo[0]), demo[1]) as session:
         engine = session.engine
-        env = engine.env
-        engine.drafters["model"] = TranslatedDrafter(env, 0, load_draft(env, 0), VocabularyMismatch("none"))
+        env = engine.drafting.env
+        engine.drafting.drafters["model"] = TranslatedDrafter(env, 0, load_draft(env, 0), VocabularyMismatch("none"))
         prompt = prompts(session, 1, 0)[0]
         found = answer(engine, request(prompt, "model:p_min=0.3", 60))
-        engine.drafters["model"].close()
-        engine.drafters["model"] = ModelDrafter(env)
+        engine.drafting.drafters["model"].close()
+        engine.drafting.drafters["model"] = ModelDrafter(env)
         direct = answer(engine, request(prompt, "model:p_min=0.3", 60))
         assert found.ids == direct.ids
         assert found.finished.stats.accepted >= 0.6 * direct.finished.stats.accepted > 0

@@ -72,7 +72,9 @@ def test_the_same_text(with_store: Session, strategy: str, sampling: SamplingPar
     for text in CODE[:3]:
         prompt = with_store.prompt_ids(text)
         plain = answer(engine, request(prompt, "off", N, sampling=sampling, exact=True, logprobs=0))
-        wanted = request(prompt, strategy, N, sampling=sampling, exact=True, logprobs=0, draft=engine.env.draft)
+        wanted = request(
+            prompt, strategy, N, sampling=sampling, exact=True, logprobs=0, draft=engine.drafting.env.draft
+        )
         found = answer(engine, wanted)
         assert found.bits == plain.bits
         drafted += found.finished.stats.by_drafter.get("store", {}).get("drafted", 0)

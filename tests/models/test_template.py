@@ -127,12 +127,12 @@ def test_what_templates_use(templates: _Templates) -> None:
 
 @pytest.mark.parametrize("text", ["{{ bos_token }}{{ messages[0].content }}", "{{ messages[0].content }}"])
 def test_bos_is_there_once(templates: _Templates, text: str) -> None:
-    from lcspec.engine.engine import Engine
+    from lcspec.session import make_engine
 
     template = templates(text, spm=True)
     model = templates.models[-1]
     assert model.vocab.add_bos
-    with Engine(model, options(model.options.path)) as engine:
+    with make_engine(model, options(model.options.path)) as engine:
         ids, _ = Session(model, engine).chat_ids(HELLO)
         assert ids.count(model.vocab.bos) == 1 and ids[0] == model.vocab.bos
         raw = Session(model, engine).prompt_ids("Hello!")

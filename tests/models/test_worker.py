@@ -13,7 +13,7 @@ import pytest
 from lcspec.config import DrafterSpec, ModelOptions, SpeculationParams
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Failed, Finished, Started, Tokens
-from lcspec.engine.sequence import Request
+from lcspec.engine.request import Request
 from lcspec.engine_thread import EngineThread
 from lcspec.errors import ContextOverflow, LcspecError, ModelFileError
 from lcspec.session import Session
@@ -200,13 +200,13 @@ def test_a_bug_in_a_step_costs_only_those_who_run(worker: EngineThread) -> None:
     whole = worker.call(lambda session: session.engine.pool.free).result(WAIT)
 
     def break_once(session: Session) -> None:
-        plan = session.engine.scheduler.plan
+        plan = session.engine.scheduler.schedule
 
-        def broken() -> Any:
-            session.engine.scheduler.plan = plan  # type: ignore[method-assign]
+        def broken(*_: Any) -> Any:
+            session.engine.scheduler.schedule = plan  # type: ignore[method-assign]
             raise RuntimeError("a bug")
 
-        session.engine.scheduler.plan = broken  # type: ignore[method-assign]
+        session.engine.scheduler.schedule = broken  # type: ignore[method-assign]
 
     running, waiting = [Sink(), Sink()], Sink()
     for sink in running:

@@ -128,5 +128,5 @@ def test_a_client_that_goes_frees_its_slot(tiny_model: Path) -> None:
             wait_idle(server)
         short = httpx.post(f"{server.url}/v1/completions", json={"prompt": "abc", "max_tokens": 3}, timeout=60)
         assert short.status_code == 200
-        done = server.server.service.session.engine.ledger.done
+        done = server.server.service.session.engine.counters.done
         assert done["cancelled"] == 3

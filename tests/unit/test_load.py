@@ -59,7 +59,7 @@ def test_streams_that_draft_nothing_are_not_made_to_pay(clock: Clock) -> None:
         planner, sequence = AutoPlanner(curve_of(relative)), slot_of([FakeDrafter("d", steady(0.7), clock)])
         nodes = 0
         for _ in range(200):
-            proposal = planner.propose(sequence, Limits(16, 64, 32), others)
+            proposal = planner.propose([sequence], [Limits(16, 64, 32)], others)[0]
             planner.select([proposal], 1 + others, len(sequence.tokens), 1 + others)
             assert proposal.kept is not None
             width = 1 + others + proposal.kept.n_drafted

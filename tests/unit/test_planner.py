@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.drafters.base import Budget
 from lcspec.engine.prefill_budget import UNNOTICED
 from lcspec.planner.acceptance import Acceptance, Offsets
 from lcspec.planner.auto import AutoPlanner
@@ -265,17 +264,17 @@ def test_a_rest_from_asking_ends(clock: Clock) -> None:
 def test_max_draft_is_kept_to(clock: Clock) -> None:
     drafters = [FakeDrafter("f", steady(0.99, 0.99), clock), FakeDrafter("m", steady(0.99, 0.99), clock, 0.01 * UNIT)]
     planner = AutoPlanner(curve_of(GPU))
-    p = planner.propose(slot_of(drafters, max_draft=2), ROOM, 0)
+    p = planner.propose([slot_of(drafters, max_draft=2)], [ROOM], 0)[0]
     assert 0 < p.tree.n_drafted <= 2 * len(drafters) and max(p.tree.depths) <= 2
-    assert planner.propose(slot_of(drafters, max_draft=0), ROOM, 0).tree.n_drafted == 0
-    assert planner.propose(slot_of(drafters), Limits(0, 9, 9), 0).tree.n_drafted == 0
+    assert planner.propose([slot_of(drafters, max_draft=0)], [ROOM], 0)[0].tree.n_drafted == 0
+    assert planner.propose([slot_of(drafters)], [Limits(0, 9, 9)], 0)[0].tree.n_drafted == 0
 
 
 def test_chains_only_where_a_slot_has_one_leaf(clock: Clock) -> None:
     drafter = FakeDrafter("f", steady(0.9, 0.6), clock, branch=3)
     planner = AutoPlanner(curve_of(GPU))
-    assert len(planner.propose(slot_of([drafter]), Limits(31, 9, 1), 0).tree.leaves()) == 1
-    assert len(planner.propose(slot_of([drafter]), Limits(31, 9, 9), 0).tree.leaves()) > 1
+    assert len(planner.propose([slot_of([drafter])], [Limits(31, 9, 1)], 0)[0].tree.leaves()) == 1
+    assert len(planner.propose([slot_of([drafter])], [Limits(31, 9, 9)], 0)[0].tree.leaves()) > 1
 
 
 def test_learning_from_a_step_that_emitted_nothing_is_harmless() -> None:
@@ -347,9 +346,9 @@ def test_how_long_a_draft_model_may_read(
     others: int, draws: int, lossless: bool, known: float, seconds: float, clock: Clock
 ) -> None:
     class Reader(FakeDrafter):
-        def draft(self, sequence: Any, budget: Budget) -> TokenTree:
-            readings.append(budget.reading)
-            return TokenTree.root(sequence.tokens[-1])
+        def draft_batch(self, sequences: Any, budgets: Any) -> list[TokenTree]:
+            readings.extend(budget.reading for budget in budgets)
+            return [TokenTree.root(sequence.tokens[-1]) for sequence in sequences]
 
     readings: list[float] = []
     reader = Reader("m", steady(0.9), clock, 0.05 * UNIT)
@@ -360,8 +359,8 @@ def test_how_long_a_draft_model_may_read(
     for _ in range(9):
         record.gained(bucket(0.0, True), known - 0.5, probe=False)
     planner.costly.credit = 1.0
-    planner.propose(sequence, Limits(8, 8, 8), others)
-    FixedPlanner().propose(sequence, Limits(8, 8, 8), others)
+    planner.propose([sequence], [Limits(8, 8, 8)], others)[0]
+    FixedPlanner().propose([sequence], [Limits(8, 8, 8)], others)[0]
     assert readings == [seconds, seconds if known else UNNOTICED]
 
 
@@ -369,7 +368,7 @@ def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: C
     free, costly = FakeDrafter("f", steady(1.0, 0.5), clock), FakeDrafter("m", steady(1.0, 0.9), clock, 0.01 * UNIT)
     planner, sequence = AutoPlanner(curve_of(GPU)), slot_of([free, costly])
     for _ in range(30):
-        p = planner.propose(sequence, ROOM, 0)
+        p = planner.propose([sequence], [ROOM], 0)[0]
         if p.free is not None:
             assert set(p.free.sources) <= {0, 1} and 3 in p.tree.sources
             planner.observe(p, [len(sequence.tokens)])
@@ -513,7 +512,7 @@ def test_the_first_draft_of_a_request_may_be_as_long_as_any(clock: Clock) -> Non
     planner = AutoPlanner(curve_of(GPU))
     for number in range(3):
         sequence = slot_of([drafter], number)
-        first = planner.propose(sequence, ROOM, 0).tree.n_drafted
+        first = planner.propose([sequence], [ROOM], 0)[0].tree.n_drafted
         run(planner, [sequence], GPU, 300, clock)
         planner.forget(sequence)
         assert (first <= 2) if number == 0 else (first >= 15)
@@ -626,7 +625,7 @@ def test_who_never_was_first_gets_its_turn(clock: Clock) -> None:
     for _ in range(2 * FIRST_EVERY + 2):
         tree = TokenTree.root(sequence.tokens[-1])
         planner._costs = planner.curve.effective(0)
-        turn = planner._turn(sequence, ROOM, 8, 1, 0)
+        turn = planner._turn(sequence, ROOM, 0)
         firsts.append(planner.costly.by_turn(turn, tree)[0].name)
     assert set(firsts) == {"model", "model2"}
 

@@ -208,7 +208,7 @@ def test_every_prompt_is_read_in_order_and_to_its_end(lengths: list[int], stream
             s.advance(length, now)
         order += [s for s in reading if not s.prefilling]
     mine = [s for s in order if s.id >= 0]
-    assert [len(s.prompt) for s in mine] == sorted(lengths)  # they came together, so the shortest goes first
+    assert [len(s.ids) for s in mine] == sorted(lengths)  # they came together, so the shortest goes first
 
 
 def test_a_long_prompt_is_not_passed_for_ever() -> None:
@@ -235,7 +235,7 @@ def test_the_beginning_that_others_wait_for_is_read_in_their_turn() -> None:
     rule = sim.scheduled()
     long, short, follower = stream(0, 900, 1), stream(1, 300, 1), stream(2, 120, 1)
     rule([stream(-1, 1, 9), long, short, follower])
-    follower.follows = (long, 100)
+    follower.prompt.follows = (long, 100)
     parts, _ = rule([decoding(), long, short, follower])
     reading: list[Any] = [s for s, _ in parts if s.prefilling]
     assert reading[0] is long and follower not in reading

@@ -198,7 +198,7 @@ def test_several_slots_share_rows_and_ids() -> None:
 def test_the_user_s_width_takes_half_of_a_narrow_step_at_most() -> None:
     view = view_of("lookahead:w=10:n=4:g=9:pool_from_prompt", [2, 1, 2, 3, 2, 4, 2, 5, 2, 6, 7, 8, 2])
     for nodes in (0, 5, 12, 60):
-        p = FixedPlanner().propose(view, Limits(nodes, 64, 64), 0)
+        p = FixedPlanner().propose([view], [Limits(nodes, 64, 64)], 0)[0]
         FixedPlanner().select([p], 1, 0)
         assert p.probe_rows + cast(TokenTree, p.kept).n_drafted <= nodes
         assert p.probe_rows == min(29, max(nodes // 2, nodes - p.tree.n_drafted))

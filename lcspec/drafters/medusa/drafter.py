@@ -9,12 +9,10 @@ At temperature > 0 the guesses are ranked with the very noise the target will us
 
 from __future__ import annotations
 
-import abc
-
 from threadpoolctl import threadpool_limits
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, SequenceView, register
+from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.medusa.inference import load_heads
 from lcspec.drafters.top_candidates import top_candidates
 from lcspec.spec.token_tree import TokenTree
@@ -22,7 +20,7 @@ from lcspec.spec.tree_shapes import Shape
 from lcspec.spec.verifiers import Verdict
 
 
-class HeadsDrafter(abc.ABC):
+class HeadsDrafter(Drafter):
     """What `medusa` and `blockwise` share: a shape filled with the heads' guesses.
 
     Attributes:
@@ -31,7 +29,6 @@ class HeadsDrafter(abc.ABC):
 
     name = "heads"
     default_nodes = 0
-    default_branch = 1
     costly = True
     wants_hidden = True
 
@@ -47,9 +44,9 @@ class HeadsDrafter(abc.ABC):
         # then lasts several times as long. The heads are too small to need more than one.
         self._limits = threadpool_limits(limits=1, user_api="blas")
 
-    @abc.abstractmethod
     def choose_shape(self) -> Shape:
         """The shape to fill."""
+        raise NotImplementedError
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The shape's nodes, the `budget.nodes` most probable of them; nothing without a hidden state."""
@@ -72,10 +69,10 @@ class HeadsDrafter(abc.ABC):
                 place[v] = tree.add(parent, token, prob, budget.source, feature=rank)
         return tree.best(budget.nodes)
 
-    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:  # noqa: B027
+    def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Nothing to learn: the next draft starts from the slot's hidden state alone."""
 
-    def end(self, sequence: SequenceView) -> None:  # noqa: B027
+    def end(self, sequence: SequenceView) -> None:
         """Nothing to drop."""
 
     def close(self) -> None:

@@ -1,0 +1,42 @@
+"""From a step's plan to the rows of its batch."""
+
+from __future__ import annotations
+
+from typing import Callable
+
+from lcspec.engine.request import Request
+from lcspec.engine.step_plan import BatchRows, Part, StepPlan
+from lcspec.llama import Batch
+
+
+def build_batch(batch: Batch, plan: StepPlan, strict: Callable[[Request], bool]) -> list[BatchRows]:
+    """Put everybody's tokens into `batch`; where they are, by part.
+
+    `strict`: whether a request needs an output row for each of its tokens to be exact (see ScratchPad).
+    """
+    batch.clear()
+    # Hidden states are read by position, so they need a row of every token as well.
+    every_row = any(part.sequence.wants_hidden or strict(part.sequence.request) for part in plan.parts)
+    return [_add(batch, part, every_row, strict(part.sequence.request)) for part in plan.parts]
+
+
+def _add(batch: Batch, part: Part, every_row: bool, own_rows: bool) -> BatchRows:
+    sequence, cache, tree = part.sequence, part.sequence.cache, part.evaluated
+    if tree is None:
+        batch.add_run(sequence.tokens[cache.length : part.end], cache.length, cache.main)
+        return BatchRows([], [])
+    base = len(sequence.tokens) - 1
+    order = tree.batch_order()
+    sets = cache.place(tree, order, base)
+    for position in range(cache.length, base):
+        batch.add(sequence.tokens[position], position, sets[0], logits=own_rows)
+    if len(tree) == 1:
+        return BatchRows(order, [batch.add(tree.tokens[0], base, sets[0], logits=True)])
+    mute = frozenset[int]() if every_row else part.mute
+    tokens = [tree.tokens[node] for node in order]
+    positions = [base + tree.depths[node] for node in order]
+    rows = batch.add_nodes(tokens, positions, sets, order, [node not in mute for node in order])
+    row_of = [0] * len(tree)
+    for node, row in zip(order, rows):
+        row_of[node] = row
+    return BatchRows(order, row_of)

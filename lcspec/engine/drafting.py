@@ -1,0 +1,144 @@
+"""The drafters of an engine, and who plans for them."""
+
+from __future__ import annotations
+
+from typing import Iterable
+
+from lcspec.drafters import Drafter, DrafterEnv, create
+from lcspec.drafters.memory import keep_texts, restored
+from lcspec.engine.request import Request
+from lcspec.engine.sequence import ActiveSequence
+from lcspec.llama import Context
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import Planner
+from lcspec.planner.fixed import FixedPlanner
+from lcspec.planner.learned import keep, meet, prepare
+from lcspec.profiles.step_cost import Progress
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
+
+
+class Drafting:
+    """Makes drafters when they are first named, and lets sequences begin and end with them.
+
+    Attributes:
+        env: what drafters are made from.
+        drafters: by name, in the order of their bits.
+        auto: the planner that decides, made when it is first needed: it wants a measured cost curve.
+    """
+
+    def __init__(
+        self, context: Context, scratch: int, env: DrafterEnv, drafters: dict[str, Drafter] | None = None
+    ) -> None:
+        """Plan for decodes in `context`, whose sequence id `scratch` is free between steps.
+
+        `drafters`: another engine's, which keeps them.
+        """
+        self.env = env
+        self.drafters = {} if drafters is None else drafters
+        self.auto: AutoPlanner | None = None
+        self._fixed = FixedPlanner()
+        self._context, self._scratch = context, scratch
+        self._owned = drafters is None
+        self._forgot = False  # forget_texts was called: what drafters know now is not worth keeping
+
+    # ------------------------------------------------------------ before a request runs
+
+    def make(self, names: Iterable[str]) -> None:
+        """Make the drafters that are not there yet.
+
+        Raises:
+            LcspecError: one cannot be had; the message says why.
+        """
+        for name in names:
+            if name not in self.drafters:
+                self.drafters[name] = restored(create(name, self.env), self.env)
+
+    def make_planner(self, progress: Progress | None = None) -> AutoPlanner:
+        """The planner that decides; the first call may measure T(n)."""
+        if self.auto is None:
+            self.auto = prepare(self._context, self._scratch, self.env, list(self.drafters), progress)
+        return self.auto
+
+    def meet(self, names: Iterable[str]) -> None:
+        """Time the drafters that the planner has never asked; only between requests."""
+        if self.auto is not None:
+            meet(self.auto, [self.drafters[name] for name in names])
+
+    # ------------------------------------------------------------ while a request runs
+
+    @property
+    def planners(self) -> tuple[Planner, ...]:
+        """Those there are."""
+        return (self._fixed,) if self.auto is None else (self._fixed, self.auto)
+
+    def planner_of(self, request: Request) -> Planner:
+        """Who plans for a request."""
+        return self.auto if self.auto is not None and request.speculation.auto else self._fixed
+
+    def begin(self, sequence: ActiveSequence) -> None:
+        """Let the request's drafters begin.
+
+        Raises:
+            LcspecError: one of them cannot.
+        """
+        sequence.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
+        sequence.hidden, sequence.unobserved = None, 0  # what an earlier set of drafters left is out of date
+        sequence.drafters = []
+        for spec in sequence.request.speculation.drafters:
+            self.drafters[spec.name].begin(sequence, spec)
+            sequence.drafters.append(self.drafters[spec.name])
+        sequence.wants_hidden = any(drafter.wants_hidden for drafter in sequence.drafters)
+
+    def swap(self, sequence: ActiveSequence, request: Request) -> None:
+        """Go on with the drafters that `request` names.
+
+        Raises:
+            LcspecError: one of them cannot begin.
+        """
+        for drafter in sequence.drafters:
+            drafter.end(sequence)
+        sequence.request = request
+        self.begin(sequence)
+
+    def end(self, sequence: ActiveSequence) -> None:
+        """The request is over."""
+        for drafter in sequence.drafters:
+            drafter.end(sequence)
+        if self.auto is not None:
+            self.auto.forget(sequence)
+
+    @staticmethod
+    def flush(sequence: ActiveSequence) -> None:
+        """Let the drafters observe the plain steps that they were not told of, as one."""
+        if sequence.unobserved:
+            n, sequence.unobserved = sequence.unobserved, 0
+            tree = TokenTree.root(sequence.tokens[-n - 1])
+            verdict = Verdict([], sequence.tokens[-n:], bonus=False)
+            for drafter in sequence.drafters:
+                drafter.observe(sequence, tree, verdict)
+
+    # ------------------------------------------------------------ between requests
+
+    def forget_texts(self) -> None:
+        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more; the
+        others have to read theirs again. They keep nothing for later sessions from then on.
+        """
+        self._forgot = True
+        for name, drafter in self.drafters.items():
+            if not drafter.costly:
+                drafter.close()
+                self.drafters[name] = create(name, self.env)
+            else:
+                drafter.forget()
+
+    def close(self) -> None:
+        """Keep what was learned and free the drafters."""
+        keep(self.auto, self._context, self.env, list(self.drafters))
+        if not self._owned:
+            return
+        if not self._forgot:
+            keep_texts(self.drafters.values(), self.env)
+        for drafter in self.drafters.values():
+            drafter.close()
+        self.drafters.clear()

@@ -1,0 +1,114 @@
+"""What comes of a decode: drafts are verified, the accepted path is committed, drafters and planners learn of it."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.engine.drafting import Drafting
+from lcspec.engine.events import Event, Prefill
+from lcspec.engine.exact_policy import ExactPolicy
+from lcspec.engine.sequence import ActiveSequence
+from lcspec.engine.step_plan import BatchRows, Part, PartResult, StepPlan, StepResult
+from lcspec.errors import GrammarFailed
+from lcspec.kv_cache.prefix_cache import PrefixCache
+from lcspec.profiles.exactness import in_order
+from lcspec.spec.token_tree import TokenTree
+from lcspec.spec.verifiers import Verdict
+
+
+class OutputProcessor:
+    """Turns a step's logits into text, cells and knowledge."""
+
+    def __init__(self, prefix_cache: PrefixCache, exact: ExactPolicy, drafting: Drafting) -> None:
+        self._context = prefix_cache.context
+        self._prefix_cache = prefix_cache
+        self._exact = exact
+        self._drafting = drafting
+
+    def process(
+        self, plan: StepPlan, placed: Sequence[BatchRows], width: int, padded: int, seconds: float
+    ) -> StepResult:
+        """The result of a decode that took `seconds`.
+
+        Args:
+            plan: what was decoded; `placed`: where its tokens are, as build_batch gave it.
+            width, padded: tokens in the batch, without padding and with it.
+            seconds: what the decode took.
+        """
+        rows, results = self._context.logits(), []
+        for part, where in zip(plan.parts, placed):
+            try:
+                results.append(self._process(part, where, rows))
+            except GrammarFailed as error:  # this text cannot go on; the others can
+                results.append(PartResult(part, error=error))
+        result = StepResult(tuple(results), width, padded, seconds)
+        self._learn(result)
+        return result
+
+    def _process(self, part: Part, where: BatchRows, logits: NDArray[np.float32]) -> PartResult:
+        sequence, tree = part.sequence, part.kept
+        if tree is None:
+            return self._prompt_read(part)
+        first, before = sequence.prefilling, sequence.generated
+        rows = sequence.target_rows(logits, where.row_of)
+        if part.proposal is not None:
+            for window, nodes in part.proposal.asked():
+                window.drafter.harvest(sequence, rows.argmax(nodes))
+        verdict = sequence.verifier.verify(tree, rows, len(sequence.tokens), sequence.seed)
+        self._commit(sequence, where, verdict)
+        events: list[Event] = [Prefill(sequence.id, sequence.n_prompt, sequence.n_prompt)] if first else []
+        events += sequence.emit(tree, verdict, rows)
+        emitted = sequence.generated - before
+        if sequence.cache.length < len(sequence.tokens):
+            self._prefix_cache.keep(sequence.cache, sequence.tokens)
+        accepted = 0
+        if first:
+            sequence.first_token()
+        else:
+            bits = {drafter.name: sequence.bits[drafter.name] for drafter in sequence.drafters}
+            accepted = sequence.stats.count(tree, verdict.path, emitted, bits)
+        self._observe(part, tree, verdict, where, emitted)
+        return PartResult(part, tuple(verdict.tokens), accepted, first, tuple(events))
+
+    def _prompt_read(self, part: Part) -> PartResult:
+        sequence = part.sequence
+        sequence.cache.length = part.end
+        self._prefix_cache.keep(sequence.cache, sequence.tokens)
+        self._mark_canonical(sequence)
+        return PartResult(part, events=(Prefill(sequence.id, part.end, sequence.n_prompt),))
+
+    def _commit(self, sequence: ActiveSequence, where: BatchRows, verdict: Verdict) -> None:
+        """Keep the cells of the accepted path."""
+        in_text_order = in_order(where.order, verdict.path)
+        keep = in_text_order if self._exact.strict(sequence.request) else None
+        sequence.cache.commit(verdict.path, keep, ordered=in_text_order == len(verdict.path))
+        self._mark_canonical(sequence)
+
+    def _mark_canonical(self, sequence: ActiveSequence) -> None:
+        if self._exact.is_canonical(sequence.request, sequence.prefilling):
+            sequence.cache.canonical = sequence.cache.length
+
+    def _observe(self, part: Part, tree: TokenTree, verdict: Verdict, where: BatchRows, emitted: int) -> None:
+        """Tell the sequence's drafters what became of their drafts."""
+        sequence = part.sequence
+        if sequence.wants_hidden:
+            hidden, last = self._context.hidden(), where.row_of[verdict.path[-1] if verdict.path else 0]
+            sequence.hidden = hidden[last].copy() if len(hidden) else None
+        if part.unobserved:
+            sequence.unobserved += emitted
+        elif not sequence.reason:
+            for drafter in sequence.drafters:
+                drafter.observe(sequence, tree, verdict)
+
+    def _learn(self, result: StepResult) -> None:
+        """Tell the planners what came of the step."""
+        for found in result.parts:
+            if found.decoded and found.part.proposal is not None and found.error is None:
+                planner = self._drafting.planner_of(found.part.sequence.request)
+                planner.observe(found.part.proposal, found.tokens)
+        if self._drafting.auto is not None and result.only_decodes:
+            lengths = [len(found.part.sequence.tokens) for found in result.parts if found.error is None]
+            self._drafting.auto.timed(result.padded, sum(lengths) // len(lengths), result.seconds)

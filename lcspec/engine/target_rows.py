@@ -1,0 +1,72 @@
+"""One step's logits of one sequence, as the verifiers see the target."""
+
+from __future__ import annotations
+
+from typing import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.llama.sampler import Sampler
+from lcspec.llama.vocab import Vocab
+from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import log_sum_exp
+from lcspec.sampling.top_k import largest
+
+
+class TargetRows:
+    """The rows that a tree's nodes got (a `verifiers.Target`)."""
+
+    __slots__ = ("_ignore_end", "_row_of", "_rows", "_vocab", "greedy", "sampler")
+
+    def __init__(
+        self,
+        rows: NDArray[np.float32],
+        row_of: Sequence[int],
+        sampler: Sampler,
+        vocab: Vocab,
+        greedy: bool,
+        ignore_end: bool,
+    ) -> None:
+        """Read logits float32 [n_outputs, n_vocab]; node i's row is `row_of[i]`."""
+        self._rows, self._row_of = rows, row_of
+        self.sampler, self._vocab = sampler, vocab
+        self.greedy = greedy
+        self._ignore_end = ignore_end
+
+    def choose(self, node: int, position: int) -> int:
+        """The target's choice after `node`."""
+        return self.sampler.choose(self._rows[self._row_of[node]], position)
+
+    def distribution(self, node: int, position: int) -> Distribution:
+        """The target's sampling distribution after `node`."""
+        return self.sampler.distribution(self._rows[self._row_of[node]], position)
+
+    def unscaled(self, node: int) -> Distribution:
+        """The distribution after `node` without temperature and truncation."""
+        return self.sampler.unscaled(self._rows[self._row_of[node]])
+
+    def argmax(self, nodes: Sequence[int]) -> NDArray[np.int32]:
+        """The most probable token after each of `nodes`, int32 [len(nodes)], by the model's raw logits."""
+        return np.array([self._rows[self._row_of[node]].argmax() for node in nodes], dtype=np.int32)
+
+    def log_probs(self, node: int, token: int, k: int) -> tuple[float, list[tuple[int, float]]]:
+        """The log-probability of `token` after `node`, and the `k` most probable tokens with theirs."""
+        row = self._rows[self._row_of[node]]
+        total = log_sum_exp(row)
+        ranked = [(t, float(row[t]) - total) for t in largest(row, k).tolist()] if k else []
+        return float(row[token]) - total, ranked
+
+    def accept(self, token: int) -> bool:
+        """Advance the sampler past an emitted token; True when it ends the text."""
+        if not self._vocab.is_end(token):
+            self.sampler.accept(token)
+        return self.ends(token)
+
+    def ends(self, token: int) -> bool:
+        """Whether `token` would end the text."""
+        return self._vocab.is_end(token) and not self._ignore_end
+
+    def fork(self) -> TargetRows:
+        """The same rows with a sampler that goes on by itself."""
+        return TargetRows(self._rows, self._row_of, self.sampler.fork(), self._vocab, self.greedy, self._ignore_end)
