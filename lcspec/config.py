@@ -19,6 +19,9 @@ ATTENTION = ("library", "fused", "products", "measured")
 OFF = ("off", "none", "")
 # Longest chain a recurrent model may have to take back in one step. Each token of it costs a copy of the state.
 RECURRENT_ROLLBACK = 16
+# The widest step, if nobody says otherwise and at most.
+DEFAULT_MAX_WIDTH = 64
+MAX_WIDTH = 1024
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 
 
@@ -56,7 +59,7 @@ class ModelOptions:
     exact: bool | None = None
     batch: int = 512
     repack: bool = True
-    max_width: int = 64
+    max_width: int = DEFAULT_MAX_WIDTH
     rollback: int = RECURRENT_ROLLBACK
     planes: bool = True
     embeddings: bool = False

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
-from lcspec.errors import UsageError
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.profiles.history import allowed
 

@@ -9,18 +9,7 @@ plain decoding, Python's time included. Nothing is timed, so it may run beside a
 
 from __future__ import annotations
 
-import contextlib
-import math
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
-
-import click
-
-from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
-from lcspec.profiles import cost_curve
-from scripts.planner_replay import Machine, Recording, Result, replay
+from scripts.planner_replay import Machine
 
 # Milliseconds of a step by width. A 135 M model (Q4_1) on two cores with AMX, and a change of width there; a model of
 # 1 B (Q4_0) on AVX-512 without AMX and on an EPYC; Q8_0; a GPU with work to spare.

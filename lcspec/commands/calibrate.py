@@ -22,7 +22,13 @@ K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
 
 
 def run(
-    model: Path | None, draft: Sequence[Path], threads: int, gpu_layers: int | None, ctx: int, as_json: bool
+    model: Path | None,
+    draft: Sequence[Path],
+    threads: int,
+    gpu_layers: int | None,
+    ctx: int,
+    max_width: int,
+    as_json: bool,
 ) -> None:
     """Measure, print, store.
 
@@ -31,7 +37,9 @@ def run(
     """
     pair = ModelPair.resolve(model, draft)
     rollback = rollback_for("auto", None)  # the curve is that of the steps that will be made
-    options = ModelOptions(pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers, rollback=rollback)
+    options = ModelOptions(
+        pair.target, ctx=ctx, threads=threads, gpu_layers=gpu_layers, rollback=rollback, max_width=max_width
+    )
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine.context)
         curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)

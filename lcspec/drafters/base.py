@@ -197,7 +197,6 @@ class ProbingDrafter(Drafter):
         raise NotImplementedError
 
 
-
 def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:
     """Those of `drafters` that want rows of their own."""
     return [cast(ProbingDrafter, drafter) for drafter in drafters if drafter.wants_rows]

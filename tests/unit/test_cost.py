@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.profiles.cost_curve import OUTLIER, CostCurve
+from lcspec.profiles.step_cost import _bent
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 SECONDS = st.floats(1e-4, 1.0)
@@ -152,3 +154,26 @@ def test_junk_is_a_value_error_or_a_sound_curve(junk: Any, where: str) -> None:
 def test_impossible_numbers_are_refused(data: Any) -> None:
     with pytest.raises(ValueError, match="not a cost curve"):
         CostCurve.from_dict(data)
+
+
+def test_another_width_than_the_last_costs_the_change() -> None:
+    curve = CostCurve({1: {0: 1.0}, 2: {0: 1.5}, 3: {0: 1.6}}, change=0.3)
+    assert curve.effective(0) == {1: (1.0, 1), 2: (1.5, 2), 3: (1.6, 3)}
+    after = curve.effective(0, last=3)
+    assert after[1] == (pytest.approx(1.3), 1) and after[2] == after[3] == (1.6, 3), "padded to stay as wide"
+    assert curve.effective(0, last=1)[1] == (1.0, 1)
+
+
+def test_observing_a_change_does_not_make_the_width_look_dear() -> None:
+    curve = CostCurve({1: {0: 1.0}, 4: {0: 2.0}}, change=0.5)
+    for _ in range(200):
+        curve.observe(4, 0, 2.5, changed=True)
+        curve.observe(1, 0, 1.5, changed=True)
+    assert curve.seconds(4, 0) == pytest.approx(2.0, rel=0.01)
+    assert CostCurve.from_dict(curve.as_dict()).change == 0.5
+
+
+@pytest.mark.parametrize(("seconds", "bent"), [(lambda n: 1.0 + n / 1000, False), (lambda n: n / 16, True)])
+def test_widths_are_measured_until_the_curve_bends(seconds: Callable[[int], float], bent: bool) -> None:
+    samples = {(n, 32): [seconds(n)] for n in range(1, 33)}
+    assert _bent(samples, 40, 32) is bent
