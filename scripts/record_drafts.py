@@ -4,8 +4,8 @@
     python scripts/record_drafts.py models/demo-target-q8_0.gguf demo.rec.gz --draft models/demo-draft-q8_0.gguf \\
         --level 0.1
 
-Prompts are read as `lcspec bench` reads them. What a step of the draft model costs cannot be recorded on a busy machine:
-`--level` says it, as a share of the target's. A minute or two on two cores, for a model of 135 M parameters.
+Prompts are read as `lcspec bench` reads them. What a step of the draft model costs is not recorded: `--level` says it,
+as a share of the target's. It takes two minutes for a model of 135 M parameters on two cores.
 """
 
 from __future__ import annotations
