@@ -18,7 +18,7 @@ from unittest.mock import patch
 
 import click
 
-from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, widths, worth
+from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
 from lcspec.profiles import cost_curve
 from scripts.planner_replay import Machine, Recording, Result, replay
 
@@ -86,7 +86,6 @@ CHANGES = [
     *constant(record, "RATE", 0.005, 0.05),
     *constant(record, "TIME_RATE", 0.03, 0.3),
     *constant(record, "EARLIER", 2, 50),
-    *constant(widths, "MARGIN", 1.0, 1.1),
     *constant(cost_curve, "DRIFT_RATE", 0.0, 0.2),
     *constant(cost_curve, "WIDTH_RATE", 0.0, 0.3),
     Change("a change of width is not counted", ((cost_curve.CostCurve, "effective", _at_rest),)),

@@ -6,10 +6,6 @@ from typing import Callable, NamedTuple, Sequence
 
 from lcspec.planner.worth import Costs
 
-# Drafts are verified where that promises so many times the rate of going on without: estimates are off by as much, and
-# of many widths the one that is overrated most looks best.
-MARGIN = 1.05
-
 Considered = list[tuple[int, float, float]]
 
 
@@ -52,7 +48,7 @@ def choose(
     if need not in costs:
         return 0, []
     considered = [(need - base, tokens, drafting + costs[need][0])]
-    price = MARGIN * tokens / costs[need][0]
+    price = tokens / costs[need][0]
     for wide, item in enumerate(pool[: max(0, room)], start=need + 1):
         if wide not in costs:
             break
