@@ -22,6 +22,7 @@ from lcspec.commands.options import (
     sampling_options,
     speculation_options,
 )
+from lcspec.config import DEFAULT_MAX_WIDTH, MAX_WIDTH
 from lcspec.errors import LcspecError, UsageError
 
 CONFIG_NAME = "config.toml"
@@ -143,6 +144,7 @@ def inspect(model: Path | None, as_json: bool) -> None:
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @device_options
 @draft_device_options
+@click.option("--max-width", type=click.IntRange(min=1, max=MAX_WIDTH), default=DEFAULT_MAX_WIDTH, show_default=True)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def calibrate(**options: Any) -> None:
     """Measure what a step of each width costs here, and say which speculation can pay."""

@@ -21,6 +21,9 @@ ATTENTION = ("library", "fused", "products", "measured")
 OFF = ("off", "none", "")
 # Longest chain a recurrent model may have to take back in one step. Each token of it costs a copy of the state.
 RECURRENT_ROLLBACK = 16
+# The widest step, if nobody says otherwise and at most.
+DEFAULT_MAX_WIDTH = 64
+MAX_WIDTH = 1024
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
 QUANTIZED = ("q8_0", "q4_0")  # values of these types only the fused kernel reads
 
@@ -88,7 +91,7 @@ class ModelOptions:
     exact: bool | None = None
     batch: int = 512
     repack: bool = True
-    max_width: int = 64
+    max_width: int = DEFAULT_MAX_WIDTH
     rollback: int = RECURRENT_ROLLBACK
     planes: bool = True
     embeddings: bool = False
@@ -211,11 +214,6 @@ class DrafterSpec:
                 raise UsageError(f"empty option in {text!r}: write name:key=value")
             options[key] = value or "1"
         return cls(name, options)
-
-    @property
-    def sized_by_planner(self) -> bool:
-        """Whether the planner chooses the width `w` of its window, for drafters that have one."""
-        return self.options.get("w", "auto") == "auto"
 
     def integer(self, key: str, default: int, low: int = 0, high: int = 1_000_000) -> int:
         """Option `key` as an int.

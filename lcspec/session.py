@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
-from lcspec.errors import UsageError
 from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.placement import draft_layers
@@ -27,9 +26,6 @@ if TYPE_CHECKING:
     from lcspec.llama.embedder import Embedder
 
 Progress = Callable[[str, float], bool | None]
-
-# Drafters that evaluate a window beside the drafts, whose width the planner chooses unless `w` is given.
-WINDOWED = ("lookahead", "jacobi")
 
 
 @dataclass(frozen=True)
@@ -256,23 +252,17 @@ def parse_speculation(
     `auto` asks every drafter that this session can have.
 
     Raises:
-        UsageError: a drafter is malformed, or some windows have a width and others have none.
+        UsageError: a drafter is malformed.
     """
     if text == "auto":
         names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"]
         names += DraftFiles.of(draft).drafters
-        # The others read the answer already, so its window is all that lookahead adds.
-        specs = (*map(DrafterSpec, names), DrafterSpec("lookahead", {"pool_from_answer": "0"}))
+        specs: tuple[DrafterSpec, ...] = tuple(map(DrafterSpec, names))
     elif text in OFF:
         specs = ()
     else:
         specs = tuple(DrafterSpec.parse(part) for part in text.split(",") if part.strip())
-    # A window without a width of its own is the planner's to size, and so is the step it rides in.
-    sized = [spec for spec in specs if spec.name in WINDOWED and spec.sized_by_planner]
-    auto = text == "auto" or bool(sized)
-    if auto and any(spec.name in WINDOWED and spec not in sized for spec in specs):
-        raise UsageError(f"give every one of {' and '.join(WINDOWED)} a width (:w=8), or none of them")
-    return SpeculationParams(specs, auto=auto, max_draft=max_draft, verifier=verifier, exact=exact)
+    return SpeculationParams(specs, auto=text == "auto", max_draft=max_draft, verifier=verifier, exact=exact)
 
 
 def loading_line() -> Progress | None:

@@ -23,14 +23,14 @@ K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
 
 
 def run(model: Path | None, draft: Sequence[Path], as_json: bool, **o: Any) -> None:
-    """Measure, print, store. `o`: ctx, threads and `device_options`.
+    """Measure, print, store. `o`: ctx, threads, max_width and `device_options`.
 
     Raises:
         LcspecError: the model cannot be loaded or measured, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
     rollback = rollback_for("auto", None)  # the curve is that of the steps that will be made
-    options = model_options(pair.target, o, exact=None, rollback=rollback)
+    options = model_options(pair.target, o, exact=None, rollback=rollback, max_width=o["max_width"])
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine.context)
         curve, draft_seconds, by_threads, stored = _measure(session, quiet=as_json)

@@ -8,7 +8,7 @@ from typing import Any, Callable, Mapping, Sequence
 
 import click
 
-from lcspec.config import Lora, ModelOptions, rollback_for
+from lcspec.config import DEFAULT_MAX_WIDTH, MAX_WIDTH, DrafterSpec, Lora, ModelOptions, rollback_for
 from lcspec.placement import FLASH_ATTN, SPLIT_MODES, loading_fields
 
 MODEL_PATH = click.Path(path_type=Path)
@@ -148,6 +148,9 @@ def model_options(target: Path, o: Mapping[str, Any], *, exact: bool | None, **m
         given["lora"] = loras(o["lora"])
     if "speculate" in o:
         given["rollback"] = rollback_for(o["speculate"], o.get("max_draft"))
+        width = given["max_width"] = o.get("max_width") or DEFAULT_MAX_WIDTH
+        for line in narrow_windows(o["speculate"], width):
+            click.echo(line, err=True)
     return ModelOptions(target, exact=exact, **{**given, **more})
 
 
@@ -167,6 +170,29 @@ def loras(given: Sequence[str] | None) -> tuple[Lora, ...]:
     return tuple(Lora.parse(text) for text in given or ())
 
 
+def narrow_windows(speculate: str, max_width: int) -> list[str]:
+    """A line for every drafter of a named strategy whose window a step of `max_width` tokens cuts."""
+    from lcspec.drafters.jacobi import DEFAULT_W as JACOBI_W
+    from lcspec.drafters.lookahead import DEFAULT_N, DEFAULT_W
+
+    lines, room = [], max_width - 1
+    for part in speculate.split(","):
+        spec = DrafterSpec.parse(part)
+        if spec.name == "lookahead":  # its probes take half of the step at most
+            columns = spec.integer("w", DEFAULT_W, 1)
+            rows, most, needed = columns * (spec.integer("n", DEFAULT_N, 2) - 1) - 1, room // 2, 2
+        elif spec.name == "jacobi":
+            rows, most, needed = spec.integer("w", JACOBI_W, 1), room, 1
+        else:
+            continue
+        if rows > most:
+            lines.append(
+                f"lcspec: {part.strip()} asks for {rows} rows a step and gets {most}: a step has {max_width} tokens at "
+                f"most; --max-width {min(MAX_WIDTH, needed * rows + 1)} widens it"
+            )
+    return lines
+
+
 speculation_options = stacked(
     click.option(
         "--speculate",
@@ -174,6 +200,12 @@ speculation_options = stacked(
         show_default=True,
         metavar="auto|off|NAME[,NAME...]",
         help="Drafters to use, each NAME[:option=value...], e.g. ngram or model:branch=3.",
+    ),
+    click.option(
+        "--max-width",
+        type=click.IntRange(min=1, max=MAX_WIDTH),
+        default=None,
+        help=f"Widest step in tokens, pending and drafted ones of all slots [default: {DEFAULT_MAX_WIDTH}].",
     ),
     click.option("--max-draft", type=click.IntRange(min=0), help="Drafted tokens per step at most."),
     click.option(

@@ -180,34 +180,17 @@ class Window:
     drafted: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Feeding:
-    """What a drafter's probes came to in its latest step.
-
-    Attributes:
-        columns: columns of the window that were evaluated.
-        gained: accepted tokens that nobody but this drafter had proposed, and that it owes to recent probes.
-    """
-
-    columns: int = 0
-    gained: float = 0.0
-
-
 class ProbingDrafter(Drafter):
     """A drafter that learns from rows of the target's batch that belong to no draft.
 
-    A step calls `draft`, `window`, then (after the decode) `harvest` and `observe`, then `feeding`. A step that grants
-    it nothing calls neither `window` nor `harvest`.
+    A step calls `draft`, `window`, then (after the decode) `harvest` and `observe`. A step that grants it nothing calls
+    neither `window` nor `harvest`.
     """
 
     wants_rows = True
 
-    def column_rows(self, sequence: SequenceView) -> int:
-        """Rows a column of its window takes when the planner chooses the width; 0 if that is not for it to choose."""
-        raise NotImplementedError
-
     def reserved_rows(self, sequence: SequenceView) -> int:
-        """Rows its window takes when the user chose the width; 0 otherwise."""
+        """Rows its window takes when it is warm."""
         raise NotImplementedError
 
     def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
@@ -216,10 +199,6 @@ class ProbingDrafter(Drafter):
 
     def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
         """The target's argmax, int32 [len(ask) + len(drafted)], after the nodes of the window that were asked for."""
-        raise NotImplementedError
-
-    def feeding(self, sequence: SequenceView) -> Feeding:
-        """What came of the latest step; told once."""
         raise NotImplementedError
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, Feeding, ProbingDrafter, SequenceView, Window, register
+from lcspec.drafters.base import Budget, DrafterEnv, ProbingDrafter, SequenceView, Window, register
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -57,11 +57,10 @@ class JacobiDrafter(ProbingDrafter):
         self._slots: dict[int, _State] = {}
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Option `w`: guesses in a block (`auto`, the default: the planner verifies as many as pay)."""
+        """Option `w`: guesses in a block."""
         spec.check_keys({"w", "nodes"})
-        auto = spec.sized_by_planner
         prompt = list(sequence.tokens)
-        width = DEFAULT_W if auto else spec.integer("w", DEFAULT_W, 1, MAX_W)
+        width = spec.integer("w", DEFAULT_W, 1, MAX_W)
         self._slots[sequence.id] = _State(width, random.Random(len(prompt)), prompt)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
@@ -73,10 +72,6 @@ class JacobiDrafter(ProbingDrafter):
         for guess, fixed in list(zip(state.guesses, state.fixed))[: min(budget.nodes, budget.depth)]:
             node = tree.add(node, guess, FIXED if fixed else MOVING, budget.source, feature=int(fixed))
         return tree
-
-    def column_rows(self, sequence: SequenceView) -> int:
-        """It has no probes."""
-        return 0
 
     def reserved_rows(self, sequence: SequenceView) -> int:
         """It has no probes."""
@@ -104,10 +99,6 @@ class JacobiDrafter(ProbingDrafter):
         fixed = [a == g for a, g in zip(state.answers, state.guesses)] + [False] * len(answers)
         state.guesses, state.fixed = answers[len(verdict.tokens) :], fixed[len(verdict.tokens) : len(answers)]
         state.answers = []
-
-    def feeding(self, sequence: SequenceView) -> Feeding:
-        """It has no probes."""
-        return Feeding()
 
     def end(self, sequence: SequenceView) -> None:
         """Drop the block."""

@@ -17,20 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
-from lcspec.drafters.base import Budget, DrafterEnv, Feeding, ProbingDrafter, SequenceView, Window, register
+from lcspec.drafters.base import Budget, DrafterEnv, ProbingDrafter, SequenceView, Window, register
 from lcspec.drafters.jacobi_window import Entry, Gram, JacobiWindow, NgramPool
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
-# N-grams are this long, and this many are kept for a token, when nobody says otherwise.
+# Columns of the window, tokens of an n-gram and n-grams kept for a token, when nobody says otherwise (the paper's).
+DEFAULT_W = 15
 DEFAULT_N = 5
 DEFAULT_G = 15
-# Where the planner chooses: their length by the rows that it grants to begin with.
-LENGTHS = ((12, 5), (6, 4), (0, 3))
 MAX_W = 60
 MAX_N = 9
-# Tokens for which an n-gram counts as owed to the probes that brought it: without them it would not have been there.
-YOUNG = 128
 # How often an n-gram was seen is told apart in calibration up to this.
 MAX_SEEN = 3
 
@@ -68,19 +65,16 @@ class Grams(NamedTuple):
 
 @dataclass
 class _State:
-    """One slot's window and pool. `width` 0: the planner sizes it; `open`: the n-grams' length is yet to be chosen."""
+    """One sequence's window and pool."""
 
     window: JacobiWindow
     pool: NgramPool
     width: int
-    open: bool
     length: int  # of the n-grams taken from the text; 0: none are
     read: int = 0  # tokens of the text up to which they have been taken
-    bit: int = 0
     asked: dict[int, int] = field(default_factory=dict)  # node of the window -> index among those asked for
     top_nodes: list[int] = field(default_factory=list)
     tops: list[int] = field(default_factory=list)
-    feeding: Feeding = Feeding()
 
     @property
     def longest(self) -> int:
@@ -102,22 +96,21 @@ class LookaheadDrafter(ProbingDrafter):
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Begin with an empty window, its first guesses being tokens of the prompt.
 
-        Options: `w` columns (`auto`, the default: the planner chooses, 0 included), `n` tokens an n-gram, `g` n-grams
-        a token, `pool_from_prompt` (begin with the prompt's n-grams), `pool_from_answer` (take the answer's as it
-        grows; on unless it is 0, which is for company that reads the text itself), `nodes`.
+        Options: `w` columns, `n` tokens an n-gram, `g` n-grams a token, `pool_from_prompt` (begin with the prompt's
+        n-grams), `pool_from_answer` (take the answer's as it grows; on unless it is 0, which is for company that reads
+        the text itself), `nodes`.
         """
         spec.check_keys({"w", "n", "g", "pool_from_prompt", "pool_from_answer", "nodes"})
-        auto = spec.sized_by_planner
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
         pool = NgramPool(spec.integer("g", DEFAULT_G, 1, 64))
         prompt = list(sequence.tokens)
         rng = random.Random(len(prompt))
         window = JacobiWindow(n, lambda position: rng.choice(prompt))
-        width = 0 if auto else spec.integer("w", 0, 1, MAX_W)
+        width = spec.integer("w", DEFAULT_W, 1, MAX_W)
         length = n if spec.integer("pool_from_answer", 1, 0, 1) else 0
-        state = _State(window, pool, width, auto and "n" not in spec.options, length, len(prompt) - 1)
+        state = _State(window, pool, width, length, len(prompt) - 1)
         if spec.integer("pool_from_prompt", 0, 0, 1):
-            pool.add_text(prompt, n, now=-YOUNG)
+            pool.add_text(prompt, n, now=0)
             state.read = max(0, len(prompt) - n + 1)
         self._slots[sequence.id] = state
 
@@ -128,7 +121,6 @@ class LookaheadDrafter(ProbingDrafter):
         it. Where they end, others that overlap with their ends go on, so drafts are not bound to n - 1 tokens.
         """
         state = self._slots[sequence.id]
-        state.bit = budget.source
         tree = TokenTree.root(sequence.tokens[-1])
         n = state.longest
         text = list(sequence.tokens[-n:-1])
@@ -151,13 +143,8 @@ class LookaheadDrafter(ProbingDrafter):
                 heapq.heappush(heap, (reach * share, child, Grams(grams.at + 1, items)))
         return tree
 
-    def column_rows(self, sequence: SequenceView) -> int:
-        """A warm column's rows, if the planner chooses the width."""
-        state = self._slots[sequence.id]
-        return 0 if state.width else LENGTHS[-1][1] - 1 if state.open else state.window.n - 1
-
     def reserved_rows(self, sequence: SequenceView) -> int:
-        """The warm window's rows, if the user chose the width."""
+        """The warm window's rows."""
         state = self._slots[sequence.id]
         return max(0, state.width * (state.window.n - 1) - 1)
 
@@ -165,11 +152,7 @@ class LookaheadDrafter(ProbingDrafter):
         """The probes of as many columns as there is room for."""
         state = self._slots[sequence.id]
         window = state.window
-        if state.open and rows > 0:  # less than nothing when the other slots took what there was
-            window.n = next(n for least, n in LENGTHS if rows >= least)
-            state.open = False
-        width = state.width or (rows + 1) // (window.n - 1)
-        columns = min(window.columns_for(rows, width), leaves) if width else 0
+        columns = min(window.columns_for(rows, state.width), leaves)
         if columns <= 0:
             return Window(self, TokenTree.root(sequence.tokens[-1]))
         window.widen(columns, len(sequence.tokens) - 1, sequence.tokens[-1])
@@ -187,8 +170,6 @@ class LookaheadDrafter(ProbingDrafter):
         """Move the window on and keep the n-grams it gave."""
         state = self._slots[sequence.id]
         key, emitted, at = tree.tokens[0], verdict.tokens, len(sequence.tokens) - 1
-        before = list(sequence.tokens[-len(emitted) - state.longest : -len(emitted)])
-        state.feeding = Feeding(len(state.tops), self._gained(state, tree, verdict, before, at))
         state.pool.used(key, emitted)
         for first, gram in state.window.advance(state.tops, emitted):
             state.pool.add(first, gram, at)
@@ -200,29 +181,8 @@ class LookaheadDrafter(ProbingDrafter):
         state = self._slots[sequence.id]
         n, text = state.length, sequence.tokens
         if 0 < n <= len(text) - state.read:
-            state.pool.add_text(text[state.read :], n, now=-YOUNG)
+            state.pool.add_text(text[state.read :], n, now=0)
             state.read = len(text) - n + 1
-
-    @staticmethod
-    def _gained(state: _State, tree: TokenTree, verdict: Verdict, text: list[int], at: int) -> float:
-        """Accepted tokens that nobody else had drafted, from n-grams that are all young; `text` ended before them."""
-        if not any(tree.sources[node] == state.bit for node in verdict.path):
-            return 0.0
-        gained, grams = 0, Grams(0, [])
-        for node in verdict.path:
-            if grams.ended:
-                grams = Grams.after(state.pool, text, state.longest)
-            text.append(tree.tokens[node])
-            grams = Grams(grams.at + 1, grams.below().get(text[-1], []))
-            if tree.sources[node] == state.bit and grams.items:
-                gained += min(entry.born for _, _, entry in grams.items) > at - YOUNG
-        return float(gained)
-
-    def feeding(self, sequence: SequenceView) -> Feeding:
-        """What came of the latest step; told once."""
-        state = self._slots[sequence.id]
-        told, state.feeding = state.feeding, Feeding()
-        return told
 
     def end(self, sequence: SequenceView) -> None:
         """Drop the window and the pool."""

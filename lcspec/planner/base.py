@@ -152,7 +152,7 @@ class Planner(Protocol):
     """Decides for every step; learns from what it cost and what was accepted."""
 
     def rest(self, others: int) -> Plan | None:
-        """The plan of a step in which nobody is asked for drafts, nor told what came of it; None: ask.
+        """The plan of a plain step in which nobody is asked for drafts, nor told what came of it; None: ask.
 
         `others` is the width the other slots need anyway.
         """

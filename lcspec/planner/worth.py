@@ -11,27 +11,8 @@ from typing import Mapping, Sequence
 
 Costs = Mapping[int, tuple[float, int]]
 
-# Longest draft that is considered when it is decided whether to ask a costly drafter at all.
+# Levels that are imagined ahead: one more node may not pay where four more (the next cheap width) would.
 LOOKAHEAD = 16
-# What a step gains without asking (tokens): asking is judged apart below, between and above these.
-GAIN_BUCKETS = (0.25, 1.0)
-# So many slots and more are one case.
-MANY = 8
-
-
-def value(costs: Costs, ranked: Sequence[float], base: int, price: float) -> float:
-    """Tokens gained over drafting nothing, net of the target's time; `ranked`: acceptance, descending."""
-    narrowest = costs[base][0]
-    best = total = 0.0
-    for n, p in enumerate(ranked, start=base + 1):
-        cost = costs.get(n)
-        if cost is None:
-            break
-        total += p
-        gained = total - price * (cost[0] - narrowest)
-        if gained > best:
-            best = gained
-    return best
 
 
 def least_row(costs: Costs, base: int) -> float:
@@ -43,11 +24,10 @@ def least_row(costs: Costs, base: int) -> float:
     return min((costs[n][0] - first[0]) / (n - base - 1) for n in costs if n > base + 4) if base + 5 in costs else 0.0
 
 
-def fastest(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> tuple[float, float]:
-    """Tokens and seconds of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
+def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
+    """Tokens a second of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
     tokens = float(base)
-    best = tokens, costs[base][0] + spent
-    top = tokens / best[1]
+    top = tokens / (costs[base][0] + spent)
     for n, p in enumerate(ranked, start=base + 1):
         cost = costs.get(n)
         if cost is None:
@@ -55,14 +35,28 @@ def fastest(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0
         tokens += p
         seconds = cost[0] + spent
         if tokens > top * seconds:
-            top, best = tokens / seconds, (tokens, seconds)
+            top = tokens / seconds
+    return top
+
+
+def imagined(
+    costs: Costs, known: Sequence[float], left: Sequence[float], hope: float, level: float, base: int
+) -> float:
+    """Tokens a second of the best width with a chain of a drafter's, of the best length, beside the drafts `known`
+    (acceptance, descending).
+
+    A level of it costs `level` seconds. Its i-th token is right with hope ** i, and adds something where the text has
+    left the known drafts by then: `left`, by depth.
+    """
+    best, ahead, chance, probs = rate(costs, known, base), 0.0, 1.0, list(known)
+    for n in range(1, LOOKAHEAD + 1):
+        ahead += left[n - 1] if n <= len(left) else 0.0
+        chance *= hope
+        bisect.insort(probs, ahead * chance, key=operator.neg)
+        best = max(best, rate(costs, probs, base, n * level))
+        if chance < 0.01:
+            break
     return best
-
-
-def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
-    """Tokens a second of the best width: see `fastest`."""
-    tokens, seconds = fastest(costs, ranked, base, spent)
-    return tokens / seconds
 
 
 def promises(
@@ -73,7 +67,7 @@ def promises(
 
     The continuation is imagined as a chain, a level of which costs `level` seconds, accepted at the rate `hope`, or at
     that of the levels so far if this is higher: what a drafter is sure of tends to go on, and `hope` may be another
-    text's. Several levels are looked at because one more node may not pay where four more (the next cheap width) would.
+    text's.
     """
     spent = levels * level
     now = rate(costs, ranked, base, spent)
@@ -86,11 +80,3 @@ def promises(
         if rate(costs, probs, base, spent + n * level) > now:
             return True
     return False
-
-
-def bucket(now: float, alone: bool, slots: int = 1) -> int:
-    """The case a gain is filed under: what the step gains without asking, whether another costly drafter was asked
-    before, and how many slots share the width, many being alike.
-    """
-    cases = len(GAIN_BUCKETS) + 1
-    return sum(now >= edge for edge in GAIN_BUCKETS) + cases * (not alone) + 2 * cases * (min(slots, MANY) - 1)

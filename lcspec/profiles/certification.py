@@ -17,14 +17,14 @@ from lcspec.kv_cache.prompt_reader import PromptReader
 from lcspec.kv_cache.sequence_cache import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.profiles.exactness import PROMPT_BLOCK, Certificate, ScratchPad
-from lcspec.profiles.step_cost import MAX_WIDTH, curve_key, sample_tokens
+from lcspec.profiles.step_cost import EVERY_WIDTH, curve_key, sample_tokens
 
 # Places (context lengths) a quick certification looks at: the start, and both sides of the KV block border at 256.
 QUICK_SPOTS = (24, 250, 506)
 # Rows compared at each spot: enough that every row of the widest batch is among them.
-SPAN = MAX_WIDTH
+SPAN = EVERY_WIDTH
 QUICK_WIDTHS = (*range(1, 17), PROMPT_BLOCK)
-ALL_WIDTHS = tuple(range(1, MAX_WIDTH + 1))
+ALL_WIDTHS = tuple(range(1, EVERY_WIDTH + 1))
 
 Progress = Callable[[float], None]
 
@@ -166,7 +166,7 @@ def certify(
         span: positions compared at each spot.
     """
     prober = Prober(context, seqs[0], pad)
-    room = len(prober.tokens) - span - MAX_WIDTH
+    room = len(prober.tokens) - span - EVERY_WIDTH
     spots = [s for s in spots if s <= room] or [max(1, room)]
     # 4 is never alone with width 1 and is what most differences are measured against in the literature of kernels
     # that block rows by four; any fixed choice would do.

@@ -6,7 +6,7 @@ import math
 import statistics
 import time
 from pathlib import Path
-from typing import Callable, Sequence
+from typing import Callable, Mapping, Sequence
 
 from lcspec import disk_cache
 from lcspec.config import ModelOptions
@@ -17,7 +17,11 @@ from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
 from lcspec.profiles.steadiness import RETRIES, disturbed, settled
 
-MAX_WIDTH = 32
+# Widths that are measured one by one, and those beyond them, as far as T(n) stays flat.
+EVERY_WIDTH = 32
+WIDER = (40, 48, 64, 96, 128, 192, 256)
+# T(n) has bent, and rows have begun to cost what they cost alone, where twice as many take so many times as long.
+BENT = 1.5
 SHORT_CONTEXT = 32
 LONG_CONTEXT = 512
 # After so many seconds `lcspec calibrate` begins no further round over the widths.
@@ -44,7 +48,7 @@ class Meter:
         """Use `seq`, which is empty, for contexts of up to `longest` tokens."""
         self.context = context
         self.seq = seq
-        self.tokens = sample_tokens(context, longest + 64 + MAX_WIDTH)
+        self.tokens = sample_tokens(context, longest + 64 + WIDER[-1])
         self.length = 0
 
     def fill(self, length: int) -> None:
@@ -82,7 +86,7 @@ def measure(
     context: Context,
     seq: int,
     *,
-    widths: Sequence[int] = tuple(range(1, MAX_WIDTH + 1)),
+    widths: Sequence[int] = (*range(1, EVERY_WIDTH + 1), *WIDER),
     repeat: int = 3,
     budget: float | None = None,
     enough: float = math.inf,
@@ -90,17 +94,19 @@ def measure(
 ) -> CostCurve:
     """Measure T(n) at `widths` and two context lengths, in `repeat` rounds each, fewer once `enough` seconds are spent.
 
-    Rounds go over all widths in turn, so that a busy moment does not fall on one width. With a `budget` (seconds) the
-    widest widths, then the second context length, are left out when time is short; what was not measured is not used.
-    Widths whose figures cannot be right are measured again, which `CostCurve.retaken` and `unsteady` tell.
+    Rounds go over all widths in turn, so that a busy moment does not fall on one width. Beyond EVERY_WIDTH widths are
+    measured until T(n) bends. With a `budget` (seconds) the widest widths, then the second context length, are left out
+    when time is short; what was not measured is not used. Widths whose figures cannot be right are measured again,
+    which `CostCurve.retaken` and `unsteady` tell.
 
     Raises:
         DecodeError: the context cannot take the measurement.
     """
     meter = Meter(context, seq)
     widths = [w for w in widths if w <= min(context.n_batch, context.options.max_width)]
-    lengths = [SHORT_CONTEXT, min(LONG_CONTEXT, context.n_ctx - MAX_WIDTH - 1)]
-    lengths = [n for n in lengths if n > 0 and n + MAX_WIDTH < context.n_ctx] or [0]
+    widest = max(widths, default=1)
+    lengths = [SHORT_CONTEXT, min(LONG_CONTEXT, context.n_ctx - widest - 1)]
+    lengths = [n for n in lengths if n > 0 and n + widest < context.n_ctx] or [0]
     if not context.model.traits.attention_only:
         lengths = [0]  # its state cannot be taken back to a length, only emptied
     start = time.perf_counter()
@@ -130,11 +136,14 @@ def measure(
                         break
                     if budget is not None and round_ > 0 and spent() > budget:
                         break
+                    if round_ == 0 and width > EVERY_WIDTH and _bent(samples, width, length):
+                        widths = [w for w in widths if w < width]
+                        break
                     samples.setdefault((width, length), []).append(meter.time(width, offset=7 * round_))
                     if progress is not None:
-                        progress(sum(map(len, samples.values())) / total)
-            again, still = _retake(meter, samples, length, math.inf if budget is None else start + 2 * budget)
-            retaken.update(again)
+                        progress(min(1.0, sum(map(len, samples.values())) / total))
+            found, still = _retake(meter, samples, length, math.inf if budget is None else start + 2 * budget)
+            retaken.update(found)
             unsteady.update(still)
         if context.redecodes:
             stake = _state_seconds(meter, repeat)
@@ -145,6 +154,13 @@ def measure(
     for (width, length), seconds in samples.items():
         curve.points.setdefault(width, {})[length] = pick(seconds)
     return curve
+
+
+def _bent(samples: Mapping[tuple[int, int], Sequence[float]], width: int, length: int) -> bool:
+    """Whether rows cost what they cost alone before `width`, going by the widest one so far and by half of it."""
+    known = sorted(w for w, c in samples if c == length and w < width)
+    half = max((w for w in known if 2 * w <= known[-1]), default=known[0])
+    return min(samples[known[-1], length]) > BENT * min(samples[half, length])
 
 
 def _state_seconds(meter: Meter, repeat: int) -> Stake:

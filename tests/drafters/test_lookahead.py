@@ -13,11 +13,9 @@ import pytest
 from lcspec.config import DrafterSpec
 from lcspec.drafters import DrafterEnv
 from lcspec.drafters.lookahead import LookaheadDrafter
-from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished, StepStats
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
 from lcspec.llama import Context, Model
-from lcspec.profiles.cost_curve import CostCurve
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
@@ -223,43 +221,6 @@ def test_models_without_trees_get_no_window(hybrid: Path) -> None:
             assert found.ids == plain and found.finished.stats.probes == 0
 
 
-# --- the planner's width ----------------------------------------------------------------------------------------------
-
-
-class Flat(CostCurve):
-    """A machine on which 32 tokens cost as much as one, whatever this one does."""
-
-    def observe(self, width: int, context: int, seconds: float) -> None:
-        """Nothing to learn."""
-
-
-def planned(engine: Engine, curve: CostCurve) -> None:
-    """Plan by `curve` from now on."""
-    engine.submit(request([1], "auto", 0))
-    while engine.busy:
-        engine.step()
-    assert engine.drafting.auto is not None
-    engine.drafting.auto = type(engine.drafting.auto)(curve)
-
-
-def test_on_a_flat_curve_the_window_is_fed_and_pays(demo: tuple[Path, Path]) -> None:
-    with open_session(options(demo[0]), demo[1]) as session:
-        planned(session.engine, Flat({n: {0: 0.02 + 1e-6 * n} for n in range(1, 33)}))
-        steps = tokens = 0
-        for prompt in prompts(session, 2, 3):
-            stats = answer(session.engine, request(prompt, "lookahead", 96)).finished.stats
-            assert stats.probes > 0
-            steps, tokens = steps + stats.target_steps, tokens + stats.step_tokens
-        assert tokens / steps > 1.3
-
-
-def test_on_a_steep_curve_it_is_not(demo: tuple[Path, Path]) -> None:
-    with open_session(options(demo[0]), demo[1]) as session:
-        planned(session.engine, Flat({n: {0: 0.02 * n} for n in range(1, 33)}))
-        stats = answer(session.engine, request(prompts(session, 0, 1)[0], "lookahead", 96)).finished.stats
-        assert stats.probes <= 40 and stats.target_steps >= 80
-
-
-def test_a_window_is_sized_by_the_planner_unless_it_has_a_width() -> None:
-    assert speculation("lookahead").auto and speculation("jacobi,ngram").auto
-    assert not speculation("lookahead:w=4").auto and not speculation("lookahead:w=4:n=3,jacobi:w=2").auto
+def test_a_window_is_a_named_strategy_s() -> None:
+    assert speculation("auto").auto
+    assert not speculation("lookahead").auto and not speculation("lookahead:w=4:n=3,jacobi:w=2").auto

@@ -259,18 +259,6 @@ def test_ngrams_that_share_more_of_the_text_come_in_place_of_the_others() -> Non
         assert paths(drafter.draft(view, budget(depth=2))) == expected
 
 
-def test_ngrams_that_go_on_are_owed_to_the_window_if_it_brought_them() -> None:
-    for born, expected in ((0, 4.0), (-1000, 2.0)):
-        drafter, view = started("lookahead:w=3:n=3", [1])
-        pool = drafter._slots[view.id].pool
-        pool.add(1, (2, 3), now=0)
-        pool.add(3, (4, 5), now=born)
-        tree = drafter.draft(view, budget())
-        view.tokens += [2, 3, 4, 5, 9]
-        drafter.observe(view, tree, Verdict([1, 2, 3, 4], [2, 3, 4, 5, 9], False))
-        assert drafter.feeding(view).gained == expected
-
-
 def test_the_answer_s_own_ngrams_are_taken_unless_somebody_else_reads_it() -> None:
     for spec, expected in (("lookahead:n=3", {(2, 3), (6, 7)}), ("lookahead:n=3:pool_from_answer=0", set[Any]())):
         drafter, view = started(spec, [9, 9, 1])
@@ -323,7 +311,6 @@ def test_nothing_is_fed_without_room() -> None:
     assert drafter.window(view, kept, 50, 0).ask == ()
     assert len(drafter.window(view, kept, 50, 3).ask) == 3
     drafter.observe(view, kept, Verdict([], [7], False))
-    assert drafter.feeding(view).columns == 0
 
 
 @pytest.mark.parametrize(
@@ -384,8 +371,7 @@ def test_requests_are_kept_apart_and_forgotten() -> None:
     drafter, view = started("lookahead:w=3:n=3", [1, 2])
     other = View([4, 5], [drafter], number=2, options=[DrafterSpec.parse("lookahead")])
     cast(LookaheadDrafter, drafter).begin(other, other.options[0])
-    assert drafter.reserved_rows(view) == 5 and drafter.column_rows(view) == 0
-    assert drafter.reserved_rows(other) == 0 and drafter.column_rows(other) > 0
+    assert drafter.reserved_rows(view) == 5 and drafter.reserved_rows(other) == 15 * 4 - 1
     drafter.end(view)
     drafter.end(view)
     assert drafter._slots.keys() == {2}

@@ -44,8 +44,8 @@ def test_drafts_are_kept_where_they_pay_for_the_state(state: float, kept: int) -
     def beside(item: Item) -> float:
         return Stake(state, state).seconds(COSTS, 1, 1, [-item.worth])
 
-    chosen, considered = choose([Item(-0.9, 1, 0, 1)], Step(1, 1, 1.0, 8, 0.0), COSTS, beside)
-    assert len(chosen) == kept
+    chosen, considered = choose([Item(-0.9, 0, 1)], Step(1, 1, 1.0, 8, 0.0), COSTS, beside)
+    assert chosen == kept
     assert considered[1][2] == pytest.approx(COSTS[2][0] + state + 0.1 * (state + 0.1))
 
 

@@ -181,22 +181,21 @@ def planned(path: Path, draft: Path) -> dict[str, Any]:
 
 def test_what_the_planner_learned_is_taken_up(llama: Path, llama_draft: Path, own_cache: Path) -> None:
     one, two = planned(llama, llama_draft), planned(llama, llama_draft)
-    assert one["before"]["acceptance"]["cells"] == [] and one["before"]["records"] == {}
+    assert one["before"]["acceptance"]["trends"] == [] and one["before"]["records"] == {}
     assert two["before"]["acceptance"] == one["after"]["acceptance"]
     assert two["before"]["records"].keys() == one["after"]["records"].keys() == {"model"}
     learned, known = one["after"]["records"]["model"], two["before"]["records"]["model"]
     assert known["acceptance"] == learned["acceptance"] and known["tested"] == min(8, learned["tested"])
-    assert two["before"]["speedup"] == (pytest.approx(one["after"]["speedup"]) if one["after"]["speedup"] else None)
 
 
 def test_another_draft_model_s_acceptance_is_kept_apart(llama: Path, llama_draft: Path, own_cache: Path) -> None:
     planned(llama, llama_draft)
-    assert planned(llama, llama)["before"]["acceptance"]["cells"] == []
+    assert planned(llama, llama)["before"]["acceptance"]["trends"] == []
 
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [("speedup", 1e9), ("speedup", "fast"), ("records", {"model": {}}), ("acceptance", None), ("records", [1])],
+    [("records", {"model": {}}), ("acceptance", None), ("records", [1])],
 )
 def test_nonsense_in_the_planner_s_file_is_ignored(
     llama: Path, llama_draft: Path, own_cache: Path, key: str, value: Any
@@ -207,7 +206,7 @@ def test_nonsense_in_the_planner_s_file_is_ignored(
     data["value"]["what"][key] = value
     file.write_text(json.dumps(data))
     found = planned(llama, llama_draft)
-    assert found["before"]["acceptance"]["cells"] == [] and found["before"]["records"] == {}
+    assert found["before"]["acceptance"]["trends"] == [] and found["before"]["records"] == {}
 
 
 def test_old_histories_make_room(llama: Path, own_cache: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
