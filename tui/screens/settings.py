@@ -22,7 +22,7 @@ NUMBERS: dict[str, tuple[str, type]] = {
     "top_p": ("Top-p", float),
     "min_p": ("Min-p", float),
     "repeat_penalty": ("Repeat penalty (1 is none)", float),
-    "seed": ("Seed (empty: a new one each)", int),
+    "seed": ("Seed (empty: always a new one)", int),
     "max_tokens": ("Tokens of an answer at most", int),
     "ctx": ("Context (0: the model's; next load)", int),
 }

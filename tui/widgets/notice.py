@@ -11,6 +11,8 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Button, Static
 
+from lcspec.tui.wording import sentence
+
 Kind = Literal["info", "warning", "error"]
 Way = tuple[str, str]  # a name for the program, a label for the user
 
@@ -28,7 +30,7 @@ class Notice(Vertical):
 
     def __init__(self, text: str, kind: Kind = "info", ways: Sequence[Way] = ()) -> None:
         super().__init__(classes=f"notice {kind}")
-        self.text = text
+        self.text = sentence(text) if kind == "error" else text
         self.ways = tuple(ways)
 
     def compose(self) -> ComposeResult:
