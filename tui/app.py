@@ -186,8 +186,9 @@ class ChatApp(App[int]):
 
     def _pick(self, problem: str = "") -> None:
         self._leave_passing_screens()
-        current = self.source.options.path if isinstance(self.source, Bridge) else None
-        self.push_screen(PickerScreen(self.choices.now.folder_paths, problem, current))
+        chat = self.chat_screen
+        used = chat.loaded.path if chat is not None and chat.source.local else None
+        self.push_screen(PickerScreen(self.choices.now.folder_paths, problem, used))
 
     @on(LoadingScreen.Done)
     async def _loaded(self, event: LoadingScreen.Done) -> None:

@@ -266,7 +266,7 @@ async def test_the_picker_filters_what_it_shows_and_completes_paths(
         )
 
 
-async def test_the_picker_begins_with_what_is_in_use_and_ends_with_the_toys(
+async def test_the_picker_begins_with_what_is_used_and_ends_with_the_toys(
     start: Start, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for folder, name in (("elsewhere", "mine.gguf"), ("here", "a.gguf")):
@@ -282,7 +282,7 @@ async def test_the_picker_begins_with_what_is_in_use_and_ends_with_the_toys(
         assert isinstance(screen, PickerScreen)
         assert [m.path.name for m in screen.models.values()] == ["mine.gguf", "a.gguf", pair[0].name, pair[1].name]
         assert screen.current is not None and screen.current.path.name == "mine.gguf"
-        assert "in use" in str(screen.query_one(DataTable).get_row_at(0)[0])
+        assert "used last" in str(screen.query_one(DataTable).get_row_at(0)[0])
 
 
 async def test_a_code_block_is_copied_by_a_click_on_its_heading(start: Start) -> None:

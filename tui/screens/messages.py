@@ -12,6 +12,7 @@ from lcspec.tui.screens.conversation import ConversationScreen
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.message import MessageView
+from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
 from lcspec.tui.wording import UNFINISHED
 
@@ -85,9 +86,12 @@ class MessagesScreen(ConversationScreen):
         await self.transcript.to_end()
 
     async def action_messages(self) -> None:
-        """To the latest message."""
+        """To the ways on that the latest notice offers, else to the latest message."""
         if self.transcript.last < len(self.chat.branch):
             await self.transcript.to_end()
+        notices = list(self.transcript.query(Notice))
+        if notices and notices[-1].focus_ways():
+            return
         views = self.transcript.views
         if views:
             views[-1].focus()

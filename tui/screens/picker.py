@@ -114,11 +114,11 @@ class PickerScreen(Screen[None]):
             self.model = model
             self.drafts = drafts
 
-    def __init__(self, folders: Sequence[Path], problem: str = "", current: Path | None = None) -> None:
-        """Search `folders`, where the `current` model lies, and the caches; `problem` is shown above (why the user is
-        here)."""
+    def __init__(self, folders: Sequence[Path], problem: str = "", used: Path | None = None) -> None:
+        """Search `folders`, where the model `used` last lies, and the caches; `problem` is shown above (why the user
+        is here)."""
         super().__init__()
-        self.current_path = current
+        self.used = used
         self.folders = tuple(folders)
         self.problem = problem
         self.models: dict[str, LibraryModel] = {}
@@ -182,7 +182,7 @@ class PickerScreen(Screen[None]):
     def search(self) -> None:
         """Look through everything, on a thread."""
         worker = get_current_worker()
-        beside = (self.current_path.parent,) if self.current_path is not None else ()
+        beside = (self.used.parent,) if self.used is not None else ()
         toys = []  # last, so that Enter in a list that was just opened takes a real model
         for model in models(self.folders, near=(*beside, *here())):
             if worker.is_cancelled:
@@ -203,18 +203,18 @@ class PickerScreen(Screen[None]):
         self.models[key] = model
         if self._wanted(model):
             self._add(model)
-        if self._in_use(model) and not self.filter.value:
+        if self._is_used(model) and not self.filter.value:
             table = self.query_one(DataTable)
             table.move_cursor(row=table.get_row_index(key))
         if len(self.models) == 1:
             self._about()
 
-    def _in_use(self, model: LibraryModel) -> bool:
-        return self.current_path is not None and os.path.realpath(model.path) == os.path.realpath(self.current_path)
+    def _is_used(self, model: LibraryModel) -> bool:
+        return self.used is not None and os.path.realpath(model.path) == os.path.realpath(self.used)
 
     def _add(self, model: LibraryModel) -> None:
         """A row of the table."""
-        notes = ["in use"] * self._in_use(model) + ["bundled: a toy"] * (model.source == "bundled")
+        notes = ["used last"] * self._is_used(model) + ["bundled: a toy"] * (model.source == "bundled")
         label = f"{model.label} ({', '.join(notes)})" if notes else model.label
         context = f"{model.context}" if model.context else "-"
         style = "" if model.usable else "dim"
