@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -21,20 +20,22 @@ from pathlib import Path
 
 import click
 
-# As the README has them; WHEEL is the file. `~` is the new folder.
+# As the README has them. `~` is the new folder, in which the wheel lies.
 COMMANDS = (
     "python3 -m venv ~/lcspec-env",
-    "~/lcspec-env/bin/pip install WHEEL",
-    "~/lcspec-env/bin/lcspec pull smollm2",
-    '~/lcspec-env/bin/lcspec generate smollm2 --chat -p "What is the capital of France?"',
+    "~/lcspec-env/bin/pip install lcspec-*.whl",
+    "lcspec pull smollm2",
+    'lcspec generate smollm2 --chat -p "What is the capital of France?"',
 )
 
 
 def environment(home: Path) -> dict[str, str]:
-    """Of somebody with an empty home directory: settings of pip (an index of one's own) stay."""
+    """Of somebody with an empty home directory and the new environment on the PATH; pip's settings (an index of one's
+    own) stay."""
     ours = ("LCSPEC_", "XDG_", "HF_", "VIRTUAL_ENV", "PYTHONPATH", "CMAKE_ARGS", "CXXFLAGS")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(ours)}
-    return {**kept, "HOME": str(home), "PIP_NO_CACHE_DIR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
+    path = os.pathsep.join([str(home / "lcspec-env" / "bin"), kept.get("PATH", os.defpath)])
+    return {**kept, "HOME": str(home), "PATH": path, "PIP_NO_CACHE_DIR": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1"}
 
 
 def run(line: str, home: Path) -> float:
@@ -56,8 +57,8 @@ def main(wheel: Path, keep: bool) -> None:
     """Run the commands and print the seconds of each as JSON."""
     home = Path(tempfile.mkdtemp(prefix="lcspec-first-"))
     try:
-        lines = [line.replace("WHEEL", shlex.quote(str(wheel.resolve()))) for line in COMMANDS]
-        seconds = {told: round(run(line, home), 1) for told, line in zip(COMMANDS, lines)}
+        shutil.copy(wheel, home)
+        seconds = {line: round(run(line, home), 1) for line in COMMANDS}
     except subprocess.CalledProcessError as error:
         raise click.ClickException(f"this failed: {error.cmd}") from error
     finally:
