@@ -30,6 +30,7 @@ NOTES = "Buy milk, tea and bread.\n"
 FIRST = "Write a python function that returns the largest number of a list."
 SECOND = "Now write the same function for the smallest number."
 MATHS = (
+    "\n\n"
     r"The area is \(\pi r^2\), a half of it \(\frac{1}{2} \pi r^2\), the sum "
     r"\[\sum_{i=1}^n x_i \le \sqrt{n}\] Call `hello_world()`."
 )
@@ -171,7 +172,7 @@ def talk(tour: Tour, terminal: Terminal) -> None:
         answered(terminal, FIRST)
         terminal.until("cut at the token limit")
         tour.picture(terminal, "04-cut")
-        say(terminal, "/set max_tokens 160", "max_tokens is 160")
+        say(terminal, "/set max_tokens 220", "max_tokens is 220")
         terminal.type("/continue")
         terminal.press("Enter")
         terminal.until(" 24 tokens", gone=True)
@@ -204,7 +205,6 @@ def talk(tour: Tour, terminal: Terminal) -> None:
     with tour.stop("the model's answer is edited, and maths is shown"):
         terminal.press("e")
         terminal.until("Editing the answer")
-        terminal.press("C-a", *["C-k"] * 12, *["C-k", "DC"] * 12)
         terminal.paste(MATHS)
         tour.picture(terminal, "09-editing")
         terminal.press("Enter")
@@ -275,7 +275,8 @@ def limits(tour: Tour, terminal: Terminal) -> None:
         terminal.press("BTab", "Enter")
         terminal.until("The context now holds 4,096 tokens")
         tour.picture(terminal, "19-larger-context")
-        terminal.press("C-a", "C-k")
+        terminal.press("C-u")
+        terminal.until("word word", gone=True)
     with tour.stop("Ctrl+C stops an answer, twice more leaves, and a line is left"):
         terminal.type("Tell me a long story about a lighthouse.")
         terminal.press("Enter")

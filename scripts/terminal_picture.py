@@ -73,7 +73,7 @@ def font(style: str, size: int = SIZE) -> ImageFont.FreeTypeFont:
 
 def draw(ansi: str, columns: int, path: Path) -> None:
     """Write what `ansi` shows on a terminal of `columns` cells a line to `path`."""
-    rows = [Text.from_ansi(line) for line in ansi.rstrip("\n").split("\n")]
+    rows = Text.from_ansi(ansi.rstrip("\n")).split("\n", allow_blank=True)  # a style may go on in the next line
     width = round(font("").getlength("M"))
     ascent, descent = font("").getmetrics()
     height = ascent + descent

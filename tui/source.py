@@ -59,7 +59,8 @@ class Loaded:
         if self.server:
             return f"{self.name} at {self.server}"
         draft = f" + {self.draft.stem}" if self.draft is not None else ""
-        return f"{self.name}{draft}, {self.quantization}"
+        known = self.quantization.lower() in self.name.lower()
+        return f"{self.name}{draft}" + ("" if known else f", {self.quantization}")
 
 
 @dataclass

@@ -26,6 +26,8 @@ def outcome(message: Message) -> str:
     parts = [REASONS.get(message.stop_reason or "", message.stop_reason or "")]
     if message.tokens:
         parts.append(f"{message.tokens} tokens")
+    elif message.tokens == 0 and not message.text:
+        parts.append("an empty answer")
     rate = message.stats.get("tokens_per_second")
     if isinstance(rate, (int, float)) and rate > 0:
         parts.append(f"{rate:.1f} tokens/s")

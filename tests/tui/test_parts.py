@@ -115,6 +115,8 @@ def test_outcomes_say_why_an_answer_ended() -> None:
     answer = Message("1", "c", None, "assistant", stop_reason="cancelled", tokens=5, seed=3, state="stopped")
     assert outcome(answer) == "stopped by you · 5 tokens · seed 3"
     stats = {"tokens_per_second": 12.345, "mean_acceptance_length": 2.0}
+    empty = Message("1", "c", None, "assistant", state="done", stop_reason="stop", tokens=0, seed=7)
+    assert outcome(empty) == "finished · an empty answer · seed 7"
     assert "12.3 tokens/s · 2.00 tokens a step" in outcome(Message("1", "c", None, "assistant", stats=stats))
     assert "interrupted" in outcome(Message("1", "c", None, "assistant", stop_reason="interrupted"))
 

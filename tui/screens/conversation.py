@@ -235,6 +235,7 @@ class ConversationScreen(Screen[None]):
         """An answer that the user wrote anew stands beside the model's."""
         self.set_editing(None)
         self.chat.add_edited(answer, text)
+        self.figures = SpeculationLog()  # those were the other branch's
         await self.transcript.show(self.chat.branch)
         self.transcript.anchor()
         self.refresh_fill()

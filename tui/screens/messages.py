@@ -9,6 +9,7 @@ from textual import on
 from lcspec.tui.conversation import answer_text
 from lcspec.tui.markdown import code_blocks
 from lcspec.tui.screens.conversation import ConversationScreen
+from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.message import MessageView
@@ -152,6 +153,7 @@ class MessagesScreen(ConversationScreen):
             return
         depth = next((i for i, m in enumerate(self.chat.branch) if m.id == view.message.id), None)
         branch = self.chat.walk(view.message.id, by)
+        self.figures = SpeculationLog()  # those were the other branch's
         await self.transcript.show(branch)
         if depth is not None and depth < len(branch):
             sibling = self.transcript.view_of(branch[depth].id)

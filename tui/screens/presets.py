@@ -147,7 +147,7 @@ class PresetsScreen(ModalScreen[bool]):
         try:
             change()
         except LcspecError as error:
-            self._refuse(str(error))
+            self._refuse(sentence(str(error)))
             return False
         self.show(at)
         return True
