@@ -327,7 +327,7 @@ def connected(tour: Tour, lcspec: Path, model: Path, options: list[str], environ
             terminal = Terminal(f"{shlex.quote(str(lcspec))} chat --connect {address[1]} -n 60", environ, folder)
             try:
                 terminal.until("is ready")
-                answered(terminal, "What is the capital of France?")
+                answered(terminal, "Why is the sky blue?")
                 tour.picture(terminal, "23-connected")
             finally:
                 terminal.close()

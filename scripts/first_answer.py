@@ -25,7 +25,7 @@ COMMANDS = (
     "python3 -m venv ~/lcspec-env",
     "~/lcspec-env/bin/pip install lcspec-*.whl",
     "lcspec pull smollm2",
-    'lcspec generate smollm2 --chat -p "What is the capital of France?"',
+    'lcspec generate smollm2 --chat -p "Why is the sky blue?" -n 200',
 )
 
 
