@@ -3,12 +3,14 @@
 python scripts/chat_tour.py --out work/tour                      # the bundled pair
 python scripts/chat_tour.py --model smollm2.gguf --out work/tour  # any other model
 
-Needs tmux. Pictures are SVG, and PNG where rsvg-convert is installed. Ends with code 1 if a stop was not reached.
+Needs tmux, and Pillow (`pip install '.[test]'`). Ends with code 1 if a stop was not reached. Pictures of SmolLM2 that
+are worth it are in docs/.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import subprocess
@@ -20,12 +22,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.text import Text
+from terminal_picture import draw
 
-WAIT = 90.0
+WAIT = 180.0
 COLUMNS, LINES = 110, 34
 NOTES = "Buy milk, tea and bread.\n"
+FIRST = "Write a python function that returns the largest number of a list."
+SECOND = "Now write the same function for the smallest number."
+MATHS = (
+    "\n\n"
+    r"The area is \(\pi r^2\), a half of it \(\frac{1}{2} \pi r^2\), the sum "
+    r"\[\sum_{i=1}^n x_i \le \sqrt{n}\] Call `hello_world()`."
+)
 
 
 class Terminal:
@@ -91,13 +99,8 @@ class Tour:
     def picture(self, terminal: Terminal, name: str) -> None:
         """Save what the terminal shows."""
         time.sleep(0.5)
-        console = Console(record=True, width=COLUMNS, file=open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
-        console.print(Text.from_ansi(terminal.screen(colours=True)), end="")
-        path = self.out / f"{name}.svg"
-        console.save_svg(str(path), title="lcspec chat")
-        convert = shutil.which("rsvg-convert")
-        if convert is not None:
-            subprocess.run([convert, str(path), "-o", str(path.with_suffix(".png"))], check=False, capture_output=True)
+        path = self.out / f"{name}.png"
+        draw(terminal.screen(colours=True), COLUMNS, path)
         click.echo(f"  {path}")
 
     @contextmanager
@@ -125,8 +128,30 @@ def answered(terminal: Terminal, text: str) -> None:
     terminal.until("seed")
 
 
-def conversation(tour: Tour, terminal: Terminal) -> None:
-    """Through the list, in one conversation."""
+def say(terminal: Terminal, command: str, told: str) -> None:
+    """Type a command, and wait until its answer has come and gone."""
+    terminal.type(command)
+    terminal.press("Enter")
+    terminal.until(told)
+    terminal.until(told, gone=True)
+
+
+def first_run(tour: Tour, lcspec: Path, environ: dict[str, str], folder: Path) -> None:
+    """A bare `lcspec chat` on a machine without a model."""
+    with tour.stop("an empty machine"):
+        terminal = Terminal(f"{shlex.quote(str(lcspec))} chat", environ, folder)
+        try:
+            terminal.until("Download SmolLM2")
+            tour.picture(terminal, "00-offer")
+            terminal.press("n", "Enter")
+            terminal.until("bundled: a toy", "draft model: ")
+            tour.picture(terminal, "00-toys")
+        finally:
+            terminal.close()
+
+
+def talk(tour: Tour, terminal: Terminal) -> None:
+    """Answers: cut, continued, guessed, with a file, again, edited."""
     with tour.stop("welcome"):
         terminal.until("is ready")
         tour.picture(terminal, "01-welcome")
@@ -138,26 +163,27 @@ def conversation(tour: Tour, terminal: Terminal) -> None:
     with tour.stop("an unknown command stays here"):
         terminal.type("/frobnicate")
         terminal.press("Enter")
-        terminal.until("there is no command /frobnicate")
+        terminal.until("here is no command /frobnicate")
         tour.picture(terminal, "03-unknown-command")
         terminal.press("C-a", "C-k")
     with tour.stop("a cut answer, continued"):
-        terminal.type("/set max_tokens 12")
-        terminal.press("Enter")
-        terminal.until("max_tokens is 12")
-        answered(terminal, "Write a python function to find the maximum of a list of numbers.")
+        say(terminal, "/set temperature 0", "temperature is 0.0 for this run")
+        say(terminal, "/set max_tokens 24", "max_tokens is 24")
+        answered(terminal, FIRST)
         terminal.until("cut at the token limit")
         tour.picture(terminal, "04-cut")
-        terminal.type("/set max_tokens 80")
-        terminal.press("Enter")
-        terminal.until("max_tokens is 80")
+        say(terminal, "/set max_tokens 220", "max_tokens is 220")
         terminal.type("/continue")
         terminal.press("Enter")
-        terminal.until(" 12 tokens", gone=True)
+        terminal.until(" 24 tokens", gone=True)
         idle(terminal)
         tour.picture(terminal, "05-continued")
     with tour.stop("lens and inspector"):
-        terminal.press("F2", "F3")
+        answered(terminal, SECOND)
+        terminal.press("F2")
+        terminal.until("coloured words")
+        tour.picture(terminal, "06-lens")
+        terminal.press("F3")
         terminal.until("Inspector")
         tour.picture(terminal, "06-lens-inspector")
         terminal.press("F2", "F3")
@@ -169,46 +195,100 @@ def conversation(tour: Tour, terminal: Terminal) -> None:
         terminal.until("attached: notes.txt")
         idle(terminal)
     with tour.stop("regenerated, and walked back"):
+        say(terminal, "/set temperature 0.8", "temperature is 0.8 for this run")
         terminal.press("C-r")
         terminal.until("2/2")
         idle(terminal)
         tour.picture(terminal, "08-regenerated")
-    with tour.stop("drafters, settings, help, chats, models"):
+        terminal.press("BTab", "Left")
+        terminal.until("1/2")
+    with tour.stop("the model's answer is edited, and maths is shown"):
+        terminal.press("e")
+        terminal.until("Editing the answer")
+        terminal.paste(MATHS)
+        tour.picture(terminal, "09-editing")
+        terminal.press("Enter")
+        terminal.until("edited by you")
+        tour.picture(terminal, "09-maths")
+
+
+def screens(tour: Tour, terminal: Terminal) -> None:
+    """Drafters, settings, help, conversations, models, themes."""
+    with tour.stop("drafters, settings, help"):
         for key, text, name in (
-            ("F4", "the planner decides", "09-drafters"),
-            ("C-s", "Temperature", "10-settings"),
-            ("F1", "In the input", "11-help"),
-            ("C-o", "type to search", "12-chats"),
+            ("F4", "the planner decides", "10-drafters"),
+            ("C-s", "Temperature", "11-settings"),
+            ("F1", "In the input", "12-help"),
         ):
             terminal.press(key)
             terminal.until(text)
             tour.picture(terminal, name)
+            if name == "11-settings":
+                terminal.press("Tab", "End", "BSpace", "BSpace", "BSpace", "7", "C-s")
+                terminal.until("from 0 to 2")
+                tour.picture(terminal, "11-settings-refused")
             terminal.press("Escape")
             terminal.until(text, gone=True)
+    with tour.stop("conversations: pinned, searched, opened at the hit"):
+        terminal.press("C-o")
+        terminal.until("type to search")
+        terminal.press("C-k")
+        terminal.until("pinned")
+        terminal.type("largest")
+        terminal.until("largest number")
+        tour.picture(terminal, "13-chats")
+        terminal.press("Enter")
+        terminal.until("Conversations", gone=True)
+        terminal.until(FIRST[:40])
+    with tour.stop("models"):
         terminal.press("F5")
-        terminal.until("Choose a model")
-        tour.picture(terminal, "13-models")
+        terminal.until("Choose a model", "used last")
+        tour.picture(terminal, "14-models")
         terminal.press("F1")
         terminal.until("Show only the models")
-        tour.picture(terminal, "14-models-help")
+        tour.picture(terminal, "15-models-help")
         terminal.press("Escape", "Escape")
-    with tour.stop("a message that is too long"):
         terminal.until("Choose a model", gone=True)
+    with tour.stop("a light terminal"):
+        terminal.press("F12", "C-End")
+        tour.picture(terminal, "16-light")
+        terminal.press("F12")
+
+
+def limits(tour: Tour, terminal: Terminal) -> None:
+    """What does not fit, and leaving."""
+    with tour.stop("a file that is too large"):
         terminal.type("/clear")
         terminal.press("Enter")
         terminal.until("is ready")
+        terminal.type("/file large.txt")
+        terminal.press("Enter")
+        terminal.until("Too large")
+        tour.picture(terminal, "17-large-file")
+        terminal.press("BSpace")
+        terminal.until("Too large", gone=True)
+    with tour.stop("a message that is too long, and a larger context"):
         terminal.paste("word " * 2500)
         terminal.press("Enter")
         terminal.until("Your message is back in the input")
-        tour.picture(terminal, "15-too-long")
-        terminal.press("C-a")
-    with tour.stop("Ctrl+C twice, and the line that is left"):
+        tour.picture(terminal, "18-too-long")
+        terminal.press("BTab", "Enter")
+        terminal.until("The context now holds 4,096 tokens")
+        tour.picture(terminal, "19-larger-context")
+        terminal.press("C-u")
+        terminal.until("word word", gone=True)
+    with tour.stop("Ctrl+C stops an answer, twice more leaves, and a line is left"):
+        terminal.type("Tell me a long story about a lighthouse.")
+        terminal.press("Enter")
+        terminal.until("answering")
+        terminal.press("C-c")
+        terminal.until("stopped by you")
         terminal.press("C-c")
         terminal.until("Ctrl+C again quits")
-        tour.picture(terminal, "16-ctrl-c")
+        tour.picture(terminal, "20-ctrl-c")
         terminal.press("C-c")
-        terminal.until("ended with 0")
-        tour.picture(terminal, "17-parting")
+        terminal.until("ended with 0", "lcspec chat --resume")
+        tour.picture(terminal, "21-parting")
 
 
 def elsewhere(tour: Tour, command: str, environ: dict[str, str], folder: Path) -> None:
@@ -216,9 +296,9 @@ def elsewhere(tour: Tour, command: str, environ: dict[str, str], folder: Path) -
     with tour.stop("resumed, in ASCII"):
         terminal = Terminal(f"{command} --resume", {**environ, "LC_ALL": "C"}, folder)
         try:
-            terminal.until("context")
+            terminal.until("context", "lighthouse")
             assert terminal.screen().isascii(), "something is not ASCII"
-            tour.picture(terminal, "18-ascii")
+            tour.picture(terminal, "22-ascii")
         except AssertionError as error:
             raise TimeoutError(str(error)) from None
         finally:
@@ -234,6 +314,26 @@ def elsewhere(tour: Tour, command: str, environ: dict[str, str], folder: Path) -
         if done.returncode or not done.stdout.strip():
             raise TimeoutError(f"code {done.returncode}: {done.stderr}")
         click.echo(f"  {done.stdout.strip()!r}")
+
+
+def connected(tour: Tour, lcspec: Path, model: Path, options: list[str], environ: dict[str, str], folder: Path) -> None:
+    """A chat against a server."""
+    with tour.stop("a server answers"):
+        command = [str(lcspec), "serve", str(model), "--port", "0", "--slots", "1", *options]
+        server = subprocess.Popen(command, env={**os.environ, **environ}, stderr=subprocess.PIPE, text=True)
+        try:
+            assert server.stderr is not None
+            address = next(filter(None, (re.search(r"at (http://\S+)/v1", line) for line in server.stderr)))
+            terminal = Terminal(f"{shlex.quote(str(lcspec))} chat --connect {address[1]} -n 60", environ, folder)
+            try:
+                terminal.until("is ready")
+                answered(terminal, "Why is the sky blue?")
+                tour.picture(terminal, "23-connected")
+            finally:
+                terminal.close()
+        finally:
+            server.terminate()
+            server.wait(30)
 
 
 @click.command()
@@ -255,6 +355,7 @@ def main(model: Path | None, out: Path, ctx: int, threads: int) -> None:
         folder = Path(home) / "here"
         folder.mkdir()
         (folder / "notes.txt").write_text(NOTES, encoding="utf-8")
+        (folder / "large.txt").write_text(NOTES * 500, encoding="utf-8")
         environ = {
             "HOME": home,
             "LCSPEC_DATA_DIR": f"{home}/data",
@@ -263,13 +364,18 @@ def main(model: Path | None, out: Path, ctx: int, threads: int) -> None:
             "COLORTERM": "truecolor",
             "LC_ALL": "C.UTF-8",
         }
-        command = f"{shlex.quote(str(lcspec))} chat {shlex.quote(str(model.resolve()))} --ctx {ctx} --threads {threads}"
+        options = ["--ctx", str(ctx), "--threads", str(threads)]
+        command = shlex.join([str(lcspec), "chat", str(model.resolve()), *options])
+        first_run(tour, lcspec, environ, folder)
         terminal = Terminal(command, environ, folder)
         try:
-            conversation(tour, terminal)
+            talk(tour, terminal)
+            screens(tour, terminal)
+            limits(tour, terminal)
         finally:
             terminal.close()
         elsewhere(tour, command, environ, folder)
+        connected(tour, lcspec, model.resolve(), options, environ, folder)
     if tour.failed:
         raise click.ClickException(f"not reached: {', '.join(tour.failed)}")
 

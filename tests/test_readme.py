@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shlex
 from pathlib import Path
@@ -66,6 +67,15 @@ def test_the_useful_options_exist() -> None:
         everywhere |= {name for p in command.params for name in (*p.opts, *p.secondary_opts)} | {"--help"}
         stack += command.commands.values() if isinstance(command, click.Group) else []
     assert named and named <= everywhere
+
+
+def test_the_first_answer_is_timed_with_the_commands_of_the_readme() -> None:
+    """scripts/first_answer.py times what the README tells to type."""
+    script = (ROOT / "scripts" / "first_answer.py").read_text(encoding="utf-8")
+    listed = next(node.value for node in ast.parse(script).body if isinstance(node, ast.Assign))
+    commands = ast.literal_eval(listed)
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert len(commands) == 4 and [c for c in commands if f"    {c}\n" not in text] == []
 
 
 def test_the_readme_stays_short() -> None:

@@ -98,7 +98,7 @@ class Answering:
             return Turn(request.running, chat.continue_answer(before.id), request.prompt, before=before)
         stored = chat.begin_answer(
             parent=parent,
-            model=loaded.path.name,
+            model=loaded.name,
             seed=sampling.seed,
             sampling=asdict(sampling),
             speculation=now.speculation.drafters,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Iterable, Mapping, Sequence
@@ -94,6 +95,7 @@ class ChatApp(App[int]):
         super().__init__()
         self.options = options or ChatOptions()
         self.choices = Choices(SettingsFile(self.options.settings), self.options.overrides)
+        self.begun = time.time()
         self.store = Store(self.options.store, on_problem=self._store_problem)
         self.source: Source | None = None
         self.chat_screen: ChatScreen | None = None
@@ -184,7 +186,9 @@ class ChatApp(App[int]):
 
     def _pick(self, problem: str = "") -> None:
         self._leave_passing_screens()
-        self.push_screen(PickerScreen(self.choices.now.folder_paths, problem))
+        chat = self.chat_screen
+        used = chat.loaded.path if chat is not None and chat.source.local else None
+        self.push_screen(PickerScreen(self.choices.now.folder_paths, problem, used))
 
     @on(LoadingScreen.Done)
     async def _loaded(self, event: LoadingScreen.Done) -> None:

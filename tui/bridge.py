@@ -23,6 +23,7 @@ from lcspec.profiles.steadiness import disturbance
 from lcspec.session import Session
 from lcspec.tui.source import Asked, Item, Loaded, Progress, Question, Running
 from lcspec.tui.speculation import Step
+from lcspec.tui.wording import name_of
 
 if TYPE_CHECKING:
     from lcspec.engine.request import Request
@@ -199,7 +200,7 @@ class Bridge:
         return Loaded(
             path=self.options.path,
             files=self.files,
-            name=header.name or self.options.path.stem,
+            name=name_of(self.options.path, header.name),
             quantization=header.quantization,
             n_ctx=engine.context.n_ctx,
             threads=engine.context.n_threads,
@@ -280,8 +281,14 @@ def decisions(
         gain = speedup(curve, 0, TYPICAL, draft_seconds)
         if gain < WORTH_SAYING:
             never = break_even(curve, 0, 0.0) is None
-            tried = "it will write plainly" if never else "it is tried where a text repeats itself"
-            out.append(f"Drafting (guessing several words ahead) is not expected to pay here: {tried}.")
+            out.append(
+                "Drafting (guessing several words ahead) "
+                + (
+                    "is not expected to pay here: it will write plainly."
+                    if never
+                    else "may pay here where a text repeats itself, as code and edits do; elsewhere it writes plainly."
+                )
+            )
         else:
             out.append(
                 "Drafting (guessing several words ahead) is expected to pay here: "

@@ -37,10 +37,10 @@ def code_lines(code: str, language: str, width: int, plain: bool = False) -> lis
     room = max(MIN_ROOM, width - 2 * len(CODE_INDENT))
     lines = [piece for line in content.split(allow_blank=True) for piece in line.fold(room)]
     return [
-        (Content(CODE_INDENT) + line)
-        .extend_right(max(0, width - len(CODE_INDENT) - line.cell_length))
-        # below the colours of the code
-        .stylize_before(".code-block")
+        # blanks of their own: what ends the line must not lend them its style. The background is below the colours.
+        (Content(CODE_INDENT) + line + " " * max(0, width - len(CODE_INDENT) - line.cell_length)).stylize_before(
+            ".code-block"
+        )
         for line in (_heading(code, language, room), *lines, Content(""))
     ]
 

@@ -6,6 +6,7 @@ is appended costs the last block only. Styles are names of component classes (`.
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from typing import Iterator, Sequence
@@ -14,6 +15,7 @@ from markdown_it.tree import SyntaxTreeNode
 from textual.content import Content, Span
 from textual.style import Style
 
+from lcspec.tui.ascii import ascii_wanted
 from lcspec.tui.code import code_lines
 from lcspec.tui.markdown import parser
 from lcspec.tui.math_text import math_text
@@ -174,7 +176,7 @@ def inline(node: SyntaxTreeNode) -> Content:
             elif child.type == "hardbreak":
                 add("\n")
             elif child.type == "math_inline":
-                add(math_text(child.content).replace("\n", " "))
+                add(_maths(child.content).replace("\n", " "))
                 spans.append(Span(start, at, ".math"))
             elif child.type == "math_inline_double":  # a formula on lines of its own within a paragraph
                 add(("\n" if parts and not parts[-1].endswith("\n") else "") + _formula(child.content) + "\n")
@@ -202,9 +204,14 @@ def inline(node: SyntaxTreeNode) -> Content:
     return Content(text[:whole], spans=[Span(s.start, min(s.end, whole), s.style) for s in spans if s.start < whole])
 
 
+def _maths(latex: str) -> str:
+    """Readable maths; as it was written where only ASCII is drawn, which has no signs and no raised letters."""
+    return latex.strip() if ascii_wanted(os.environ) else math_text(latex)
+
+
 def _formula(latex: str) -> str:
     """Maths on lines of its own, indented."""
-    return "\n".join(FORMULA_INDENT + line for line in math_text(latex).split("\n"))
+    return "\n".join(FORMULA_INDENT + line for line in _maths(latex).split("\n"))
 
 
 def wrapped(content: Content, width: int) -> list[Content]:

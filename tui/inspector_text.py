@@ -8,7 +8,7 @@ from textual.content import Content
 
 from lcspec.tui.lens import style_of
 from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
-from lcspec.tui.wording import seconds
+from lcspec.tui.wording import saved, steps
 
 PieceOf = Callable[[int], str]  # text of a token id
 
@@ -54,16 +54,17 @@ def _figure(name: str, expected: str, measured: str) -> Content:
 
 def figures(log: SpeculationLog) -> list[Content]:
     """Totals of the answer."""
-    saved = seconds(log.saved) if log.saved is not None else "within noise" if log.drafting[0] else "nothing drafted"
+    gain = saved(log.saved) if log.saved is not None else "within noise" if log.drafting[0] else "nothing drafted"
+    per_step = steps(log.tokens_per_step)
     lines = [
         Content.styled(ABOUT, "dim"),
         _head("This answer"),
-        Content(f"{log.emitted} tokens in {log.count} steps, {log.tokens_per_step:.2f} tokens a step"),
+        Content(f"{log.emitted} tokens in {log.count} steps{per_step and ', '}{per_step}"),
         Content.assemble((f"{'':<17}{'expected':>8}{'measured':>10}", "dim")),
         _figure("drafts accepted", _percent(log.estimated_acceptance), _percent(log.acceptance)),
         _figure("target tokens/s", _rate(log.expected_rate), _rate(log.measured_rate)),
         _figure("all tokens/s", "", _rate(log.rate)),
-        Content.assemble((f"{'saved, vs plain':<17}", "dim"), saved),
+        Content.assemble((f"{'against plain':<17}", "dim"), gain),
     ]
     for name, (drafted, accepted) in sorted(log.by_drafter.items(), key=lambda item: -item[1][1]):
         lines.append(Content.assemble((f"{name:<16} ", "dim"), f"{accepted} of {drafted} accepted"))

@@ -64,7 +64,9 @@ CHAT = (
     ),
     Action("new_chat", "ctrl+n", "New conversation", "Starts an empty one; this one stays in the list.", "New"),
     Action("chats", "ctrl+o", "Conversations", "List, search, rename, delete and export conversations.", "Chats"),
-    Action("messages", "ctrl+up,shift+tab", "Go to the messages", "Moves the focus to the latest message."),
+    Action(
+        "messages", "ctrl+up,shift+tab", "Go to the messages", "To the buttons of a notice, else to the latest message."
+    ),
     Action("page_up", "pageup", "Scroll up", "A screen up, wherever the focus is."),
     Action("page_down", "pagedown", "Scroll down", "A screen down."),
     Action("to_end", "ctrl+end", "To the end", "Scrolls to the latest message, however far it is."),

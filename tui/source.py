@@ -27,7 +27,7 @@ class Loaded:
 
     Attributes:
         path, files: the target (of a server: its name for the model), and what there is to draft with.
-        name: the model's own name, or its file's.
+        name: what it is called everywhere on the screen: its file's name, or the one inside where the file has none.
         quantization: as in the file.
         n_ctx, n_ctx_train: positions of the context (UNKNOWN: nobody says), and how many the model was trained for (0:
             unknown).
@@ -59,7 +59,8 @@ class Loaded:
         if self.server:
             return f"{self.name} at {self.server}"
         draft = f" + {self.draft.stem}" if self.draft is not None else ""
-        return f"{self.path.stem}{draft}, {self.quantization}"
+        known = self.quantization.lower() in self.name.lower()
+        return f"{self.name}{draft}" + ("" if known else f", {self.quantization}")
 
 
 @dataclass

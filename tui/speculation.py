@@ -84,8 +84,8 @@ class SpeculationLog:
         planned: tokens, seconds expected and tokens, target seconds observed in steps whose cost was known before.
         plain: of the plain steps whose cost was known before, the seconds they took over those measured (a count, a sum
             and a sum of squares).
-        drafting: of all other such steps, the seconds that plain decoding was measured to take for their tokens, and
-            the seconds they took.
+        drafting: of all other such steps, the seconds that plain decoding was measured to take for their tokens, the
+            seconds they took, their number, and the seconds measured for a plain step of each.
     """
 
     steps: collections.deque[Step] = field(default_factory=lambda: collections.deque(maxlen=KEPT))
@@ -96,7 +96,7 @@ class SpeculationLog:
     expected: float = 0.0
     seconds: float = 0.0
     plain: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0])
-    drafting: list[float] = field(default_factory=lambda: [0.0, 0.0])
+    drafting: list[float] = field(default_factory=lambda: [0.0, 0.0, 0.0, 0.0])
     by_drafter: dict[str, list[int]] = field(default_factory=dict)
     drafted_by_depth: list[int] = field(default_factory=list)
     accepted_by_depth: list[int] = field(default_factory=list)
@@ -141,7 +141,7 @@ class SpeculationLog:
             ratio = step.seconds / step.plain_seconds
             self.plain = [a + b for a, b in zip(self.plain, (1.0, ratio, ratio * ratio))]
         else:
-            new = len(step.stats.emitted) * step.plain_seconds, step.seconds
+            new = len(step.stats.emitted) * step.plain_seconds, step.seconds, 1.0, step.plain_seconds
             self.drafting = [a + b for a, b in zip(self.drafting, new)]
 
     def settle(self, stats: RequestStats) -> None:
@@ -153,24 +153,28 @@ class SpeculationLog:
         """The time that plain decoding would have taken for the tokens of the steps with drafts, less what they took;
         steps without drafts save nothing and cost nothing. Plain decoding is as fast as the plain steps of this answer
         were, or, while there are few, as it was measured before."""
-        plain, took = self.drafting
+        plain, took, _, _ = self.drafting
         return plain * self._plain_ratio[0] - took
 
     @property
     def saved(self) -> float | None:
-        """`saved_seconds`, or None while it may be nothing but noise."""
-        mean, unsure = self._plain_ratio
-        return self.saved_seconds if abs(self.saved_seconds) > self.drafting[0] * mean * unsure else None
+        """`saved_seconds`, or None while it may be nothing but noise: of plain decoding's time, or of the few steps
+        that had drafts, each of which may take longer than usual as plain steps do."""
+        plain, _, count, each = self.drafting
+        mean, unsure, deviation = self._plain_ratio
+        noise = plain * mean * unsure + 2 * deviation * each / math.sqrt(count or 1.0)
+        return self.saved_seconds if abs(self.saved_seconds) > noise else None
 
     @property
-    def _plain_ratio(self) -> tuple[float, float]:
-        """Plain steps here over what was measured, and by which share that may be wrong (two standard errors)."""
+    def _plain_ratio(self) -> tuple[float, float, float]:
+        """Plain steps here over what was measured, by which share that may be wrong (two standard errors), and the
+        standard deviation of a single step's."""
         n, total, squares = self.plain
         if n < ENOUGH_PLAIN:
-            return 1.0, UNSURE_BEFORE
+            return 1.0, UNSURE_BEFORE, 0.0
         mean = total / n
         deviation = math.sqrt(max(0.0, squares / n - mean * mean))
-        return mean, max(UNSURE, 2 * deviation / math.sqrt(n) / mean)
+        return mean, max(UNSURE, 2 * deviation / math.sqrt(n) / mean), deviation
 
     @property
     def tokens_per_step(self) -> float:

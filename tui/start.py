@@ -100,13 +100,16 @@ def usual_files(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def parting(app: ChatApp) -> str | None:
-    """The line that is left in the terminal: how to go on; None when nothing was said."""
-    chat = app.chat_screen.chat if app.chat_screen is not None else None
-    if chat is None or not chat.branch:
+    """The line that is left in the terminal: how to go on with what was used last; None when nothing was said."""
+    screen = app.chat_screen
+    if screen is None:
         return None
-    if app.store.problem is not None:
+    if screen.chat.branch and app.store.problem is not None:
         return f"lcspec: {app.store.problem.message}"
-    return f"{chat.info.title or 'The conversation'!r} is saved. lcspec chat --resume goes on with it."
+    last = screen.chat.info if screen.chat.branch else app.store.latest()
+    if last is None or last.updated < app.begun:
+        return None
+    return f"{last.title or 'The conversation'!r} is saved. lcspec chat --resume goes on with it."
 
 
 def run(given: dict[str, Any]) -> int:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.commands.models import lines, table
+from lcspec.commands.models import as_dict, lines, table
 from lcspec.commands.pairing import find_model, paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
@@ -17,6 +17,8 @@ from lcspec.modelfiles.library import models
 from lcspec.modelfiles.memory import Memory
 from lcspec.modelfiles.places import Place, here, places
 from tests import tiny_gguf as tiny
+from tests.tiny_families import write_family
+from tests.tiny_heads import write_eagle
 
 
 @pytest.fixture(autouse=True)
@@ -162,13 +164,26 @@ def test_the_table(tmp_path: Path, target: Path, draft: Path) -> None:
     text = "\n".join(lines(table(found, Memory(10**12, 10**12))))
     assert "big.gguf" in text and "F32" in text and "a toy" in text
     rows = {row.model.path.name: row for row in table(found, Memory(10**12, 10**12))}
-    assert rows["big.gguf"].fits is True and rows["big.gguf"].draft is not None
-    assert rows["big.gguf"].draft.path == draft and rows["small.gguf"].draft is None
+    assert rows["big.gguf"].fits is True and rows["small.gguf"].files == DraftFiles()
+    assert rows["big.gguf"].files == DraftFiles((draft,))
+    assert str(target.parent) in text, "of a file in a folder people want to know which"
+    order = [row.model.source for row in table(found, None) if row.model.usable]
+    assert order == ["folder", "folder", "bundled", "bundled"]
     assert rows["broken.gguf"].model.problem in text.replace("\n  ", "\n") or "broken.gguf: " in text
     small = {row.model.path.name: row.fits for row in table(found, Memory(1000, 1000))}
     assert small["big.gguf"] is False
     unknown = {row.model.path.name: row.fits for row in table(found, None)}
     assert unknown["big.gguf"] is None
+
+
+def test_heads_are_listed_with_the_model_they_belong_to(tmp_path: Path) -> None:
+    llama, qwen = (write_family(name, tmp_path / "files" / f"{name}.gguf") for name in ("llama", "qwen35"))
+    eagle = write_eagle(tmp_path / "files" / "llama-eagle3.gguf")
+    rows = {row.model.path.name: row for row in table(list(models([tmp_path / "files"])), None)}
+    assert as_dict(rows[llama.name])["eagle"] == str(eagle) and as_dict(rows[llama.name])["mtp"] is None
+    assert as_dict(rows[qwen.name])["mtp"] == str(qwen) and as_dict(rows[qwen.name])["draft"] is None
+    told = {line.split()[0]: line for line in lines(list(rows.values())) if line.strip()}
+    assert "llama-eagle3.gguf" in told[llama.name] and "its own MTP layers" in told[qwen.name]
 
 
 def test_an_empty_machine_is_offered_the_assistant() -> None:

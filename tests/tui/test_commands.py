@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
-from textual.widgets import Input, OptionList, Static
+from textual.widgets import DataTable, Input, OptionList, Static
 
 from lcspec.answers.text import Piece
+from lcspec.tui.app import ChatOptions
 from lcspec.tui.screens.chats import ChatsScreen
 from lcspec.tui.screens.drafters import DraftersScreen
 from lcspec.tui.screens.help import HelpScreen
@@ -16,7 +18,7 @@ from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.completion import CompletionList
 
-from .conftest import Driver, Start
+from .conftest import PLAIN, Driver, Start
 
 pytestmark = pytest.mark.tui
 
@@ -142,8 +144,12 @@ async def test_ctrl_c_stops_an_answer_and_then_offers_to_quit(start: Start) -> N
         message = await driver.finished(2)
         assert message.stop_reason == "cancelled" and driver.app.is_running
         await driver.press("ctrl+c")
-        await driver.until(lambda: any("again quits" in t for t in told(driver)))
+        await driver.until(lambda: any("again quits; everything is saved" in t for t in told(driver)))
         assert driver.app.is_running and chat.is_mounted
+        chat._interrupted = 0.0
+        chat.prompt.give_back("not sent yet")
+        await driver.press("ctrl+c")
+        await driver.until(lambda: any("what is in the input is not" in t for t in told(driver)))
         await driver.press("ctrl+c")
         await driver.until(lambda: driver.app._exit)
         assert driver.app.return_value == 0
@@ -261,6 +267,25 @@ async def test_the_picker_filters_what_it_shows_and_completes_paths(
         )
 
 
+async def test_the_picker_begins_with_what_is_used_and_ends_with_the_toys(
+    start: Start, pair: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for folder, name in (("elsewhere", "mine.gguf"), ("here", "a.gguf")):
+        (tmp_path / folder).mkdir()
+        shutil.copy(pair[1], tmp_path / folder / name)
+    monkeypatch.chdir(tmp_path / "here")
+    options = ChatOptions(model=tmp_path / "elsewhere" / "mine.gguf", overrides=PLAIN)
+    async with start(options=options) as driver:
+        await driver.ready()
+        await driver.press("f5")
+        await driver.until(lambda: isinstance(driver.app.screen, PickerScreen) and driver.app.screen._searched)
+        screen = driver.app.screen
+        assert isinstance(screen, PickerScreen)
+        assert [m.path.name for m in screen.models.values()] == ["mine.gguf", "a.gguf", pair[0].name, pair[1].name]
+        assert screen.current is not None and screen.current.path.name == "mine.gguf"
+        assert "used last" in str(screen.query_one(DataTable).get_row_at(0)[0])
+
+
 async def test_a_code_block_is_copied_by_a_click_on_its_heading(start: Start) -> None:
     async with start() as driver:
         chat = await driver.ready()
@@ -276,6 +301,8 @@ async def test_a_code_block_is_copied_by_a_click_on_its_heading(start: Start) ->
         y = next(i for i, line in enumerate(lines) if line.plain.rstrip().endswith("copy"))
         x = lines[y].plain.rindex("copy") + 1
         assert not any("underline" in str(span.style) for line in lines for span in line.spans)
+        links = [span.end for span in lines[y].spans if getattr(span.style, "meta", None)]
+        assert links == [len(lines[y].plain.rstrip())], "blanks behind it are no part of the link, which is underlined"
         offset = view.content_region.offset - view.region.offset
         await driver.pilot.click(view, offset=(x + offset.x, y + offset.y))
         await driver.until(lambda: driver.app.clipboard == "hello_world()\n")

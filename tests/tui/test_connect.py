@@ -325,7 +325,7 @@ async def test_any_server(start: Start, other: OtherServer, name: str) -> None:
         assert "small; /model NAME chooses another" in notices(driver)
         message = await driver.answer("Hi")
         assert message.text == "<think>\nThey greet.\n</think>\n\nGood day."
-        assert (message.model, message.tokens, message.stop_reason) == ("model", 5, "stop")
+        assert (message.model, message.tokens, message.stop_reason) == ("big/model", 5, "stop")
         assert text_on(chat, "#status").startswith("context 14 tokens")
         body = other.asked[0]
         assert body["model"] == "big/model"

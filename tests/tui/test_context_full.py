@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from textual.widgets import Button
 
+from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.widgets.notice import Notice
 
 from .conftest import Driver, Start
@@ -32,7 +34,7 @@ async def test_a_message_that_is_too_long_does_not_stay_in_the_conversation(star
         await driver.answer(HELLO)
         await driver.send(LONG)
         notice = await too_long(driver)
-        assert "this message has" in notice.text and "drop" not in dict(notice.ways)
+        assert "This message has" in notice.text and "drop" not in dict(notice.ways)
         assert len(chat.chat.branch) == 2 and chat.prompt.text == LONG, "it is back in the input"
         chat.prompt.text = ""
         message = await driver.answer("Thank you!")  # is not joined to it
@@ -53,6 +55,26 @@ async def test_the_model_is_loaded_again_with_a_context_that_fits(start: Start) 
         before = len(chat.chat.branch)
         await driver.press("enter")
         assert (await driver.finished(before + 2)).state == "done"
+
+
+async def test_the_ways_on_are_reached_by_keys(start: Start) -> None:
+    async with start(ctx=160, max_tokens=4) as driver:
+        chat = await driver.ready()
+        await driver.answer(HELLO)
+        await driver.send(LONG)
+        buttons = list((await too_long(driver)).query(Button))
+        assert len(buttons) > 1
+        await driver.press("shift+tab")
+        await driver.until(lambda: buttons[0].has_focus)
+        await driver.press("right", "left", "left")
+        await driver.until(lambda: buttons[-1].has_focus)
+        assert str(buttons[-1].label) == "New conversation"
+        await driver.press("shift+tab")  # and on to the messages
+        await driver.until(lambda: isinstance(driver.app.focused, MessageView))
+        await driver.press("escape", "shift+tab")
+        await driver.until(lambda: buttons[0].has_focus)
+        await driver.press("left", "enter")
+        await driver.until(lambda: not chat.chat.branch)
 
 
 async def test_an_attachment_larger_than_the_context_is_announced(start: Start, tmp_path: Path) -> None:

@@ -86,8 +86,10 @@ async def test_the_same_seed_gives_the_same_text_and_another_one_a_branch_to_wal
         other = await driver.again("ctrl+r")
         assert other.seed != first.seed
         assert chat.chat.tree.place(other.id) == (3, 3)
+        assert chat.figures.count
         await driver.press("shift+tab", "left")
         await driver.until(lambda: chat.chat.branch[-1].id == again.id)
+        assert not chat.figures.count, "figures of an answer that is not shown"
         await driver.press("left", "left")
         await driver.until(lambda: chat.chat.branch[-1].id == first.id)
         await driver.until(lambda: len(chat.transcript.views) == 2 and chat.transcript.views[1].has_focus)

@@ -64,6 +64,15 @@ def test_every_kind_of_block() -> None:
     ]
 
 
+def test_maths_stays_latex_where_only_ascii_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = r"An area of \(\pi r^2\), and \[ x^2 \]"
+    monkeypatch.setenv("LC_ALL", "C.UTF-8")
+    assert "πr²" in lines(text)[0].replace(" ", "")
+    monkeypatch.setenv("LC_ALL", "C")  # "?r2" would be another formula
+    shown = "\n".join(lines(text))
+    assert r"\pi r^2" in shown and "x^2" in shown and shown.isascii()
+
+
 def test_html_and_unfinished_marks_stay_as_they_are() -> None:
     assert lines("<b>x</b> and [link](") == ["<b>x</b> and [link]("]
     assert lines("") == []

@@ -122,7 +122,7 @@ async def test_files_that_cannot_be_attached(start: Start, tmp_path: Path) -> No
             (tmp_path / "gone.txt", "there is no file"),
         ):
             assert not await chat.attach([path])
-            await driver.until(lambda why=why: any(why in n for n in notices(driver)))
+            await driver.until(lambda why=why: any(why in n.lower() for n in notices(driver)))
         assert not chat.attachments.pending
         driver.app.post_message(events.Paste(str(tmp_path)))  # a path that was meant as text
         await driver.until(lambda: chat.prompt.text == str(tmp_path))

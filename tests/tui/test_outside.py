@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,11 @@ async def test_the_line_that_is_left_says_how_to_go_on(start: Start) -> None:
         await driver.answer(HELLO)
         line = parting(driver.app)
         assert line is not None and "iced latte" in line and "lcspec chat --resume" in line
+        await driver.press("ctrl+n")  # also from a new, empty conversation: --resume goes on with the one before
+        await driver.until(lambda: not driver.chat.chat.branch)
+        assert parting(driver.app) == line
+        driver.app.begun = time.time() + 60
+        assert parting(driver.app) is None, "nothing was said in this run"
 
 
 async def test_where_there_is_only_ascii_nothing_else_is_drawn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from lcspec.tui.settings import SettingsFile
 from lcspec.tui.start import dark_terminal, overrides
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.message import MessageView
-from lcspec.tui.wording import gauge, outcome, seconds, size
+from lcspec.tui.wording import gauge, name_of, outcome, seconds, sentence, size
 
 pytestmark = pytest.mark.tui
 
@@ -115,6 +115,8 @@ def test_outcomes_say_why_an_answer_ended() -> None:
     answer = Message("1", "c", None, "assistant", stop_reason="cancelled", tokens=5, seed=3, state="stopped")
     assert outcome(answer) == "stopped by you · 5 tokens · seed 3"
     stats = {"tokens_per_second": 12.345, "mean_acceptance_length": 2.0}
+    empty = Message("1", "c", None, "assistant", state="done", stop_reason="stop", tokens=0, seed=7)
+    assert outcome(empty) == "finished · an empty answer · seed 7"
     assert "12.3 tokens/s · 2.00 tokens a step" in outcome(Message("1", "c", None, "assistant", stats=stats))
     assert "interrupted" in outcome(Message("1", "c", None, "assistant", stop_reason="interrupted"))
 
@@ -127,6 +129,11 @@ def test_sizes_times_and_gauges() -> None:
         "7.4 MB",
         "2.1 GB",
     ]
+    assert sentence("temperature must be 0 or more") == "Temperature must be 0 or more"
+    assert sentence("notes.txt is empty") == "notes.txt is empty" and sentence("") == ""
+    assert name_of(Path("/m/SmolLM2.Q4_1.gguf"), "Smollm2 Mix1 Ep2") == "SmolLM2.Q4_1"
+    assert name_of(Path("/blobs/sha256-0a1b"), "Llama 3.2 1B") == "Llama 3.2 1B"
+    assert name_of(Path("/blobs/sha256-0a1b"), None) == "sha256-0a1b"
     assert (seconds(1.25), seconds(-0.034)) == ("+1.2 s", "-34 ms")
     assert (gauge(0), gauge(0.5), gauge(3.0)) == ("░" * 8, "████░░░░", "█" * 8)
 

@@ -85,7 +85,7 @@ async def test_another_model_in_the_middle_of_a_conversation(start: Start, pair:
         await driver.press("enter")
         await driver.until(lambda: driver.app.screen is chat and chat.loaded.path == pair[1])
         message = await driver.answer("Thanks!")
-        assert message.model == pair[1].name and len(chat.chat.branch) == 4
+        assert message.model == pair[1].stem and len(chat.chat.branch) == 4
 
 
 async def test_conversations_are_listed_searched_renamed_deleted_and_brought_back(start: Start) -> None:

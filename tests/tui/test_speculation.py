@@ -85,6 +85,24 @@ def test_what_may_be_noise_is_not_shown() -> None:
     assert "within noise" in totals_content(log).plain
 
 
+def test_a_single_slow_step_is_noise() -> None:
+    log = SpeculationLog()
+    for i in range(70):
+        log.add(plain_step((0.017, 0.018, 0.019, 0.030)[i % 4]))  # some plain steps take long, too
+    refused = StepStats(1, 4, tree(), 0, (9,), 0.031, 0.0, 0.0, Plan())
+    log.add(Step(refused, NAMES, 0.010))
+    assert log.saved_seconds < 0 and log.saved is None
+    assert "lost" not in totals_content(log).plain
+
+
+def test_tokens_a_step_are_shown_where_there_is_a_gain() -> None:
+    log = SpeculationLog()
+    for _ in range(3):
+        log.add(plain_step(0.01))
+    log.settle(RequestStats(target_steps=3, step_tokens=2))  # the third step brought the end of the answer
+    assert "2 tokens in 3 steps" in totals_content(log).plain and "a step" not in totals_content(log).plain
+
+
 def test_an_answer_has_one_figure_for_its_tokens_a_step() -> None:
     log = SpeculationLog()
     log.add(step((6, 7, 9), 2))  # the text ended at 7: what was verified behind it is no part of the answer

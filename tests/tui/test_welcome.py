@@ -6,16 +6,29 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.config import DrafterSpec, SpeculationParams
+from lcspec.config import DrafterSpec, DraftFiles, SpeculationParams
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.tui.bridge import decisions
-from lcspec.tui.source import Progress
+from lcspec.tui.source import Loaded, Progress
 
 from .conftest import Start
 
 pytestmark = pytest.mark.tui
 
 AUTO = SpeculationParams((DrafterSpec("ngram"),), auto=True)
+
+
+@pytest.mark.parametrize(
+    ("name", "draft", "heading"),
+    [
+        ("SmolLM2.Q4_1", None, "SmolLM2.Q4_1"),
+        ("mine", None, "mine, Q4_1"),
+        ("mine", Path("small-q8_0.gguf"), "mine + small-q8_0, Q4_1"),
+    ],
+)
+def test_the_heading_names_a_quantization_once(name: str, draft: Path | None, heading: str) -> None:
+    files = DraftFiles((draft,) if draft is not None else ())
+    assert Loaded(Path(f"{name}.gguf"), files, name, "Q4_1", 2048, 1).heading == heading
 
 
 def said(curve: CostCurve | None, settled: SpeculationParams = AUTO, draft_seconds: float = 0.0) -> str:
@@ -28,9 +41,9 @@ def test_a_newcomer_is_told_what_to_expect() -> None:
     dear = CostCurve({n: {0: float(n)} for n in range(1, 9)})
     assert "not expected to pay here: it will write plainly" in said(dear)
     hardly = CostCurve({n: {0: 1.0 + 0.7 * (n - 1)} for n in range(1, 9)})
-    assert "not expected to pay here" in said(hardly) and "1.0x" not in said(hardly)
+    assert "may pay here where a text repeats itself" in said(hardly) and "1.0x" not in said(hardly)
     slow_draft = said(cheap, draft_seconds=0.9)
-    assert "not expected to pay here" in slow_draft
+    assert "may pay here where a text repeats itself" in slow_draft
 
 
 def test_other_cases() -> None:

@@ -26,6 +26,7 @@ from lcspec.tui.widgets.inspector import Inspector
 from lcspec.tui.widgets.message import MessageView
 from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
+from lcspec.tui.wording import sentence
 
 # Seconds within which a second Ctrl+C quits.
 TWICE = 3.0
@@ -95,7 +96,9 @@ class ChatScreen(MessagesScreen):
             self.app.exit(0)
         else:
             self._interrupted = time.monotonic()
-            self.notify("Ctrl+C again quits; everything is saved.", timeout=TWICE)
+            unsent = self.prompt.text.strip() and self.editing is None
+            kept = "what was sent is saved, what is in the input is not" if unsent else "everything is saved"
+            self.notify(f"Ctrl+C again quits; {kept}.", timeout=TWICE)
 
     def action_copy_text(self) -> None:
         """Ctrl+C where a message has the focus."""
@@ -162,7 +165,7 @@ class ChatScreen(MessagesScreen):
                 await self.source.prepare(speculation)
         except LcspecError as error:
             self.choices.hold(drafters=before)
-            self.notify(str(error), title="Drafters as before", severity="error", markup=False)
+            self.notify(sentence(str(error)), title="Drafters as before", severity="error", markup=False)
         self.show_figures()
 
     async def action_new_chat(self) -> None:

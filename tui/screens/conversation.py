@@ -35,6 +35,7 @@ from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
 from lcspec.tui.widgets.status import Status, StatusLine
 from lcspec.tui.widgets.transcript import Transcript
+from lcspec.tui.wording import sentence
 
 SHORT_PLACEHOLDER = "Message (Enter sends, F1 helps)"
 PLACEHOLDER = "Message (Enter sends, Ctrl+J begins a new line, F1 helps)"
@@ -189,7 +190,7 @@ class ConversationScreen(Screen[None]):
                 self.prompt.remember(event.text.strip())
                 return
         except LcspecError as error:
-            self.notify(str(error), severity="error", markup=False)
+            self.notify(sentence(str(error)), severity="error", markup=False)
             self.prompt.give_back(event.text + self.prompt.text)
             return
         if self.answering.busy:
@@ -236,6 +237,7 @@ class ConversationScreen(Screen[None]):
         """An answer that the user wrote anew stands beside the model's."""
         self.set_editing(None)
         self.chat.add_edited(answer, text)
+        self.figures = SpeculationLog()  # those were the other branch's
         await self.transcript.show(self.chat.branch)
         self.transcript.anchor()
         self.refresh_fill()
@@ -259,7 +261,7 @@ class ConversationScreen(Screen[None]):
             attachment = await asyncio.to_thread(read)
             tokens = await asyncio.to_thread(count_tokens, attachment, self.source.tokenize)
         except LcspecError as error:
-            self.notify(str(error), title="Not attached", severity="error", markup=False)
+            self.notify(sentence(str(error)), title="Not attached", severity="error", markup=False)
             return False
         await self.attachments.set([*self.attachments.pending, Pending(attachment, tokens)])
         self._announce_size(Pending(attachment, tokens))

@@ -17,7 +17,7 @@ from lcspec.config import DraftFiles, model_drafter
 
 ABOUT = {
     "auto": "the planner decides step by step which of them to ask, and whether to draft at all",
-    "off": "plain decoding",
+    "off": "no guessing: the model writes plainly",
     "ngram": "continues what stood in this conversation before",
     "suffix": "the same with a suffix automaton, also over earlier answers",
     "model": "asks the draft model",

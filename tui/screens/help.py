@@ -26,9 +26,9 @@ PICKER_HELP = (
     ("Ctrl+Q", "Quit."),
 )
 PICKER_ABOUT = (
-    "GGUF files are looked for in the folders of chat.toml and --folder, and in the caches of Hugging Face, LM Studio, "
-    "Ollama and llama.cpp. A draft model is a small model that guesses ahead for a large one with the same vocabulary; "
-    "the text stays the large one's."
+    "GGUF files are looked for here, in ~/models, Downloads, the folders of chat.toml, --folder and LCSPEC_MODELS, and "
+    "where `lcspec pull`, Hugging Face, LM Studio, Ollama and llama.cpp keep them. A draft model is a small model that "
+    "guesses ahead for a large one with the same vocabulary; the text stays the large one's."
 )
 LENS_NAMES = ("model", "ngram", "suffix", "lookahead")
 LENS_HELP = "Coloured words were guessed by a drafter and accepted by the model; the others are the model's own."
@@ -80,8 +80,12 @@ def help_content(place: Place, colour: bool = True, width: int = WIDEST) -> Cont
         Content.assemble(("The inspector", "bold underline")),
         *map(Content, textwrap.wrap(INSPECTOR_HELP, width + KEYS)),
     ]
-    first = [*message, *prompt] if place == "message" else [*prompt, *message]
-    return Content("\n").join([*first, *commands, *everywhere, *lens])
+    keys = (
+        [*message, *prompt, *commands, *everywhere]
+        if place == "message"
+        else [*prompt, *commands, *everywhere, *message]
+    )
+    return Content("\n").join([*keys, *lens])
 
 
 class HelpScreen(ModalScreen[None]):
@@ -95,7 +99,7 @@ class HelpScreen(ModalScreen[None]):
 
     def compose(self) -> ComposeResult:
         """The text."""
-        with VerticalScroll(classes="dialog wide tall") as box:
+        with VerticalScroll(classes=f"dialog wide{' tall' * (self.place != 'picker')}") as box:
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
             yield Static(

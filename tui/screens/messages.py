@@ -9,9 +9,11 @@ from textual import on
 from lcspec.tui.conversation import answer_text
 from lcspec.tui.markdown import code_blocks
 from lcspec.tui.screens.conversation import ConversationScreen
+from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.store import Message
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.message import MessageView
+from lcspec.tui.widgets.notice import Notice
 from lcspec.tui.widgets.prompt import PromptInput
 from lcspec.tui.wording import UNFINISHED
 
@@ -85,9 +87,12 @@ class MessagesScreen(ConversationScreen):
         await self.transcript.to_end()
 
     async def action_messages(self) -> None:
-        """To the latest message."""
+        """To the ways on that the latest notice offers, else to the latest message."""
         if self.transcript.last < len(self.chat.branch):
             await self.transcript.to_end()
+        notices = list(self.transcript.query(Notice))
+        if notices and notices[-1].focus_ways():
+            return
         views = self.transcript.views
         if views:
             views[-1].focus()
@@ -148,6 +153,7 @@ class MessagesScreen(ConversationScreen):
             return
         depth = next((i for i, m in enumerate(self.chat.branch) if m.id == view.message.id), None)
         branch = self.chat.walk(view.message.id, by)
+        self.figures = SpeculationLog()  # those were the other branch's
         await self.transcript.show(branch)
         if depth is not None and depth < len(branch):
             sibling = self.transcript.view_of(branch[depth].id)

@@ -1,4 +1,4 @@
-"""Choosing a model: what is bundled, then everything found on this machine, as it is found."""
+"""Choosing a model: everything found on this machine, as it is found, then what is bundled."""
 
 from __future__ import annotations
 
@@ -114,9 +114,11 @@ class PickerScreen(Screen[None]):
             self.model = model
             self.drafts = drafts
 
-    def __init__(self, folders: Sequence[Path], problem: str = "") -> None:
-        """Search `folders` and the caches; `problem` is shown above (why the user is here)."""
+    def __init__(self, folders: Sequence[Path], problem: str = "", used: Path | None = None) -> None:
+        """Search `folders`, where the model `used` last lies, and the caches; `problem` is shown above (why the user
+        is here)."""
         super().__init__()
+        self.used = used
         self.folders = tuple(folders)
         self.problem = problem
         self.models: dict[str, LibraryModel] = {}
@@ -180,9 +182,16 @@ class PickerScreen(Screen[None]):
     def search(self) -> None:
         """Look through everything, on a thread."""
         worker = get_current_worker()
-        for model in models(self.folders, near=here()):
+        beside = (self.used.parent,) if self.used is not None else ()
+        toys = []  # last, so that Enter in a list that was just opened takes a real model
+        for model in models(self.folders, near=(*beside, *here())):
             if worker.is_cancelled:
                 return
+            if model.source == "bundled":
+                toys.append(model)
+            else:
+                self.post_message(self.Found(model))
+        for model in toys:
             self.post_message(self.Found(model))
         self.post_message(self.Searched())
 
@@ -194,12 +203,19 @@ class PickerScreen(Screen[None]):
         self.models[key] = model
         if self._wanted(model):
             self._add(model)
+        if self._is_used(model) and not self.filter.value:
+            table = self.query_one(DataTable)
+            table.move_cursor(row=table.get_row_index(key))
         if len(self.models) == 1:
             self._about()
 
+    def _is_used(self, model: LibraryModel) -> bool:
+        return self.used is not None and os.path.realpath(model.path) == os.path.realpath(self.used)
+
     def _add(self, model: LibraryModel) -> None:
         """A row of the table."""
-        label = f"{model.label} (bundled: a toy)" if model.source == "bundled" else model.label
+        notes = ["used last"] * self._is_used(model) + ["bundled: a toy"] * (model.source == "bundled")
+        label = f"{model.label} ({', '.join(notes)})" if notes else model.label
         context = f"{model.context}" if model.context else "-"
         style = "" if model.usable else "dim"
         cells = (label, size(model.size), model.quantization or "-", context if model.usable else "unusable")
@@ -264,7 +280,8 @@ class PickerScreen(Screen[None]):
         else:
             draft, n = self.draft_of(model), len(self.drafts[model.path])
             text = f"draft model: {draft.label} ({size(draft.size)})" if draft else "draft model: none"
-            text += f"; {n} match, Ctrl+D takes the next" if n else " matches; n-gram drafting needs none"
+            others = "another one, or none" if n > 1 else "none" if draft else "with it again"
+            text += f" (Ctrl+D: {others})" if n else " matches; guessing from the text at hand needs none"
         searching = "" if self._searched else " (still searching)"
         about.update(Content(f"{model.summary}{searching}\n{text}"))
 

@@ -17,6 +17,7 @@ from lcspec.errors import LcspecError
 from lcspec.tui.choices import Choices
 from lcspec.tui.screens.ask_text import AskText
 from lcspec.tui.settings import Preset
+from lcspec.tui.wording import sentence
 
 NONE = "(none)"
 ROOM = 60
@@ -98,7 +99,7 @@ class PresetsScreen(ModalScreen[bool]):
         try:
             self.choices.save({"preset": self.chosen})
         except LcspecError as error:
-            self.app.notify(str(error), title="Not saved", severity="error", markup=False)
+            self.app.notify(sentence(str(error)), title="Not saved", severity="error", markup=False)
         self.dismiss(True)
 
     def action_save(self) -> None:
@@ -146,7 +147,7 @@ class PresetsScreen(ModalScreen[bool]):
         try:
             change()
         except LcspecError as error:
-            self._refuse(str(error))
+            self._refuse(sentence(str(error)))
             return False
         self.show(at)
         return True

@@ -15,6 +15,7 @@ from textual.widgets import Button, Input, Label, Select, Static
 from lcspec.errors import LcspecError
 from lcspec.tui.choices import Choices, changed, value_of
 from lcspec.tui.slash import check_usual
+from lcspec.tui.wording import sentence
 
 NUMBERS: dict[str, tuple[str, type]] = {
     "temperature": ("Temperature (0 is greedy)", float),
@@ -22,7 +23,7 @@ NUMBERS: dict[str, tuple[str, type]] = {
     "top_p": ("Top-p", float),
     "min_p": ("Min-p", float),
     "repeat_penalty": ("Repeat penalty (1 is none)", float),
-    "seed": ("Seed (empty: a new one each)", int),
+    "seed": ("Seed (empty: always a new one)", int),
     "max_tokens": ("Tokens of an answer at most", int),
     "ctx": ("Context (0: the model's; next load)", int),
 }
@@ -146,7 +147,7 @@ class SettingsScreen(ModalScreen[str | None]):
 
     def _refuse(self, text: str) -> None:
         error = self.query_one("#settings-error", Static)
-        error.update(Content(text))
+        error.update(Content(sentence(text)))
         error.display = True
         error.scroll_visible()
 

@@ -11,7 +11,7 @@ from lcspec.tui.conversation import ContextFill
 from lcspec.tui.lens import style_of
 from lcspec.tui.source import UNKNOWN
 from lcspec.tui.speculation import SpeculationLog
-from lcspec.tui.wording import gauge, saved
+from lcspec.tui.wording import gauge, saved, steps
 
 NEARLY_FULL = 0.85
 
@@ -60,7 +60,8 @@ class StatusLine(Static):
         if status.drafters:
             parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
         if log.count:
-            parts.append(f"  {log.tokens_per_step:.2f} tokens a step")
+            per_step = steps(log.tokens_per_step)
+            parts.append(f"  {per_step}" if per_step else "")
             for name in names[:3]:
                 drafted, accepted = log.by_drafter[name]
                 parts.append((f"  {name} {accepted}/{drafted}", "dim"))
