@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from lcspec.errors import LcspecError
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
@@ -68,9 +66,8 @@ async def metrics(http: Request) -> Response:
         service = entry.service
         if service is None:
             continue
-        if service.worker.alive:
-            with contextlib.suppress(LcspecError):  # it ends at this very moment
-                service.metrics.totals = await service.on_engine(lambda session: session.engine.totals())
+        if service.worker.alive and service.worker.life.away is None:
+            await service.renew_totals()
         found[entry.name] = service.metrics
     page = Page(models.http, found, labelled=models.loader is not None)
     return PlainTextResponse(page.text(), media_type=CONTENT_TYPE)
@@ -83,16 +80,16 @@ def _model(entry: Entry, name: str) -> dict[str, Any]:
         meta |= {"n_ctx_train": about.context, "n_vocab": about.n_vocab, "n_params": about.n_params, "size": about.size}
         meta |= {"architecture": about.architecture, "quantization": about.quantization}
     if service is not None:
-        traits = service.session.model.traits
+        facts, header = service.facts, service.header
         meta |= {
             "n_ctx": service.n_ctx,
-            "n_ctx_train": traits.n_ctx_train,
+            "n_ctx_train": facts.n_ctx_train,
             "n_vocab": service.vocab.n_tokens,
-            "n_embd": traits.n_embd,
-            "n_params": traits.n_params,
-            "size": service.session.model.header.file_size,
-            "architecture": service.session.model.header.architecture,
-            "quantization": service.session.model.header.quantization,
+            "n_embd": facts.n_embd,
+            "n_params": facts.n_params,
+            "size": header.file_size,
+            "architecture": header.architecture,
+            "quantization": header.quantization,
             "drafters": service.draft.drafters,
             "slots": service.slots,
         }

@@ -132,7 +132,7 @@ class Library:
         taken = 0
         for other in others:
             if other.service is not None:
-                taken += other.service.session.model.header.file_size
+                taken += other.service.header.file_size
                 taken += sum(path.stat().st_size for path in other.service.draft.models if path.exists())
         return Memory(max(0, memory.total - taken), memory.free)
 
