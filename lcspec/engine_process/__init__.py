@@ -1,4 +1,4 @@
-"""An engine in a process of its own: where the library aborts, or memory runs out, that process ends and not the program.
+"""An engine in a process of its own: where the library aborts, or memory runs out, that process ends, not the program.
 
     program                                              child
     parent.EngineProcess   -- Open, Submit, Cancel ... -->   child.Host: an EngineThread, and threads for text

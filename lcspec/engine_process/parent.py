@@ -160,8 +160,8 @@ class EngineProcess:
         answer.end_cancelled()
 
     def close(self, drain: bool = False, timeout: float | None = None) -> bool:
-        """Stop: after the requests at hand with `drain`, else after cancelling them. A process that has not ended in time,
-        or that hangs with nothing to do, is killed."""
+        """Stop: after the requests at hand with `drain`, else after cancelling them. A process that has not ended in
+        time, or that hangs with nothing to do, is killed."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._closing = Close(drain)
@@ -226,9 +226,7 @@ class EngineProcess:
             self._live()
         except BaseException as problem:
             error = problem
-            self.error = (
-                problem if isinstance(problem, LcspecError) else LcspecError(f"the engine stopped: {problem!r}")
-            )
+            self.error = expected(problem)
         finally:
             with self._lock:
                 # Nothing is added from here on.
