@@ -68,8 +68,13 @@ class EngineThread:
         history: bool = True,
         flush: Callable[[], None] | None = None,
     ) -> None:
-        """Start loading at once. `progress` is called on the engine thread; returning False from it gives up. `flush` is
-        called when all sinks have what a step had for them."""
+        """Start loading at once.
+
+        Args:
+            options, draft, history: see open_session.
+            progress: called on the engine thread; returning False from it gives up.
+            flush: called there when all sinks have what a step had for them.
+        """
         self.ready: Future[Session] = Future()
         self.error: LcspecError | None = None  # what ended it, if that was not `close`
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
@@ -110,7 +115,7 @@ class EngineThread:
         return result
 
     def in_pieces(self, start: Callable[[Session], Generator[T | None, None, None]]) -> Future[T]:
-        """What the generator `start(session)` yields at last. It runs on the engine thread, and between its pieces running
+        """What the generator `start(session)` yields at last. It runs on the engine thread, and between its pieces
         requests get their steps. To cancel the future closes it."""
         result: Future[T] = Future()
 
@@ -177,13 +182,13 @@ class EngineThread:
                 opened.close()
         except BaseException as problem:
             error = problem
-            self.error = _expected(problem)
+            self.error = expected(problem)
             if not self.ready.done():
                 self.ready.set_exception(problem)
         finally:
             self._state = "closed"
             for number in list(self._sinks):
-                self._deliver(number, [Failed(number, _expected(error))])
+                self._deliver(number, [Failed(number, expected(error))])
             self._flush()
             self._refuse_orders()
 
@@ -353,5 +358,6 @@ class _Pieces:
             self._result.set_exception(problem)
 
 
-def _expected(error: BaseException) -> LcspecError:
+def expected(error: BaseException) -> LcspecError:
+    """What ended an engine, as an error for users."""
     return error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")

@@ -37,6 +37,7 @@ from lcspec.engine_process.protocol import (
 )
 from lcspec.engine_process.tasks import Answer, Task, Tasks, settle
 from lcspec.engine_process.vocabulary import RemoteVocab
+from lcspec.engine_thread import expected
 from lcspec.errors import LcspecError, ModelLoadError
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.session import Progress as OnProgress
@@ -156,8 +157,8 @@ class EngineProcess:
             if self._open and self._child is not None:
                 self._child.send(Cancel(number))
                 return
-            self._tasks.drop(number)
-        answer.end_cancelled()
+        if self._tasks.drop(number):
+            answer.end_cancelled()
 
     def close(self, drain: bool = False, timeout: float | None = None) -> bool:
         """Stop: after the requests at hand with `drain`, else after cancelling them. A process that has not ended in

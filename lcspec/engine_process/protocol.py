@@ -53,7 +53,7 @@ class Submit:
 
 @dataclass(frozen=True)
 class Call:
-    """Run `function(session)` on the engine's thread; `pieces`: it is a generator function (see EngineHost.in_pieces)."""
+    """Run `function(session)` on the engine's thread; `pieces`: it makes a generator (see EngineHost.in_pieces)."""
 
     number: int
     function: Callable[[Any], Any]

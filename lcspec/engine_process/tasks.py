@@ -111,11 +111,12 @@ class Tasks:
         """The one with that number, if it is at hand."""
         return self._tasks.get(number)
 
-    def drop(self, number: int) -> None:
-        """It is over."""
+    def drop(self, number: int) -> bool:
+        """It is over; False if it was before: whoever ends a task has dropped it."""
         with self._changed:
-            self._tasks.pop(number, None)
+            found = self._tasks.pop(number, None)
             self._changed.notify_all()
+        return found is not None
 
     def all(self) -> list[Task]:
         """All at hand."""
@@ -130,8 +131,8 @@ class Tasks:
     def fail(self, tasks: Iterable[Task], error: LcspecError) -> None:
         """These come to nothing."""
         for task in tasks:
-            self.drop(task.number)
-            task.fail(error)
+            if self.drop(task.number):
+                task.fail(error)
 
     def died(self, slots: int, why: str) -> tuple[int, int]:
         """A process died. What it worked on twice is refused, what was cancelled ends.
@@ -155,8 +156,7 @@ class Tasks:
             self.fail([task], EngineDied(twice))
         for task in self.all():
             task.sent = task.queued = False
-            if isinstance(task, Answer) and task.cancelled:
-                self.drop(task.number)
+            if isinstance(task, Answer) and task.cancelled and self.drop(task.number):
                 task.end_cancelled()
         return refused, resumed
 

@@ -1,7 +1,7 @@
 """The only package that imports llama_cpp: model, context, batch, vocabulary, template, sampler.
 
-The library is loaded when something of it is first asked for: a server renders templates and leaves the rest to a process
-of its own.
+The library is loaded when something of it is first asked for: a server only renders templates, and leaves the rest to a
+process of its own.
 """
 
 from __future__ import annotations
