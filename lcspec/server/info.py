@@ -43,17 +43,24 @@ def _models(http: Request) -> Models:
 @router.head("/health", include_in_schema=False)
 @router.head("/v1/health", include_in_schema=False)
 async def health(http: Request) -> Response:
-    """200 while it serves; 503 while it shuts down, or after the engine has failed."""
+    """200 while it serves; 503 while it shuts down, after the engine has failed, or while it is started again."""
     models = _models(http)
     services = [entry.service for entry in models.loaded if entry.service is not None]
+    away = [service.worker.life.away for service in services]
     status = "ok" if models.alive and not models.draining else "shutting_down" if models.alive else "failed"
+    if status == "ok" and away and None not in away:  # others may be loaded beside those that are away
+        status = "restarting" if models.loader is None else status
     found: dict[str, Any] = {"status": status, "slots": sum(s.slots for s in services)}
     found["running"] = sum(s.capacity.running for s in services)
     found["waiting"] = models.at_hand - found["running"]
     if status == "failed":
         found["error"] = str(models.only.worker.error or "the engine has stopped")
+    if status == "restarting":
+        found["error"] = str(away[0])
+    if any(service.worker.life.restarts for service in services):
+        found["restarts"] = sum(service.worker.life.restarts for service in services)
     if models.loader is not None:
-        found["models"] = {entry.name: entry.state for entry in models.entries if entry.state != "unloaded"}
+        found["models"] = {entry.name: _state(entry) for entry in models.entries if entry.state != "unloaded"}
     return JSONResponse(found, 200 if status == "ok" else 503)
 
 
@@ -71,6 +78,12 @@ async def metrics(http: Request) -> Response:
         found[entry.name] = service.metrics
     page = Page(models.http, found, labelled=models.loader is not None)
     return PlainTextResponse(page.text(), media_type=CONTENT_TYPE)
+
+
+def _state(entry: Entry) -> str:
+    """Of a model: `restarting` while its engine's process is started again."""
+    away = entry.service is not None and entry.service.worker.life.away is not None
+    return "restarting" if away and entry.state == "loaded" else entry.state
 
 
 def _model(entry: Entry, name: str) -> dict[str, Any]:
@@ -93,7 +106,7 @@ def _model(entry: Entry, name: str) -> dict[str, Any]:
             "drafters": service.draft.drafters,
             "slots": service.slots,
         }
-    status: dict[str, Any] = {"value": entry.state, "pinned": entry.pinned}
+    status: dict[str, Any] = {"value": _state(entry), "pinned": entry.pinned}
     if entry.state == "loading":
         status["progress"] = round(entry.progress, 3)
     if entry.state == "failed":
