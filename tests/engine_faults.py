@@ -1,4 +1,4 @@
-"""Harm done to an engine's process from inside it. What is here is called over there (see EngineProcess's `prelude`)."""
+"""Harm done to an engine's process from inside it. It is called over there (see EngineProcess's `prelude`)."""
 
 from __future__ import annotations
 

@@ -182,9 +182,7 @@ def test_a_seed_that_was_drawn_is_kept(engine: EngineProcess) -> None:
     assert again.ids == killed.ids
 
 
-def test_what_ends_it_twice_is_refused_and_the_others_are_not(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ends_it_twice_is_refused_and_the_others_are_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     engine = EngineProcess(options(path, slots=1), prelude=engine_faults.abort_on_poison)
     try:
@@ -214,9 +212,7 @@ def test_a_process_that_dies_while_it_loads(path: Path, monkeypatch: pytest.Monk
         engine.submit(request(), Sink()).result(WAIT)
 
 
-def test_a_model_that_is_gone_is_told_until_it_is_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_is_gone_is_told_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent, "WAIT", 0.05)
     path = tmp_path / "model.gguf"
     tiny_gguf.write_llama(path)
@@ -249,8 +245,11 @@ def test_cancelling(engine: EngineProcess) -> None:
     ticket.cancel()
     assert sink.last().reason == "cancelled"
     # ... and while there is no process.
-    away = Sink(10, lambda: (kill(engine), ticket.cancel()) and None)
+    away = Sink()
     ticket = engine.submit(request(400), away).result(WAIT)
+    away.first.result(WAIT)
+    kill(engine)
+    ticket.cancel()
     assert away.last().reason == "cancelled"
     work = engine.in_pieces(partial(embed, [PROMPT] * 400))
     assert work.cancel()

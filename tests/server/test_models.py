@@ -15,8 +15,8 @@ import ollama
 import openai
 import pytest
 
-from lcspec.modelfiles.memory import Memory
 from lcspec.engine_thread import EngineThread
+from lcspec.modelfiles.memory import Memory
 from lcspec.server import library as library_module
 from lcspec.server import lifecycle, models
 from lcspec.server.library import Library
