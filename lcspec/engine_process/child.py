@@ -162,7 +162,7 @@ class Host:
         """Collects a request's events; nobody out there wants steps and the progress of prompts."""
 
         def put(events: Sequence[Event]) -> None:
-            wanted = [event for event in events if not isinstance(event, (StepStats, Prefill))]
+            wanted: list[Event] = [event for event in events if not isinstance(event, (StepStats, Prefill))]
             if not wanted:
                 return
             if isinstance(wanted[-1], (Failed, Finished)):

@@ -182,7 +182,8 @@ class EngineProcess:
         return not self._thread.is_alive()
 
     def _tokenize(self, text: str, special: bool, parse_special: bool) -> list[int]:
-        return self._asked(lambda number: Tokenize(number, text, special, parse_special)).result()
+        ids: list[int] = self._asked(lambda number: Tokenize(number, text, special, parse_special)).result()
+        return ids
 
     def _asked(self, message: Callable[[int], Message]) -> Future[Any]:
         """Ask something that has one answer."""
