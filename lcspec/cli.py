@@ -292,6 +292,11 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 )
 @click.option("--strict", is_flag=True, help="Refuse unknown parameters and names of models instead of ignoring them.")
 @click.option("--ignore-unknown", is_flag=True, help="Ignore unknown parameters even if they would change the text.")
+@click.option(
+    "--in-process",
+    is_flag=True,
+    help="Run the engine in the server's own process: if the library aborts, the server ends with it.",
+)
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers to the log.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True

@@ -20,19 +20,20 @@ import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.events import Event, Failed, Finished
+from lcspec.engine_host import Life, Loaded, Sink, facts_of
 from lcspec.errors import LcspecError, WorkerLost
 from lcspec.session import Progress, Session, open_session
 
 if TYPE_CHECKING:
     from lcspec.engine.engine import Engine
     from lcspec.engine.request import Request
+    from lcspec.sampling.grammar import CompiledGrammar
 
 T = TypeVar("T")
-Sink = Callable[[Sequence[Event]], None]
 # Whoever has had an answer often sends the next request at once, and would wait for a whole step of the others: they
 # wait for it instead, for this share of the last step's time at most.
 LINGER = 0.1
@@ -65,12 +66,21 @@ class EngineThread:
         draft: DraftFiles | Path | None = None,
         progress: Progress | None = None,
         history: bool = True,
+        flush: Callable[[], None] | None = None,
     ) -> None:
-        """Start loading at once. `progress` is called on the engine thread; returning False from it gives up."""
+        """Start loading at once.
+
+        Args:
+            options, draft, history: see open_session.
+            progress: called on the engine thread; returning False from it gives up.
+            flush: called there when all sinks have what a step had for them.
+        """
         self.ready: Future[Session] = Future()
         self.error: LcspecError | None = None  # what ended it, if that was not `close`
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
+        self._flush = flush or (lambda: None)
+        self._pieces: list[_Pieces] = []  # work that takes turns with the steps
         self._state = "open"  # open | draining | closed
         self._away: str | None = None  # why requests are refused at the moment
         self._thread = threading.Thread(
@@ -104,6 +114,21 @@ class EngineThread:
         self._promise(lambda _: result.set_result(function(self.ready.result())), result)
         return result
 
+    def in_pieces(self, start: Callable[[Session], Generator[T | None, None, None]]) -> Future[T]:
+        """What the generator `start(session)` yields at last. It runs on the engine thread, and between its pieces
+        requests get their steps. To cancel the future closes it."""
+        result: Future[T] = Future()
+
+        def begin(_: Session) -> None:
+            self._pieces.append(_Pieces(start(self.ready.result()), result))
+
+        def settle(begun: Future[None]) -> None:
+            if (error := begun.exception()) is not None and result.set_running_or_notify_cancel():
+                result.set_exception(error)
+
+        self.call(begin).add_done_callback(settle)
+        return result
+
     def order(self, function: Callable[[Engine], None]) -> None:
         """`call` without an answer; errors are dropped."""
         self._orders.put(function)
@@ -119,6 +144,26 @@ class EngineThread:
         """Whether the thread runs."""
         return self._thread.is_alive()
 
+    def wait(self) -> None:
+        """Until it has ended."""
+        self._thread.join()
+
+    @property
+    def life(self) -> Life:
+        """See lcspec.engine_host."""
+        return Life(away=self._away)
+
+    def loaded(self) -> Loaded:
+        """See lcspec.engine_host."""
+        session = self.ready.result()
+        return Loaded(facts_of(session), session.model.vocab, session.model.header)
+
+    def compile(self, grammar: str) -> CompiledGrammar:
+        """See lcspec.engine_host."""
+        from lcspec.llama.grammar import compile_grammar
+
+        return compile_grammar(self.ready.result().model.vocab, grammar)
+
     # ------------------------------------------------------------ on the engine thread
 
     def _main(
@@ -133,16 +178,18 @@ class EngineThread:
                 while not self._serve(session.engine):
                     opened = self._reconnect(session, opened, options, draft, history)
             finally:
+                self._drop_pieces(LcspecError("the engine has been closed"))  # while there is a model
                 opened.close()
         except BaseException as problem:
             error = problem
-            self.error = _expected(problem)
+            self.error = expected(problem)
             if not self.ready.done():
                 self.ready.set_exception(problem)
         finally:
             self._state = "closed"
             for number in list(self._sinks):
-                self._deliver(number, [Failed(number, _expected(error))])
+                self._deliver(number, [Failed(number, expected(error))])
+            self._flush()
             self._refuse_orders()
 
     def _serve(self, engine: Engine) -> bool:
@@ -157,6 +204,9 @@ class EngineThread:
             for number, events in found.items():
                 if not self._deliver(number, events):
                     engine.cancel(number)
+            if found:
+                self._flush()
+            self._pieces = [work for work in self._pieces if not work.go_on()]
             ended = any(isinstance(events[-1], Finished) for events in found.values()) and not engine.waiting
             linger = LINGER * (time.perf_counter() - start) if ended else 0.0
             if engine.model.workers is not None and engine.model.workers.lost is not None:
@@ -181,6 +231,8 @@ class EngineThread:
         self._away = f"the worker {workers.lost} is away; the engine reconnects as soon as it is back: try again then"
         for number in list(self._sinks):
             self._deliver(number, [Failed(number, WorkerLost(self._away))])
+        self._flush()
+        self._drop_pieces(WorkerLost(self._away))
         workers.cut()  # they serve one program at a time
         while self._state == "open":
             self._refuse_for(RECONNECT_SECONDS, session.engine)
@@ -213,7 +265,7 @@ class EngineThread:
     def _obey(self, engine: Engine, linger: float) -> None:
         """Carry out what was ordered; wait for an order when there is nothing to do, else for `linger` seconds."""
         while True:
-            idle = self._state == "open" and not engine.busy
+            idle = self._state == "open" and not engine.busy and not self._pieces
             waits = idle and linger == 0 and not engine.read_ahead()
             try:
                 order = self._orders.get(block=waits or linger > 0, timeout=None if waits else linger)
@@ -239,6 +291,11 @@ class EngineThread:
             self._sinks.pop(number, None)
             return False
         return True
+
+    def _drop_pieces(self, error: LcspecError) -> None:
+        for work in self._pieces:
+            work.fail(error)
+        self._pieces = []
 
     def _end(self, engine: Engine, drain: bool) -> None:
         self._state = "draining"
@@ -273,5 +330,34 @@ class EngineThread:
                 result.set_exception(self.error or LcspecError("the engine has been closed"))
 
 
-def _expected(error: BaseException) -> LcspecError:
+class _Pieces:
+    """A generator on the engine thread whose last value somebody waits for."""
+
+    def __init__(self, pieces: Generator[Any, None, None], result: Future[Any]) -> None:
+        self._pieces = pieces
+        self._result = result
+
+    def go_on(self) -> bool:
+        """The next piece; True if that was the last one, or nobody waits any more."""
+        found = None
+        try:
+            if not self._result.cancelled() and (found := next(self._pieces)) is None:
+                return False
+            self._pieces.close()
+        except Exception as problem:
+            self.fail(problem)
+            return True
+        if self._result.set_running_or_notify_cancel():
+            self._result.set_result(found)
+        return True
+
+    def fail(self, problem: Exception) -> None:
+        """It comes to nothing."""
+        self._pieces.close()
+        if self._result.set_running_or_notify_cancel():
+            self._result.set_exception(problem)
+
+
+def expected(error: BaseException) -> LcspecError:
+    """What ended an engine, as an error for users."""
     return error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")

@@ -73,3 +73,7 @@ class DownloadError(LcspecError):
 
 class WorkerLost(DecodeError):
     """Another machine that computes a part of the model is gone; the model must be loaded again."""
+
+
+class EngineDied(LcspecError):
+    """The process that an engine ran in died more than once while it was at this."""

@@ -1,10 +1,12 @@
-"""`lcspec serve` under faults: of its clients, its disk and its clock. Everybody else must be answered.
+"""`lcspec serve` under faults: of its clients, its engine's process, its disk and its clock. Everybody else must be
+answered.
 
     python scripts/chaos_server.py --requests 10000 [MODEL.gguf --draft DRAFT.gguf]
 
 The server is a process of its own, started once under each of these conditions: as usual; on a disk that is full; with
 a cache folder that cannot be written; with a clock that jumps by hours. Each time clients cancel, cut their connection,
-read slowly, send rubbish and hostile grammars, among others that want an answer. Afterwards nothing may be at hand, the
+read slowly, send rubbish and hostile grammars, among others that want an answer; and now and then the process with the
+engine is killed, or stopped for a while (on Linux, where it can be found). Afterwards nothing may be at hand, the
 same seed must give the same text as before, and the server must end when it is told to, with code 0 and no traceback.
 """
 
@@ -30,6 +32,7 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.engine_faults import children_of
 from tests.server.running import CHAT, CODE
 from tests.server.test_disorder import gives_up, hangs_up, leaves_a_stream, sends_rubbish, well_formed
 
@@ -90,11 +93,37 @@ FAULTS: dict[str, Fault] = {
     "hostile grammar": hostile_grammar,
 }
 CUT = "cut connection"
+KILLED, STOPPED = "engine killed", "engine stopped"
+# Requests to one of each. Who is running at two deaths is refused, so they must not come too close.
+HARM_EVERY = 250
+STOPPED_SECONDS = 1.0
 
 
-async def storm(url: str, port: int, requests: int, seed: int) -> tuple[dict[str, int], list[str]]:
+async def harms(name: str, pid: int) -> None:
+    """Kills the engine's process while others want answers, or stops it for a while."""
+    for child in children_of(pid):
+        if name == KILLED:
+            os.kill(child, signal.SIGKILL)
+            continue
+        os.kill(child, signal.SIGSTOP)
+        await asyncio.sleep(STOPPED_SECONDS)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, signal.SIGCONT)
+
+
+def plan(requests: int, chance: random.Random) -> list[str]:
+    """What is done, in its order."""
+    names = [chance.choice((*FAULTS, CUT, "answered")) for _ in range(requests)]
+    if sys.platform == "linux":
+        for start in range(0, requests, HARM_EVERY):
+            part = min(HARM_EVERY, requests - start)
+            names[start + part // 3], names[start + 2 * part // 3] = KILLED, STOPPED
+    return names
+
+
+async def storm(url: str, pid: int, requests: int, seed: int) -> tuple[dict[str, int], list[str]]:
     """Requests of all kinds, a few at once; how many of each, and what was wrong."""
-    chance, gate = random.Random(seed), asyncio.Semaphore(AT_ONCE)
+    chance, gate, port = random.Random(seed), asyncio.Semaphore(AT_ONCE), int(url.rsplit(":", 1)[1])
     counts: dict[str, int] = {}
     wrong: list[str] = []
     async with httpx.AsyncClient(base_url=url, timeout=120) as client:
@@ -103,12 +132,14 @@ async def storm(url: str, port: int, requests: int, seed: int) -> tuple[dict[str
             async with gate:
                 counts[name] = counts.get(name, 0) + 1
                 try:
-                    await (hangs_up(port, chance) if name == CUT else FAULTS[name](client, chance))
+                    if name in (KILLED, STOPPED):
+                        await harms(name, pid)
+                    else:
+                        await (hangs_up(port, chance) if name == CUT else FAULTS[name](client, chance))
                 except (AssertionError, httpx.HTTPError, OSError) as error:
                     wrong.append(f"{name}: {type(error).__name__} {str(error)[:300]}")
 
-        names = (*FAULTS, CUT, "answered")
-        await asyncio.gather(*(one(chance.choice(names)) for _ in range(requests)))
+        await asyncio.gather(*map(one, plan(requests, chance)))
     return counts, wrong
 
 
@@ -117,10 +148,9 @@ async def storm(url: str, port: int, requests: int, seed: int) -> tuple[dict[str
 
 @dataclass
 class Condition:
-    """What the server has to live with: its environment, a prologue of Python, and what is done in its process."""
+    """What the server has to live with: its environment, and what is done in its process."""
 
     environment: dict[str, str] = field(default_factory=dict)
-    prologue: str = ""
     before: Callable[[], None] | None = None
 
 
@@ -133,19 +163,21 @@ def _no_more_bytes() -> None:
 def conditions(folder: Path) -> dict[str, Condition]:
     """By name."""
     (folder / "file").write_text("in the way")
+    (folder / "jumps").mkdir()
+    (folder / "jumps" / "sitecustomize.py").write_text(JUMPS)  # which every Python reads, the engine's too
     own = {"LCSPEC_CACHE_DIR": str(folder / "cache")}
     return {
         "usual": Condition(own),
         "full disk": Condition({"LCSPEC_CACHE_DIR": str(folder / "full")}, before=_no_more_bytes),
         "unwritable cache": Condition({"LCSPEC_CACHE_DIR": str(folder / "file" / "cache")}),
-        "clock jumps": Condition(own, JUMPS),
+        "clock jumps": Condition({**own, "PYTHONPATH": str(folder / "jumps")}),
     }
 
 
 @contextlib.contextmanager
 def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> Iterator[tuple[str, int]]:
-    """The server's address (port 0: it did not start); what it does wrong goes into `errors`."""
-    command = [sys.executable, "-c", condition.prologue + RUN, "serve", *models, "--port", "0", "--slots", "3"]
+    """The server's address ("": it did not start) and process; what it does wrong goes into `errors`."""
+    command = [sys.executable, "-c", RUN, "serve", *models, "--port", "0", "--slots", "3"]
     command += ["--ctx", "256", "--threads", "1", "--queue", "64"]
     process = subprocess.Popen(
         command,
@@ -174,7 +206,7 @@ def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> I
             yield "", 0
             return
         url = next(line for line in log if " at http://" in line).rsplit(" at ", 1)[1].strip().removesuffix("/v1")
-        yield url, int(url.rsplit(":", 1)[1])
+        yield url, process.pid
         process.send_signal(signal.SIGTERM)
         try:
             code = process.wait(STOP_SECONDS)
@@ -215,11 +247,11 @@ def run(name: str, requests: int, seed: int, models: Sequence[str] = ()) -> tupl
     counts: dict[str, int] = {}
     with (
         tempfile.TemporaryDirectory() as folder,
-        serving(conditions(Path(folder))[name], models, wrong) as (url, port),
+        serving(conditions(Path(folder))[name], models, wrong) as (url, pid),
     ):
-        if port:
+        if url:
             before = reference(url)
-            counts, failed = asyncio.run(storm(url, port, requests, seed))
+            counts, failed = asyncio.run(storm(url, pid, requests, seed))
             wrong += failed
             still = idle(url)
             if still is not None:

@@ -71,7 +71,7 @@ def main(model: Path | None, draft: Path | None, requests: int, slots: int, thre
         click.echo(f"{(i + 1) * (requests // ROUNDS):6d} requests, {memory[-1] / 2**20:.1f} MiB, {state}")
         if state != before:
             raise SystemExit(f"something leaked: it was {before}")
-    done = dict(server.server.service.session.engine.counters.done)
+    done = dict(worker.ready.result().engine.counters.done)
     click.echo(f"texts ended by: {done}; {time.monotonic() - start:.0f} s")
     server.close()
     worker.close(timeout=60)

@@ -28,6 +28,8 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
         )
     if request.max_tokens is not None and request.max_tokens < 0:
         raise UsageError(f"the number of tokens to generate must be 0 or more, not {request.max_tokens}")
+    if len(request.prompt) + len(request.emitted) >= n_ctx:
+        raise ContextOverflow(f"the text has {len(request.prompt) + len(request.emitted)} tokens, and that is the end")
     for token in (min(request.prompt), max(request.prompt)):
         if not 0 <= token < n_vocab:
             raise UsageError(f"the prompt holds token {token}, and the vocabulary ends at {n_vocab - 1}")

@@ -222,6 +222,8 @@ class Engine:
         sequence.prompt.apart = apart
         for token in request.prompt:
             sampler.accept(token, generated=False)
+        # What is read may differ in its last bits from what is decoded, unless rows depend on nothing but their text.
+        sequence.resume(again=self.exact.strict(request) or sampler.learns)
         self.running.append(sequence)
         try:
             self.drafting.begin(sequence)

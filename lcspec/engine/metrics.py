@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from lcspec.engine.events import RequestStats
-from lcspec.engine.sequence import ActiveSequence
-from lcspec.planner.auto import AutoPlanner
+
+if TYPE_CHECKING:
+    from lcspec.engine.sequence import ActiveSequence
+    from lcspec.planner.auto import AutoPlanner
 
 
 @dataclass(frozen=True)

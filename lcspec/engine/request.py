@@ -21,6 +21,8 @@ class Request:
         logprobs: None = none; k = each token's log-probability and the k most probable tokens.
         ignore_end: go on after end-of-text tokens (for benchmarks).
         prediction: the answer the caller expects, as token ids (OpenAI's predicted outputs).
+        emitted: tokens of the answer that the caller has already, from an engine that has died (then `sampling` needs
+            its seed): what follows is what would have followed there, and only that is told.
     """
 
     prompt: tuple[int, ...]
@@ -31,3 +33,4 @@ class Request:
     logprobs: int | None = None
     ignore_end: bool = False
     prediction: tuple[int, ...] = ()
+    emitted: tuple[int, ...] = ()

@@ -56,6 +56,8 @@ class ActiveSequence:
         self.n_ctx = n_ctx
         self.tokens: list[int] = list(request.prompt)
         self.n_prompt = len(request.prompt)
+        self._to_read = self.n_prompt  # tokens that are there before the first is decided here
+        self._untold = 0  # tokens of the answer that the caller has and that are decided again
         self.params = request.sampling.effective
         self.prediction = request.prediction
         self.verifier = make_verifier(request.speculation.verifier)
@@ -73,6 +75,17 @@ class ActiveSequence:
         self._text = TextOutput(request, vocab)
         self._decode_start = 0.0
 
+    def resume(self, again: bool) -> None:
+        """Go on after the tokens that were emitted before: they are read, or with `again` decided once more."""
+        if again:
+            self._untold = len(self.request.emitted)
+            return
+        for token in self.request.emitted:
+            self.tokens.append(token)
+            self._text.feed(token, None)
+            self.sampler.accept(token)
+        self._to_read = len(self.tokens)
+
     @property
     def generated(self) -> int:
         """Tokens emitted so far."""
@@ -80,8 +93,8 @@ class ActiveSequence:
 
     @property
     def prefilling(self) -> bool:
-        """Whether the prompt's last row has not been evaluated yet."""
-        return len(self.tokens) == self.n_prompt
+        """Whether the last row of what there was at the beginning has not been evaluated yet."""
+        return len(self.tokens) == self._to_read
 
     @property
     def n_uncached(self) -> int:
@@ -137,8 +150,10 @@ class ActiveSequence:
                 logprob, ranked = rows.log_probs(at, token, self.request.logprobs)
                 info = TokenInfo(token, drafter, logprob, tuple(ranked))
             self.tokens.append(token)
-            infos.append(info)
-            pieces += self._text.feed(token, drafter)
+            new = self._text.feed(token, drafter)
+            if self.generated > self._untold:
+                infos.append(info)
+                pieces += new
             if self._text.found is not None:
                 self.reason = "stop"
             elif self.request.max_tokens is not None and self.generated >= self.request.max_tokens:

@@ -1,12 +1,22 @@
-"""The only package that imports llama_cpp: model, context, batch, vocabulary, template, sampler."""
+"""The only package that imports llama_cpp: model, context, batch, vocabulary, template, sampler.
 
-from lcspec.llama.batch import Batch
-from lcspec.llama.context import Context
-from lcspec.llama.devices import offloads
-from lcspec.llama.lib import build, init, log_to_stderr, version
-from lcspec.llama.model import Branching, Model, Traits, load_vocab
-from lcspec.llama.sampler import Sampler
-from lcspec.llama.vocab import Vocab, check_same_vocabulary
+The library is loaded when something of it is first asked for: a server only renders templates, and leaves the rest to a
+process of its own.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from lcspec.llama.batch import Batch
+    from lcspec.llama.context import Context
+    from lcspec.llama.devices import offloads
+    from lcspec.llama.lib import build, init, log_to_stderr, version
+    from lcspec.llama.model import Branching, Model, Traits, load_vocab
+    from lcspec.llama.sampler import Sampler
+    from lcspec.llama.vocab import Vocab, check_same_vocabulary
 
 __all__ = [
     "Batch",
@@ -24,3 +34,22 @@ __all__ = [
     "offloads",
     "version",
 ]
+_MODULES = {
+    "batch": ("Batch",),
+    "context": ("Context",),
+    "devices": ("offloads",),
+    "lib": ("build", "init", "log_to_stderr", "version"),
+    "model": ("Branching", "Model", "Traits", "load_vocab"),
+    "sampler": ("Sampler",),
+    "vocab": ("Vocab", "check_same_vocabulary"),
+}
+_WHERE = {name: module for module, names in _MODULES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """What `__all__` names, from the module that has it."""
+    if name not in _WHERE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(importlib.import_module(f"{__name__}.{_WHERE[name]}"), name)
+    globals()[name] = found
+    return found

@@ -97,6 +97,11 @@ class Chain:
         """Whether the text so far has a say."""
         return self._moves is not None or self._learner is not None
 
+    @property
+    def learns(self) -> bool:
+        """Whether it depends on what the tokens before were chosen from."""
+        return self._learner is not None
+
     def apply(self, array: NDArray[np.void], position: int) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
         """What is left of the candidates in `array` for the token at `position`: ids int32 [k], logits float64 [k].
 

@@ -104,6 +104,11 @@ class Sampler:
         if generated and self._constraint is not None and not self.vocab.is_end(token):
             self._constraint.accept(token)
 
+    @property
+    def learns(self) -> bool:
+        """Whether its choice depends on what the tokens before were chosen from (Mirostat, adaptive-p)."""
+        return self._chain is not None and self._chain.learns
+
     def forced_text(self, limit: int) -> str:
         """The text the grammar allows no alternative to from here on, `limit` characters at most."""
         if self._constraint is None:

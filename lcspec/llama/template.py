@@ -5,13 +5,16 @@ from __future__ import annotations
 import copy
 import datetime
 import re
-from typing import Any, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence
 
 import jinja2
 
 from lcspec.errors import TemplateError
 from lcspec.llama.jinja import Clock, TemplateEnvironment, to_json, variables
-from lcspec.llama.model import Model
+
+if TYPE_CHECKING:
+    from lcspec.config import ModelOptions
+    from lcspec.modelfiles.modelfile import ModelHeader
 
 # For models without a template: ChatML if the vocabulary has its markers, else a plain transcript.
 CHATML = (
@@ -41,6 +44,35 @@ Messages = Sequence[Message]
 FAILURES = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError, RecursionError)
 
 
+class TemplateVocab(Protocol):
+    """What a template asks of a vocabulary."""
+
+    bos: int
+    eos: int
+
+    def tokenize(self, text: str, *, special: bool = True) -> list[int]:
+        """Token ids of `text`."""
+
+    def text(self, tokens: list[int], *, special: bool = False) -> str:
+        """Text of `tokens`."""
+
+
+class TemplateModel(Protocol):
+    """What a template asks of a model, wherever that is loaded."""
+
+    @property
+    def vocab(self) -> TemplateVocab:
+        """Its vocabulary."""
+
+    @property
+    def header(self) -> ModelHeader:
+        """Its description."""
+
+    @property
+    def options(self) -> ModelOptions:
+        """How it was loaded."""
+
+
 class ChatTemplate:
     """Renders messages into the prompt a model expects.
 
@@ -50,7 +82,7 @@ class ChatTemplate:
         stop: strings that end an answer when the model has no token for it.
     """
 
-    def __init__(self, model: Model, given: str | None = None, clock: Clock = datetime.datetime.now) -> None:
+    def __init__(self, model: TemplateModel, given: str | None = None, clock: Clock = datetime.datetime.now) -> None:
         """Compile the template.
 
         Args:

@@ -6,7 +6,6 @@ import ctypes
 import hashlib
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,15 +13,8 @@ from numpy.typing import NDArray
 from lcspec.errors import TokenizeError, VocabularyMismatch
 from lcspec.llama.lib import C
 from lcspec.llama.lifetime import Lifetime
+from lcspec.modelfiles.fill_in_middle import FillInMiddle
 from lcspec.modelfiles.modelfile import ByteCoverage, byte_coverage
-
-
-class FillInMiddle(NamedTuple):
-    """Tokens around the parts of a text with a gap: prefix, suffix, and what comes before the missing middle."""
-
-    prefix: int
-    suffix: int
-    middle: int
 
 
 class Vocab:

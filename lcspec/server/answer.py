@@ -9,7 +9,7 @@ from typing import Any, Iterable, Mapping, Sequence
 from lcspec.answers.deltas import CallArguments, CallStart, Delta, Reasoning
 from lcspec.answers.reader import AnswerReader
 from lcspec.engine.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
-from lcspec.llama.vocab import Vocab
+from lcspec.engine_host import TextVocab
 
 # JSON has no infinity.
 LEAST_LOGPROB = -9999.0
@@ -143,13 +143,13 @@ def _ratio(a: float, b: float) -> float:
     return a / b if b else 0.0
 
 
-def _shown(vocab: Vocab, token: int, logprob: float | None) -> dict[str, Any]:
+def _shown(vocab: TextVocab, token: int, logprob: float | None) -> dict[str, Any]:
     piece = vocab.piece(token, special=True)
     value = LEAST_LOGPROB if logprob is None else max(LEAST_LOGPROB, logprob)
     return {"token": piece.decode("utf-8", "replace"), "logprob": value, "bytes": list(piece)}
 
 
-def chat_logprobs(vocab: Vocab, infos: Iterable[TokenInfo]) -> dict[str, Any]:
+def chat_logprobs(vocab: TextVocab, infos: Iterable[TokenInfo]) -> dict[str, Any]:
     """As in chat completions: every token with the most probable ones in its place."""
     content = [
         _shown(vocab, info.id, info.logprob) | {"top_logprobs": [_shown(vocab, t, p) for t, p in info.top]}
@@ -158,7 +158,7 @@ def chat_logprobs(vocab: Vocab, infos: Iterable[TokenInfo]) -> dict[str, Any]:
     return {"content": content, "refusal": None}
 
 
-def text_logprobs(vocab: Vocab, infos: Iterable[TokenInfo], offset: int) -> tuple[dict[str, Any], int]:
+def text_logprobs(vocab: TextVocab, infos: Iterable[TokenInfo], offset: int) -> tuple[dict[str, Any], int]:
     """As in completions, and the offset after them."""
     tokens, values, top, offsets = [], [], [], []
     for info in infos:

@@ -10,7 +10,7 @@ from fastapi import FastAPI
 from starlette.middleware.cors import CORSMiddleware
 
 from lcspec import __version__
-from lcspec.engine_thread import EngineThread
+from lcspec.engine_host import EngineHost
 from lcspec.server import (
     anthropic,
     chat,
@@ -64,7 +64,7 @@ ERRORS = {
 }
 
 
-def create_app(worker: EngineThread, settings: ServerSettings) -> FastAPI:
+def create_app(worker: EngineHost, settings: ServerSettings) -> FastAPI:
     """The application over a worker that has loaded its model.
 
     Raises:

@@ -14,7 +14,6 @@ import click
 
 from lcspec.commands.options import model_options
 from lcspec.commands.pairing import paired, say_paired
-from lcspec.engine_thread import EngineThread
 from lcspec.errors import UsageError
 from lcspec.modelfiles.library import LibraryModel, describe
 from lcspec.modelfiles.places import Found
@@ -22,6 +21,7 @@ from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.server.app import app_over, create_app
 from lcspec.server.auth import read_keys
 from lcspec.server.errors import ApiError
+from lcspec.server.hosting import start_engine
 from lcspec.server.hosts import LOCAL
 from lcspec.server.library import Library, usual_of
 from lcspec.server.lifecycle import BACKLOG, UNIX, is_loopback, leave, listen, serve
@@ -38,9 +38,6 @@ def run(**o: Any) -> int:
     Raises:
         LcspecError: with a message for the user.
     """
-    from lcspec.llama import log_to_stderr
-
-    log_to_stderr(o["verbose"])
     if o["model"] is None or o["models_dir"] or o["pin"]:
         return _serve_several(o)
     pairing = paired(o)
@@ -52,7 +49,7 @@ def run(**o: Any) -> int:
     sock = listen(place_of(o), o["port"])
     settings = replace(settings, hosts=names_of(o, is_loopback(sock)))
     try:
-        worker = EngineThread(options, pair.draft, loading_line(), history=not o["no_history"])
+        worker = start_engine(o, options, pair.draft, loading_line())
         try:
             app = create_app(worker, settings)
             app.state.models.only.warm_up()

@@ -6,13 +6,14 @@ import json
 import secrets
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, AsyncGenerator, Generator
+from typing import Any, AsyncGenerator
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from lcspec.engine.events import Finished, TokenInfo, Tokens
+from lcspec.engine.events import Finished, Tokens
 from lcspec.engine.request import Request as EngineRequest
+from lcspec.engine_host import score
 from lcspec.errors import UnsupportedModel
 from lcspec.server import answer
 from lcspec.server.answer import Text
@@ -26,7 +27,6 @@ from lcspec.server.schemas_answers import STREAM, TextCompletion, answered
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
 from lcspec.server.tools import ToolUse
-from lcspec.session import Session
 
 router = APIRouter()
 # As in the OpenAI API.
@@ -154,19 +154,11 @@ async def prompt_logprobs(made: Completion) -> list[tuple[dict[str, Any], int]]:
     found: dict[tuple[int, ...], tuple[dict[str, Any], int]] = {}
     async with made.service.embedding:  # one such context at a time
         for ids in dict.fromkeys(request.prompt for request in made.requests):
-            infos = await made.service.in_pieces(partial(_scoring, ids, made.service.n_ctx, made.body.logprobs))
+            infos = await made.service.in_pieces(partial(score, ids, made.service.n_ctx, made.body.logprobs))
             shown, offset = answer.text_logprobs(made.service.vocab, infos, 0)
             shown["token_logprobs"][0] = shown["top_logprobs"][0] = None  # nothing is before it
             found[ids] = shown, offset
     return [found[request.prompt] for request in made.requests]
-
-
-def _scoring(
-    ids: tuple[int, ...], n_ctx: int, top: int, session: Session
-) -> Generator[list[TokenInfo] | None, None, None]:
-    from lcspec.engine.scorer import score
-
-    return score(session.model, ids, n_ctx, top, session.engine.context.n_threads)
 
 
 async def whole(made: Completion, job: Job) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from functools import partial
 from typing import Any, Sequence
 
 import numpy as np
@@ -10,6 +11,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from numpy.typing import NDArray
 
+from lcspec.engine_host import embed
 from lcspec.server.completions import split_prompts
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
@@ -54,7 +56,7 @@ async def _embed(service: Service, body: EmbeddingBody, model: str) -> Response:
 
 async def vectors(service: Service, texts: list[Sequence[int]]) -> NDArray[np.float32]:
     """Vectors float32 [n, n_embd], a decode at a time: running streams get their steps in between."""
-    return await service.in_pieces(lambda session: session.embed_ids(texts))
+    return await service.in_pieces(partial(embed, texts))
 
 
 def _ids(service: Service, body: EmbeddingBody) -> list[Sequence[int]]:

@@ -13,6 +13,7 @@ from starlette.exceptions import HTTPException
 from lcspec.errors import (
     ContextOverflow,
     DecodeError,
+    EngineDied,
     ExactnessError,
     GrammarError,
     GrammarFailed,
@@ -112,6 +113,8 @@ def from_engine(error: LcspecError) -> ApiError:
     if isinstance(error, CLIENT_ERRORS):
         param, code = CODES.get(type(error), (None, None))
         return ApiError(400, str(error), param=param, code=code)
+    if isinstance(error, EngineDied):
+        return ApiError(500, str(error), code="engine_died")
     if isinstance(error, DecodeError):
         return ApiError(500, str(error), code="decode_failed")
     return ApiError(503, str(error), code="unavailable", headers={"Retry-After": "5"})

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from typing import Any
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
-from lcspec.errors import LcspecError
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
@@ -45,17 +43,24 @@ def _models(http: Request) -> Models:
 @router.head("/health", include_in_schema=False)
 @router.head("/v1/health", include_in_schema=False)
 async def health(http: Request) -> Response:
-    """200 while it serves; 503 while it shuts down, or after the engine has failed."""
+    """200 while it serves; 503 while it shuts down, after the engine has failed, or while it is started again."""
     models = _models(http)
     services = [entry.service for entry in models.loaded if entry.service is not None]
+    away = [service.worker.life.away for service in services]
     status = "ok" if models.alive and not models.draining else "shutting_down" if models.alive else "failed"
+    if status == "ok" and away and None not in away:  # others may be loaded beside those that are away
+        status = "restarting" if models.loader is None else status
     found: dict[str, Any] = {"status": status, "slots": sum(s.slots for s in services)}
     found["running"] = sum(s.capacity.running for s in services)
     found["waiting"] = models.at_hand - found["running"]
     if status == "failed":
         found["error"] = str(models.only.worker.error or "the engine has stopped")
+    if status == "restarting":
+        found["error"] = str(away[0])
+    if any(service.worker.life.restarts for service in services):
+        found["restarts"] = sum(service.worker.life.restarts for service in services)
     if models.loader is not None:
-        found["models"] = {entry.name: entry.state for entry in models.entries if entry.state != "unloaded"}
+        found["models"] = {entry.name: _state(entry) for entry in models.entries if entry.state != "unloaded"}
     return JSONResponse(found, 200 if status == "ok" else 503)
 
 
@@ -68,12 +73,17 @@ async def metrics(http: Request) -> Response:
         service = entry.service
         if service is None:
             continue
-        if service.worker.alive:
-            with contextlib.suppress(LcspecError):  # it ends at this very moment
-                service.metrics.totals = await service.on_engine(lambda session: session.engine.totals())
+        if service.worker.alive and service.worker.life.away is None:
+            await service.renew_totals()
         found[entry.name] = service.metrics
     page = Page(models.http, found, labelled=models.loader is not None)
     return PlainTextResponse(page.text(), media_type=CONTENT_TYPE)
+
+
+def _state(entry: Entry) -> str:
+    """Of a model: `restarting` while its engine's process is started again."""
+    away = entry.service is not None and entry.service.worker.life.away is not None
+    return "restarting" if away and entry.state == "loaded" else entry.state
 
 
 def _model(entry: Entry, name: str) -> dict[str, Any]:
@@ -83,20 +93,20 @@ def _model(entry: Entry, name: str) -> dict[str, Any]:
         meta |= {"n_ctx_train": about.context, "n_vocab": about.n_vocab, "n_params": about.n_params, "size": about.size}
         meta |= {"architecture": about.architecture, "quantization": about.quantization}
     if service is not None:
-        traits = service.session.model.traits
+        facts, header = service.facts, service.header
         meta |= {
             "n_ctx": service.n_ctx,
-            "n_ctx_train": traits.n_ctx_train,
+            "n_ctx_train": facts.n_ctx_train,
             "n_vocab": service.vocab.n_tokens,
-            "n_embd": traits.n_embd,
-            "n_params": traits.n_params,
-            "size": service.session.model.header.file_size,
-            "architecture": service.session.model.header.architecture,
-            "quantization": service.session.model.header.quantization,
+            "n_embd": facts.n_embd,
+            "n_params": facts.n_params,
+            "size": header.file_size,
+            "architecture": header.architecture,
+            "quantization": header.quantization,
             "drafters": service.draft.drafters,
             "slots": service.slots,
         }
-    status: dict[str, Any] = {"value": entry.state, "pinned": entry.pinned}
+    status: dict[str, Any] = {"value": _state(entry), "pinned": entry.pinned}
     if entry.state == "loading":
         status["progress"] = round(entry.progress, 3)
     if entry.state == "failed":

@@ -12,7 +12,7 @@ from starlette.types import Receive
 
 from lcspec.engine.events import Event, Failed, Finished, Tokens
 from lcspec.engine.request import Request
-from lcspec.engine_thread import Ticket
+from lcspec.engine_host import Submitted
 from lcspec.errors import LcspecError
 from lcspec.server.errors import ApiError, ClientGone, from_engine
 from lcspec.server.service import Service
@@ -33,7 +33,7 @@ class Job:
         self.requests = list(requests)
         self._events: asyncio.Queue[tuple[int, list[Event]]] = asyncio.Queue()
         self._head: list[tuple[int, list[Event]]] = []
-        self._tickets: dict[int, Ticket] = {}
+        self._tickets: dict[int, Submitted] = {}
         self._open: set[int] = set()  # texts whose last event has not come
         self._cancelled = False
         self.read = self.written = 0  # tokens of the prompts, and of the answers that have ended
@@ -49,7 +49,7 @@ class Job:
         self.service.check_open()
         self.service.capacity.take(len(self.requests))
         outbox = self.service.outbox()
-        futures: list[Future[Ticket]] = []
+        futures: list[Future[Submitted]] = []
         for i, request in enumerate(self.requests):
             self._open.add(i)
             futures.append(self.service.worker.submit(request, outbox.sink(self, i)))
@@ -65,7 +65,7 @@ class Job:
         self.cancel()
         raise from_engine(problem) if isinstance(problem, LcspecError) else problem
 
-    def _give_up(self, index: int, future: Future[Ticket]) -> None:
+    def _give_up(self, index: int, future: Future[Submitted]) -> None:
         """This text was refused, or its caller went away while it was being queued."""
         if future.cancel():
             self._closed(index)
@@ -73,7 +73,7 @@ class Job:
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda f: loop.call_soon_threadsafe(self._late, index, f))
 
-    def _late(self, index: int, future: Future[Ticket]) -> None:
+    def _late(self, index: int, future: Future[Submitted]) -> None:
         if future.exception() is not None:
             self._closed(index)
         else:

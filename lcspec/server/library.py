@@ -11,13 +11,13 @@ from typing import Any
 from lcspec.commands.options import model_options
 from lcspec.commands.pairing import Pairing, paired
 from lcspec.config import ModelOptions
-from lcspec.engine_thread import EngineThread
 from lcspec.errors import LcspecError, ModelLoadError, UsageError
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET
 from lcspec.modelfiles.library import LibraryModel, describe, last_model, models
 from lcspec.modelfiles.memory import Memory, check_memory, machine_memory
 from lcspec.modelfiles.pairing import DIFFUSION, HEADS
 from lcspec.modelfiles.places import Place, here, scan
+from lcspec.server.hosting import start_engine
 from lcspec.server.model_entry import Entry, Progress
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
@@ -90,7 +90,7 @@ class Library:
         def report(what: str, fraction: float) -> None:
             progress(what, fraction)
 
-        worker = EngineThread(options, pairing.pair.draft, report, history=not self.o["no_history"])
+        worker = start_engine(self.o, options, pairing.pair.draft, report)
         try:
             settings = replace(self.settings, models=entry.names)
             if entry is not self.first:
@@ -132,7 +132,7 @@ class Library:
         taken = 0
         for other in others:
             if other.service is not None:
-                taken += other.service.session.model.header.file_size
+                taken += other.service.header.file_size
                 taken += sum(path.stat().st_size for path in other.service.draft.models if path.exists())
         return Memory(max(0, memory.total - taken), memory.free)
 

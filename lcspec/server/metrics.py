@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Callable, Iterable, Iterator, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from lcspec.engine.events import Event, Finished
 from lcspec.engine.metrics import Totals
+from lcspec.engine_host import Life
 
 if TYPE_CHECKING:
     from lcspec.server.limits import Capacity
@@ -69,8 +70,10 @@ class Metrics:
         totals: the engine's latest snapshot, to be renewed before the page is made.
     """
 
-    def __init__(self, capacity: Capacity) -> None:
+    def __init__(self, capacity: Capacity, life: Callable[[], Life] = Life) -> None:
+        """Of requests that `capacity` counts, and an engine whose `life` is looked at for every page."""
         self.capacity = capacity
+        self._life = life
         self.totals = Totals()
         registry = self.registry = CollectorRegistry()
         self.first = Histogram(
@@ -120,7 +123,15 @@ class Metrics:
         yield CounterMetricFamily("lcspec_mixed_steps", "Steps that (also) read a prompt.", t.mixed_steps)
         yield CounterMetricFamily("lcspec_decode_seconds", "Target time of decode steps.", t.decode_seconds)
         yield CounterMetricFamily("lcspec_mixed_seconds", "Target time of steps that read a prompt.", t.mixed_seconds)
+        life = self._life()
+        for name, text, n in (
+            ("engine_restarts", "Times that the engine's process had to be started again.", life.restarts),
+            ("requests_resumed", "Requests that went on in a new process.", life.resumed),
+            ("requests_refused_twice_dead", "Requests that were running twice when the process died.", life.refused),
+        ):
+            yield CounterMetricFamily(f"lcspec_{name}", text, n)
         gauges: list[tuple[str, str, float | None]] = [
+            ("engine_up", "1 while the engine can answer, 0 while it is started again.", int(life.away is None)),
             ("slots", "Slots.", self.capacity.slots),
             ("requests_running", "Requests in slots.", self.capacity.running),
             ("requests_waiting", "Requests without a slot.", self.capacity.waiting),

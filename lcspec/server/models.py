@@ -65,7 +65,7 @@ class Models:
     @classmethod
     def one(cls, service: Service) -> Models:
         """A single model, which is loaded already."""
-        path = service.session.model.options.path
+        path = service.facts.options.path
         entry = Entry(service.settings.models, path, pinned=True, state="loaded", service=service)
         return cls([entry], service.settings, default=entry.name, answers_all=True)
 

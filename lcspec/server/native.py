@@ -283,7 +283,7 @@ async def props(http: Request, model: str | None = None) -> Response:
             },
             "total_slots": service.slots,
             "model_alias": service.settings.models[0],
-            "model_path": service.session.model.options.path.name,
+            "model_path": service.facts.options.path.name,
             "chat_template": service.template.text,
             "modalities": {"vision": False, "audio": False},
             "bos_token": tokens["bos_token"],

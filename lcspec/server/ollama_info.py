@@ -29,7 +29,7 @@ FOR_EVER = "2318-01-01T00:00:00Z"
 def _details(entry: Entry) -> dict[str, Any]:
     """Of a loaded model from its header, of another from what the library knows."""
     if entry.service is not None:
-        header = entry.service.session.model.header
+        header = entry.service.header
         family, n, quantization = header.architecture, header.n_params, header.quantization
     elif entry.about is not None:
         family, n, quantization = entry.about.architecture, entry.about.n_params, entry.about.quantization
@@ -58,7 +58,7 @@ def _entry(entry: Entry) -> dict[str, Any]:
     except OSError:  # it is gone
         changed, stamp = 0.0, 0
     if entry.service is not None:
-        size = entry.service.session.model.header.file_size
+        size = entry.service.header.file_size
     else:
         size = entry.about.size if entry.about is not None else 0
     return {
@@ -110,8 +110,8 @@ async def show(body: OllamaShowBody, http: Request) -> Response:
     if entry.service is None and entry.about is not None:  # asking is no reason to load it
         return await asyncio.to_thread(_shown, entry)
     service = await models.use(entry, http)
-    header, text = service.session.model.header, service.template.text
-    capabilities = ["completion"] if service.session.engine.context.memory is not None else ["embedding"]
+    header, text = service.header, service.template.text
+    capabilities = ["completion"] if service.facts.writes else ["embedding"]
     if "completion" in capabilities:
         capabilities.append("tools")
         if service.vocab.fill_in_middle is not None:

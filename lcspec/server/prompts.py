@@ -41,7 +41,7 @@ class Wanted:
     speculation: Speculation | None = None
     prediction: Prediction | None = None
     bias: Mapping[str, float] | None = None
-    grammar: CompiledGrammar | None = None
+    grammar: str | CompiledGrammar | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
@@ -244,17 +244,15 @@ def form_of(form: ResponseFormat | None, schema: dict[str, Any] | None) -> Respo
     return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": schema}})
 
 
-def grammar_of(service: Service, raw: str | None, form: ResponseFormat | None, use: ToolUse) -> CompiledGrammar | None:
+def grammar_of(
+    service: Service, raw: str | None, form: ResponseFormat | None, use: ToolUse
+) -> str | CompiledGrammar | None:
     """The grammar a request asks for in one way or another, compiled (which may take a while).
 
     Raises:
         ApiError: it asks in two ways, a schema is missing or cannot be turned into a grammar, or it asks for too much.
     """
-    from lcspec.llama.grammar import compile_grammar
-
-    def compiled(text: str) -> CompiledGrammar:
-        return compile_grammar(service.vocab, text)
-
+    compiled = service.compile
     if isinstance(form, TextFormat):
         form = None
     if raw is not None and (form is not None or use.forced):
@@ -270,7 +268,7 @@ def grammar_of(service: Service, raw: str | None, form: ResponseFormat | None, u
     return _guarded("grammar", lambda: compiled(raw)) if raw is not None else None
 
 
-def _guarded(param: str, make: Callable[[], CompiledGrammar]) -> CompiledGrammar:
+def _guarded(param: str, make: Callable[[], str | CompiledGrammar]) -> str | CompiledGrammar:
     """A grammar; what is wrong with it is the fault of `param`."""
     try:
         return make()

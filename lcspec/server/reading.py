@@ -14,7 +14,7 @@ from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.tools import ToolUse
 
 if TYPE_CHECKING:
-    from lcspec.llama.vocab import Vocab
+    from lcspec.engine_host import TextVocab
 
 # What templates call the switch.
 SWITCHES = ("enable_thinking", "thinking")
@@ -38,7 +38,7 @@ class Reading:
     inline: bool = False
     budget: int | None = None
 
-    def limit(self, vocab: Vocab) -> ReasoningBudget | None:
+    def limit(self, vocab: TextVocab) -> ReasoningBudget | None:
         """The budget as the sampler keeps it."""
         if self.budget is None or not self.form.reasoning:
             return None

@@ -194,7 +194,7 @@ class Ranking(Answer):
 class ModelStatus(Answer):
     """What state a model is in."""
 
-    value: Literal["unloaded", "loading", "loaded", "unloading", "failed"]
+    value: Literal["unloaded", "loading", "loaded", "unloading", "failed", "restarting"]
     pinned: bool
     progress: float | None = None
     error: str | None = None
@@ -231,6 +231,7 @@ class Health(Answer):
     slots: int
     running: int
     waiting: int
+    restarts: int | None = None
     models: dict[str, str] | None = None
 
 

@@ -1,27 +1,29 @@
-"""What all endpoints share: the engine thread, the vocabulary, the template, capacity, metrics."""
+"""What all endpoints share: the engine, the vocabulary, the template, capacity, metrics."""
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import logging
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence, TypeVar
 
 from lcspec import __version__
 from lcspec.engine.events import Event, Prefill, StepStats
-from lcspec.engine_thread import EngineThread
-from lcspec.errors import ContextOverflow
+from lcspec.engine_host import EngineHost, TextVocab, start_of_text, totals, warm_up
+from lcspec.errors import ContextOverflow, LcspecError
 from lcspec.server.errors import ApiError
 from lcspec.server.limits import Capacity
 from lcspec.server.metrics import Metrics
 from lcspec.server.settings import ServerSettings
 
 if TYPE_CHECKING:
+    from lcspec.engine.metrics import Totals
     from lcspec.llama.template import ChatTemplate
-    from lcspec.llama.vocab import Vocab
+    from lcspec.sampling.grammar import CompiledGrammar
     from lcspec.server.job import Job
     from lcspec.session import Session
 
@@ -30,13 +32,15 @@ T = TypeVar("T")
 # Threads for tokenizing and rendering; more would take time from the decodes.
 THREADS = 2
 LOOK_SECONDS = 2.0
+# How long the metrics wait for an engine that is in a long step, or away: then the last totals stand.
+TOTALS_SECONDS = 2.0
 
 
 class Service:
     """One loaded model behind the endpoints. Its methods are for the event loop's thread."""
 
-    def __init__(self, worker: EngineThread, settings: ServerSettings) -> None:
-        """Serve a worker that has loaded its model.
+    def __init__(self, worker: EngineHost, settings: ServerSettings) -> None:
+        """Serve what a worker has loaded, or will have in a moment.
 
         Raises:
             LcspecError: the model could not be loaded, or its chat template cannot be used.
@@ -45,17 +49,18 @@ class Service:
 
         self.worker = worker
         self.settings = settings
-        self.session = worker.ready.result()
-        self.vocab: Vocab = self.session.model.vocab
-        self.template: ChatTemplate = ChatTemplate(self.session.model, settings.chat_template)
+        model = worker.loaded()
+        self.facts, self.header = model.facts, model.header
+        self.vocab: TextVocab = model.vocab
+        self.template: ChatTemplate = ChatTemplate(model, settings.chat_template)
         # What it says about tools; the fallbacks have no place for them.
         own = self.template.source in ("model", "given")
         self.template_text: str = self.template.text + self.template.tool_text if own else ""
-        self.n_ctx: int = self.session.engine.context.n_ctx
-        self.slots: int = self.session.engine.options.slots
-        self.draft = self.session.engine.drafting.env.draft
+        self.n_ctx: int = self.facts.n_ctx
+        self.slots: int = self.facts.slots
+        self.draft = self.facts.draft
         self.capacity = Capacity(self.slots, settings.queue)
-        self.metrics = Metrics(self.capacity)
+        self.metrics = Metrics(self.capacity, lambda: worker.life)
         self.fingerprint = f"lcspec-{__version__}"
         self.created = int(time.time())
         self.embedding = asyncio.Lock()
@@ -69,21 +74,16 @@ class Service:
         """Run `function` beside the event loop: tokenizing, rendering, compiling schemas."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **kwargs))
 
-    async def on_engine(self, function: Callable[[Any], T]) -> T:
-        """Run `function(session)` on the engine thread between two steps."""
-        return await asyncio.wrap_future(self.worker.call(function))
+    async def renew_totals(self) -> None:
+        """Bring the metrics up to date, if the engine is there to say something."""
+        with contextlib.suppress(LcspecError, asyncio.TimeoutError):
+            asked = asyncio.wrap_future(self.worker.call(totals))
+            self.metrics.totals = await asyncio.wait_for(asked, TOTALS_SECONDS)
 
-    async def in_pieces(self, start: Callable[[Any], Generator[T | None, None, None]]) -> T:
+    async def in_pieces(self, start: Callable[[Session], Generator[T | None, None, None]]) -> T:
         """What the generator `start(session)` yields at last; it runs on the engine thread, and between its pieces
-        running streams get their steps."""
-        pieces = await self.on_engine(start)
-        try:
-            while (found := await self.on_engine(lambda _: next(pieces))) is None:
-                pass
-            return found
-        finally:
-            # Wherever it stands, what it holds goes now; the engine thread alone may touch that.
-            self.worker.call(lambda _: pieces.close())
+        running streams get their steps. `start`: see lcspec.engine_host."""
+        return await asyncio.wrap_future(self.worker.in_pieces(start))
 
     def outbox(self) -> Outbox:
         """The way from the engine thread to this event loop."""
@@ -98,10 +98,11 @@ class Service:
             return
         self._looked = time.monotonic()
 
-        def look(session: Session) -> None:
-            self.speedup = session.engine.totals().speedup
+        def found(answer: Future[Totals]) -> None:
+            if not answer.cancelled() and answer.exception() is None:
+                self.speedup = answer.result().speedup
 
-        self.worker.call(look)
+        self.worker.call(totals).add_done_callback(found)
 
     def check_open(self) -> None:
         """Refuse new work while the server shuts down.
@@ -122,16 +123,11 @@ class Service:
         Raises:
             LcspecError: the defaults for requests ask for something that cannot be had.
         """
-        from lcspec.llama import hugepages
-        from lcspec.llama.grammar import grammar_tokenizer
         from lcspec.server.parameters import speculation_params
 
         params = speculation_params(None, self.settings, self.draft, has_grammar=True, has_prediction=True)
         _ = self.longest_piece
-        grammar_tokenizer(self.vocab)
-        if self.session.engine.context.memory is not None:  # else it only embeds
-            self.worker.call(lambda session: session.engine.prepare(params)).result()
-        hugepages.populate()
+        self.worker.call(partial(warm_up, params)).result()
 
     def close(self) -> None:
         """Let go of the threads that this made (not of the engine's)."""
@@ -160,7 +156,12 @@ class Service:
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Ids of a raw prompt."""
         self.check_length(text)
-        return self.session.prompt_ids(text)
+        ids = tuple(self.vocab.tokenize(text))
+        return ids or start_of_text(self.vocab)
+
+    def compile(self, grammar: str) -> str | CompiledGrammar:
+        """A grammar for a request (see lcspec.engine_host.EngineHost.compile)."""
+        return self.worker.compile(grammar)
 
     def check_ids(self, ids: Sequence[int]) -> tuple[int, ...]:
         """A prompt given as ids.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from lcspec.server.lifecycle import Background
 from lcspec.session import Session
-from tests.server.running import service_of
+from tests.server.running import engine_of, service_of
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ def state_of(server: Background) -> State:
         used = [seq for seq in range(engine.pool.n) if engine.context.seq_end(seq) > 0]
         return State(len(engine.running), len(engine.waiting), service.capacity.at_hand, engine.pool.free, len(used))
 
-    return service.worker.call(look).result(300)
+    return engine_of(server).call(look).result(300)
 
 
 def wait_idle(server: Background, seconds: float = 300.0) -> None:

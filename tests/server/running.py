@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from lcspec.config import ModelOptions
+from lcspec.engine_host import EngineHost
+from lcspec.engine_process.parent import EngineProcess
 from lcspec.engine_thread import EngineThread
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.server.app import app_over, create_app
@@ -23,6 +26,9 @@ MODEL = "demo"
 CHAT = "Hello, how are you today?"
 CODE = "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return "
 HELLO = [{"role": "user", "content": CHAT}]
+# Servers that do not say where their engine runs have it in this process, which is quicker and can be looked into;
+# with LCSPEC_TEST_CHILD=1 in a process of its own, as `lcspec serve` has it.
+IN_PROCESS = not os.environ.get("LCSPEC_TEST_CHILD")
 WAIT = 300.0  # seconds; nobody who is answered waits that long
 
 
@@ -42,11 +48,21 @@ def lines_of(answer: httpx.Response) -> Iterator[str]:
 
 @contextlib.contextmanager
 def background(
-    path: Path | None = None, *, slots: int = 2, ctx: int = 512, draft: bool = True, warm: bool = True, **settings: Any
+    path: Path | None = None,
+    *,
+    slots: int = 2,
+    ctx: int = 512,
+    draft: bool = True,
+    warm: bool = True,
+    here: bool = IN_PROCESS,
+    prelude: Callable[[], None] | None = None,
+    **settings: Any,
 ) -> Iterator[Background]:
-    """A server over `path`, or the bundled pair."""
+    """A server over `path`, or the bundled pair. `here`: its engine is in this process; else in one that begins with
+    `prelude`."""
     options = ModelOptions(path or demo_path(DEMO_TARGET), ctx=ctx, slots=slots, threads=1, exact=True)
-    worker = EngineThread(options, demo_path(DEMO_DRAFT) if draft and path is None else None)
+    drafts = demo_path(DEMO_DRAFT) if draft and path is None else None
+    worker: EngineHost = EngineThread(options, drafts) if here else EngineProcess(options, drafts, prelude=prelude)
     try:
         app = create_app(worker, ServerSettings(**{"models": (MODEL,), **settings}))
         if warm:
@@ -65,10 +81,18 @@ def service_of(running: Background) -> Service:
     return running.server.service
 
 
+def engine_of(running: Background) -> EngineThread:
+    """The engine of a server that has it in this process."""
+    worker = service_of(running).worker
+    assert isinstance(worker, EngineThread)
+    return worker
+
+
 def options(**given: Any) -> dict[str, Any]:
     """Options of `lcspec serve` for models that are loaded on demand."""
     usual: dict[str, Any] = {"slots": 2, "ctx": 256, "batch": 512, "threads": 1, "gpu_layers": 0, "kv_type": "f16"}
     usual |= {"exact": True, "speculate": "auto", "max_draft": None, "no_history": True, "no_draft": True}
+    usual |= {"in_process": IN_PROCESS, "verbose": False}
     usual |= {"draft": (), "heads": None, "store": None, "chat_template": None, "chat_template_file": None}
     return usual | given
 

@@ -13,4 +13,5 @@ pytestmark = pytest.mark.server
 @pytest.mark.parametrize("condition", ["usual", "full disk", "unwritable cache", "clock jumps"])
 def test_a_server_under_faults(condition: str) -> None:
     counts, wrong = run(condition, 30, seed=4)
-    assert wrong == [] and sum(counts.values()) == 30 and len(counts) >= 6, counts
+    assert wrong == [] and sum(counts.values()) == 30 and len(counts) >= 7, counts
+    assert counts["engine killed"] == counts["engine stopped"] == 1

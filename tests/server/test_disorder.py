@@ -15,7 +15,7 @@ import pytest
 
 from lcspec.server.lifecycle import Background
 from tests.server.leaks import State, state_of, wait_idle
-from tests.server.running import CHAT, CODE, WAIT, background
+from tests.server.running import CHAT, CODE, WAIT, background, engine_of
 
 pytestmark = pytest.mark.server
 
@@ -26,7 +26,7 @@ AT_ONCE = 10
 @pytest.fixture(scope="module")
 def busy() -> Iterator[Background]:
     """The bundled pair, all drafters, a queue that holds everybody."""
-    with background(slots=3, queue=32, ctx=256) as server:
+    with background(slots=3, queue=32, ctx=256, here=True) as server:
         yield server
 
 
@@ -122,7 +122,7 @@ async def test_disorder_leaves_nothing_behind(busy: Background) -> None:
 
 
 def test_a_client_that_goes_frees_its_slot(tiny_model: Path) -> None:
-    with background(tiny_model, slots=1, queue=4, ctx=2048, speculate="off", warm=False) as server:
+    with background(tiny_model, slots=1, queue=4, ctx=2048, speculate="off", warm=False, here=True) as server:
         body = {"prompt": "abc", "max_tokens": 2000, "ignore_eos": True, "stream": True}
         for _ in range(3):
             with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=WAIT) as answer:
@@ -130,5 +130,5 @@ def test_a_client_that_goes_frees_its_slot(tiny_model: Path) -> None:
             wait_idle(server)
         short = httpx.post(f"{server.url}/v1/completions", json={"prompt": "abc", "max_tokens": 3}, timeout=WAIT)
         assert short.status_code == 200
-        done = server.server.service.session.engine.counters.done
+        done = engine_of(server).ready.result().engine.counters.done
         assert done["cancelled"] == 3

@@ -15,7 +15,7 @@ from lcspec.errors import ModelClosed
 from lcspec.llama import Model
 from lcspec.llama.grammar import compile_grammar
 from lcspec.server import lifecycle
-from tests.server.running import HELLO, background, service_of
+from tests.server.running import HELLO, background, engine_of
 
 pytestmark = pytest.mark.server
 
@@ -30,8 +30,8 @@ def die(_: Any) -> None:
 
 def test_requests_after_the_engines_death(tiny_model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifecycle, "WATCH", 600.0)  # the server would end, and nobody could ask it
-    with background(tiny_model, ctx=2048, slots=2, queue=200, warm=False) as server:
-        url, worker = server.url, service_of(server).worker
+    with background(tiny_model, ctx=2048, slots=2, queue=200, warm=False, here=True) as server:
+        url, worker = server.url, engine_of(server)
         answers: list[httpx.Response] = []
         stop = threading.Event()
         text = "a long text, " * 400

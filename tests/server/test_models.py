@@ -15,6 +15,7 @@ import ollama
 import openai
 import pytest
 
+from lcspec.engine_thread import EngineThread
 from lcspec.modelfiles.memory import Memory
 from lcspec.server import library as library_module
 from lcspec.server import lifecycle, models
@@ -258,11 +259,12 @@ def test_an_engine_that_dies_is_loaded_again(folder: Path, monkeypatch: pytest.M
         raise Died("on purpose")
 
     monkeypatch.setattr(lifecycle, "WATCH", 0.05)
-    with several(folder) as server:
+    with several(folder, o=options(in_process=True)) as server:
         red, blue = text(say(server, "red")), text(say(server, "blue"))
         (entry,) = [e for e in server.server.models.entries if e.name == "red"]
         assert entry.service is not None
         worker = entry.service.worker
+        assert isinstance(worker, EngineThread)
         worker.order(die)
         while worker.alive:
             time.sleep(0.01)

@@ -28,7 +28,7 @@ from lcspec.tui.widgets.notice import Notice
 from tests import forks
 from tests import tiny_gguf as tiny
 from tests.running import Brake
-from tests.server.running import background, service_of
+from tests.server.running import background, engine_of
 
 from .conftest import Driver, Start
 
@@ -41,7 +41,7 @@ HELLO = "Hello, how are you today?"
 @pytest.fixture(scope="module")
 def server() -> Iterator[Background]:
     """The bundled pair, served."""
-    with background(slots=2, ctx=512, models=("demo", "other-name")) as running:
+    with background(slots=2, ctx=512, here=True, models=("demo", "other-name")) as running:
         yield running
 
 
@@ -102,7 +102,7 @@ async def test_stopped_answer_is_kept_and_frees_the_server(
     start: Start, connected: Callable[..., ChatOptions], server: Background
 ) -> None:
     brake = Brake()
-    service_of(server).worker.call(brake.install).result(300)
+    engine_of(server).call(brake.install).result(300)
     async with start(options=connected(max_tokens=400)) as driver:
         await driver.ready()
         await driver.send("Write a python function to find the maximum of a list of numbers.")

@@ -1,0 +1,246 @@
+"""The engine's process: an EngineThread behind a pipe. It ends when the program at the other end does.
+
+main thread      reads messages and hands them on; never waits for the engine
+engine thread    steps; sends what a step gave in one message
+text threads     tokenizing and grammars, beside the engine
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from lcspec.engine.events import Event, Failed, Finished, Prefill, StepStats
+from lcspec.engine.request import Request
+from lcspec.engine_host import Loaded, Sink
+from lcspec.engine_process.protocol import (
+    Call,
+    Cancel,
+    Close,
+    Compile,
+    Ended,
+    Events,
+    Message,
+    Open,
+    Pipe,
+    Progress,
+    Ready,
+    Result,
+    Submit,
+    Tokenize,
+    portable,
+    sendable,
+)
+from lcspec.engine_process.vocabulary import Tables
+from lcspec.engine_thread import EngineThread
+from lcspec.errors import LcspecError
+from lcspec.sampling.grammar import CompiledGrammar
+from lcspec.session import Session
+
+# Threads for text; more would take time from the decodes.
+THREADS = 2
+# Grammars that are kept for the requests they were compiled for.
+GRAMMARS = 16
+# How long the engine may take to end when nobody is there any more.
+END_SECONDS = 2.0
+
+
+class Host:
+    """An engine for whoever is at the other end of a pipe."""
+
+    def __init__(self, pipe: Pipe, opening: Open) -> None:
+        """Begin to load what `opening` says."""
+        self._pipe = pipe
+        self._tables = opening.tables
+        self._step: list[tuple[int, list[Event]]] = []  # what the sinks got since the last message
+        self._tickets: dict[int, Future[Any]] = {}  # by number: requests until their last event
+        self._asked: dict[int, Future[Any]] = {}  # what else is at hand
+        self._grammars: OrderedDict[str, CompiledGrammar] = OrderedDict()
+        self._lock = threading.Lock()
+        self._text = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
+        self._loaded: Loaded | None = None
+        self.worker = EngineThread(opening.options, opening.draft, self._progress, opening.history, self._flush)
+        self.worker.ready.add_done_callback(self._opened)
+        threading.Thread(target=self._watch, name="lcspec-watch", daemon=True).start()
+
+    def take(self, message: Message) -> None:
+        """Do what a message asks for."""
+        if isinstance(message, Submit):
+            self._submit(message)
+        elif isinstance(message, Cancel):
+            self._cancel(message.number)
+        elif isinstance(message, Call):
+            start = self.worker.in_pieces if message.pieces else self.worker.call
+            self._answer(message.number, start(message.function))
+        elif isinstance(message, Tokenize):
+            tokenize = partial(self._vocab.tokenize, special=message.special, parse_special=message.parse_special)
+            self._answer(message.number, self._text.submit(tokenize, message.text))
+        elif isinstance(message, Compile):
+            compiled = self._text.submit(self._compiled, message.grammar)
+            self._answer(message.number, compiled, lambda _: None)
+        elif isinstance(message, Close):
+            self.worker.close(message.drain, timeout=0)  # _watch says when it has
+
+    # ------------------------------------------------------------ the life of the engine
+
+    def _progress(self, what: str, fraction: float) -> None:
+        self._pipe.send(Progress(what, fraction))
+
+    def _opened(self, ready: Future[Session]) -> None:
+        """On the engine thread: the model is there, or `_watch` will say what is wrong."""
+        if ready.exception() is not None:
+            return
+        self._loaded = self.worker.loaded()
+        tables = Tables.of(ready.result().model.vocab) if self._tables else None
+        self._pipe.send(Ready(self._loaded.facts, tables))
+
+    def _watch(self) -> None:
+        """Tell the end of the engine thread."""
+        self.worker.wait()
+        error = self.worker.ready.exception() or self.worker.error
+        self._pipe.send(Ended(sendable(error) if error is not None else None))
+
+    @property
+    def _vocab(self) -> Any:
+        assert self._loaded is not None, "nothing is asked before Ready"
+        return self._loaded.vocab
+
+    # ------------------------------------------------------------ requests
+
+    def _submit(self, message: Submit) -> None:
+        number, request = message.number, portable(message.request, partial(self._vocab.piece, special=True))
+        promise: Future[Any] = Future()
+        self._tickets[number] = promise
+        grammar = request.sampling.grammar
+        if not isinstance(grammar, str):
+            self._enter(number, request, promise)
+            return
+        known = self._known(grammar)
+        if known is not None:
+            self._enter(number, _with_grammar(request, known), promise)
+            return
+
+        def enter(compiled: Future[CompiledGrammar]) -> None:
+            if (error := compiled.exception()) is not None:
+                self._refuse(number, promise, error)
+            else:
+                self._enter(number, _with_grammar(request, compiled.result()), promise)
+
+        self._text.submit(self._compiled, grammar).add_done_callback(enter)
+
+    def _enter(self, number: int, request: Request, promise: Future[Any]) -> None:
+        def entered(ticket: Future[Any]) -> None:
+            if (error := ticket.exception()) is not None:
+                self._refuse(number, promise, error)
+                return
+            self._pipe.send(Result(number))
+            promise.set_result(ticket.result())
+
+        self.worker.submit(request, self._sink(number)).add_done_callback(entered)
+
+    def _refuse(self, number: int, promise: Future[Any], error: BaseException) -> None:
+        self._tickets.pop(number, None)
+        self._pipe.send(Result(number, error=sendable(error)))
+        promise.set_exception(error)
+
+    def _cancel(self, number: int) -> None:
+        if (asked := self._asked.get(number)) is not None:
+            asked.cancel()
+        elif (ticket := self._tickets.get(number)) is not None:
+            ticket.add_done_callback(lambda entered: None if entered.exception() else entered.result().cancel())
+
+    def _sink(self, number: int) -> Sink:
+        """Collects a request's events; nobody out there wants steps and the progress of prompts."""
+
+        def put(events: Sequence[Event]) -> None:
+            wanted: list[Event] = [event for event in events if not isinstance(event, (StepStats, Prefill))]
+            if not wanted:
+                return
+            if isinstance(wanted[-1], (Failed, Finished)):
+                self._tickets.pop(number, None)
+            self._step.append((number, wanted))
+
+        return put
+
+    def _flush(self) -> None:
+        """One message for all that a step gave."""
+        if self._step:
+            step, self._step = self._step, []
+            self._pipe.send(Events(tuple(step)))
+
+    # ------------------------------------------------------------ all else
+
+    def _answer(self, number: int, future: Future[Any], shown: Callable[[Any], Any] = lambda value: value) -> None:
+        """Send what comes of `future`."""
+
+        def done(future: Future[Any]) -> None:
+            self._asked.pop(number, None)
+            if future.cancelled():
+                return
+            if (error := future.exception()) is not None:
+                self._pipe.send(Result(number, error=sendable(error)))
+                return
+            try:
+                self._pipe.send(Result(number, shown(future.result())))
+            except Exception as problem:  # the value cannot be pickled
+                self._pipe.send(Result(number, error=LcspecError(f"internal error: {problem!r}")))
+
+        self._asked[number] = future
+        future.add_done_callback(done)
+
+    def _known(self, text: str) -> CompiledGrammar | None:
+        with self._lock:
+            if text in self._grammars:
+                self._grammars.move_to_end(text)
+            return self._grammars.get(text)
+
+    def _compiled(self, text: str) -> CompiledGrammar:
+        """A grammar, kept for a while: a request that has checked it comes with it soon."""
+        found = self._known(text)
+        if found is None:
+            found = self.worker.compile(text)
+            with self._lock:
+                self._grammars[text] = found
+                while len(self._grammars) > GRAMMARS:
+                    self._grammars.popitem(last=False)
+        return found
+
+
+def _with_grammar(request: Request, grammar: CompiledGrammar) -> Request:
+    return replace(request, sampling=replace(request.sampling, grammar=grammar))
+
+
+def main() -> None:
+    """Run until the other end of the pipe, whose number is the first argument, is closed."""
+    # The program finishes what it has accepted when it is told to end, and then ends this process.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    os.set_inheritable(int(sys.argv[1]), False)
+    pipe = Pipe(Connection(int(sys.argv[1])))
+    host: Host | None = None
+    try:
+        opening = pipe.receive()
+        assert isinstance(opening, Open)
+        if opening.prelude is not None:
+            opening.prelude()
+        if opening.verbose:
+            from lcspec.llama import log_to_stderr
+
+            log_to_stderr(True)
+        host = Host(pipe, opening)
+        while True:
+            host.take(pipe.receive())
+    except EOFError:
+        if host is not None:
+            host.worker.close(timeout=END_SECONDS)
+    sys.stderr.flush()
+    os._exit(0)  # threads that still work on something must not keep it

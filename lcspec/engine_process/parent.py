@@ -1,0 +1,379 @@
+"""An engine in a process of its own, as the program sees it (see lcspec.engine_host.EngineHost).
+
+A thread reads what the process says, and starts another one when it has died: at once the first time, then after waits
+that double. Requests that were running go on there after the tokens they had; the others are queued there again.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from lcspec.config import DraftFiles, ModelOptions
+from lcspec.engine.request import Request
+from lcspec.engine_host import Life, Loaded, Sink
+from lcspec.engine_process.process import Child
+from lcspec.engine_process.protocol import (
+    Call,
+    Cancel,
+    Close,
+    Compile,
+    Ended,
+    Events,
+    Message,
+    Open,
+    Progress,
+    Ready,
+    Result,
+    Tokenize,
+    portable,
+)
+from lcspec.engine_process.tasks import Answer, Task, Tasks, settle
+from lcspec.engine_process.vocabulary import RemoteVocab
+from lcspec.engine_thread import expected
+from lcspec.errors import LcspecError, ModelLoadError
+from lcspec.modelfiles.modelfile import read_header
+from lcspec.session import Progress as OnProgress
+from lcspec.session import Session
+
+T = TypeVar("T")
+# Seconds before another process is started: none after a first death, then from the first of these to the second.
+WAIT, LONGEST_WAIT = 0.5, 30.0
+# Seconds that a process must have lived for its death to count as a first one.
+WELL = 60.0
+# Starts that may fail before those who wait are told.
+PATIENCE = 3
+# Seconds that an engine with nothing to do may take to end.
+END_SECONDS = 10.0
+
+
+@dataclass(frozen=True)
+class Ticket:
+    """A submitted request."""
+
+    engine: EngineProcess
+    number: int
+
+    def cancel(self) -> None:
+        """End it between two steps; its last event is Finished with reason `cancelled`."""
+        self.engine.cancel(self.number)
+
+
+class EngineProcess:
+    """Loads a model in another process and runs requests there until closed."""
+
+    def __init__(
+        self,
+        options: ModelOptions,
+        draft: DraftFiles | Path | None = None,
+        progress: OnProgress | None = None,
+        history: bool = True,
+        *,
+        verbose: bool = False,
+        prelude: Callable[[], None] | None = None,
+    ) -> None:
+        """Start loading at once. `progress` is called on another thread, and what it returns is ignored.
+
+        Args:
+            options, draft, history: see EngineThread.
+            verbose: show the library's own log.
+            prelude: what the process calls before it loads anything; for tests.
+        """
+        self.error: LcspecError | None = None  # what ended it, if that was not `close`
+        self._opening = Open(options, draft, history, verbose, True, prelude)
+        self._progress = progress
+        self._ready: Future[Loaded] = Future()
+        self._numbers = itertools.count(1)
+        self._tasks = Tasks()
+        self._lock = threading.Lock()  # of what follows
+        self._child: Child | None = None  # the process, from its start to its end
+        self._open = False  # it has loaded the model
+        self._life = Life()
+        self._refusal: str | None = None  # why requests are refused instead of waiting
+        self._closing: Close | None = None
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._main, name="lcspec-engine-process", daemon=True)
+        self._thread.start()
+
+    # ------------------------------------------------------------ from any thread
+
+    @property
+    def alive(self) -> bool:
+        """Whether it takes requests, now or once it is back."""
+        return self._thread.is_alive()
+
+    @property
+    def life(self) -> Life:
+        """How it has lived until now."""
+        with self._lock:
+            return replace(self._life, pid=self._child.pid if self._child is not None else None)
+
+    def loaded(self) -> Loaded:
+        """The model, as soon as it is there.
+
+        Raises:
+            LcspecError: it could not be loaded.
+        """
+        return self._ready.result()
+
+    def submit(self, request: Request, sink: Sink) -> Future[Ticket]:
+        """Queue a request (see EngineThread.submit). While a process is being started it waits."""
+        answer = Answer(next(self._numbers), portable(request), sink)
+        self._ask(answer)
+        answer.result.add_done_callback(partial(self._unwanted, answer.number))
+        return answer.result
+
+    def call(self, function: Callable[[Session], T]) -> Future[T]:
+        """Run `function` on the engine's thread, between two steps. It must be one that can be pickled."""
+        return self._asked(lambda number: Call(number, function))
+
+    def in_pieces(self, start: Callable[[Session], Generator[T | None, None, None]]) -> Future[T]:
+        """What the generator `start(session)` yields at last (see EngineThread.in_pieces); `start` can be pickled."""
+        return self._asked(lambda number: Call(number, start, pieces=True))
+
+    def compile(self, grammar: str) -> str:
+        """Check a grammar, and have it compiled for a request that brings it.
+
+        Raises:
+            GrammarError: it is none, it is too large, or no text follows it.
+        """
+        self._asked(lambda number: Compile(number, grammar)).result()
+        return grammar
+
+    def cancel(self, number: int) -> None:
+        """End a request."""
+        with self._lock:
+            answer = self._tasks.get(number)
+            if not isinstance(answer, Answer):
+                return
+            answer.cancelled = True
+            if self._open and self._child is not None:
+                self._child.send(Cancel(number))
+                return
+        if self._tasks.drop(number):
+            answer.end_cancelled()
+
+    def close(self, drain: bool = False, timeout: float | None = None) -> bool:
+        """Stop: after the requests at hand with `drain`, else after cancelling them. A process that has not ended in
+        time, or that hangs with nothing to do, is killed."""
+        end = None if timeout is None else time.monotonic() + timeout
+        with self._lock:
+            self._closing = Close(drain)
+            if self._open and self._child is not None:
+                self._child.send(self._closing)
+            elif self._child is not None and not drain:
+                self._child.kill()
+        self._closed.set()
+        if drain:
+            self._tasks.wait_until_none(timeout)
+        self._thread.join(END_SECONDS if end is None else max(0.0, end - time.monotonic()))
+        if self._thread.is_alive():
+            with self._lock:
+                if self._child is not None:
+                    self._child.kill()
+            self._thread.join(END_SECONDS)
+        return not self._thread.is_alive()
+
+    def _tokenize(self, text: str, special: bool, parse_special: bool) -> list[int]:
+        ids: list[int] = self._asked(lambda number: Tokenize(number, text, special, parse_special)).result()
+        return ids
+
+    def _asked(self, message: Callable[[int], Message]) -> Future[Any]:
+        """Ask something that has one answer."""
+        number = next(self._numbers)
+        task = Task(number, message(number))
+        self._ask(task)
+        task.result.add_done_callback(partial(self._unwanted, number))
+        return task.result
+
+    def _ask(self, task: Task) -> None:
+        with self._lock:
+            if self._closing is not None and isinstance(task, Answer):
+                problem: LcspecError | None = LcspecError("the engine is shutting down and takes no new requests")
+            elif not self._thread.is_alive():
+                problem = self.error or LcspecError("the engine has been closed")
+            else:
+                problem = LcspecError(self._refusal) if self._refusal is not None else None
+            if problem is None:
+                if self._open and self._child is not None:
+                    self._send(self._child, task)  # before it is added: what cannot be sent raises
+                self._tasks.add(task)
+                return
+        settle(task.result, error=problem)
+
+    def _send(self, child: Child, task: Task) -> None:
+        child.send(task.message())
+        task.sent = True
+
+    def _unwanted(self, number: int, result: Future[Any]) -> None:
+        """Somebody has cancelled what was asked for."""
+        if result.cancelled() and self._tasks.get(number) is not None:
+            self._tasks.drop(number)
+            with self._lock:
+                if self._open and self._child is not None:
+                    self._child.send(Cancel(number))
+
+    # ------------------------------------------------------------ on the reading thread
+
+    def _main(self) -> None:
+        error: BaseException = LcspecError("the engine has been closed")
+        try:
+            self._live()
+        except BaseException as problem:
+            error = problem
+            self.error = expected(problem)
+        finally:
+            with self._lock:
+                # Nothing is added from here on.
+                self._closing = self._closing or Close(drain=False)
+                self._refusal = str(self.error or error)
+                left = self._tasks.all()
+            settle(self._ready, error=error)
+            self._tasks.fail(left, self.error or LcspecError("the engine has been closed"))
+
+    def _live(self) -> None:
+        """One process after the other, until the end is ordered.
+
+        Raises:
+            LcspecError: the first one could not load the model, or a later one loaded another.
+        """
+        deaths = failed = 0  # in a row
+        while True:
+            start = time.monotonic()
+            error, why = self._run()
+            with self._lock:
+                opened, self._open, self._child = self._open, False, None
+            if self._over(ended=not why):
+                return
+            if not self._ready.done():
+                if error is None:
+                    name = self._opening.options.path.name
+                    error = ModelLoadError(f"{name} could not be loaded: the engine's process {why}")
+                raise error
+            deaths = 1 if opened and time.monotonic() - start > WELL else deaths + 1
+            failed = 0 if opened else failed + 1
+            reason = str(error) if error is not None else f"the engine's process {why}"
+            self._mourn(opened, reason, why)
+            if failed >= PATIENCE or (failed and error is not None):
+                self._give_up(reason)
+            wait = 0.0 if deaths == 1 else min(LONGEST_WAIT, WAIT * 2.0 ** (deaths - 2))
+            self._closed.wait(wait)
+            if self._over():
+                return
+
+    def _over(self, ended: bool = False) -> bool:
+        """Whether the end was ordered, and has come (`ended`) or nothing is left to be done before."""
+        closing = self._closing
+        return closing is not None and (ended or not closing.drain or not self._tasks.all())
+
+    def _run(self) -> tuple[BaseException | None, str]:
+        """A process from its start to its end: the error that it told, and how it ended ("": as it was told to).
+
+        Raises:
+            LcspecError: it has loaded another model than the one before.
+        """
+        try:
+            child = Child(replace(self._opening, tables=not self._ready.done()))
+        except OSError as problem:
+            return LcspecError(f"the engine's process could not be started: {problem}"), "could not be started"
+        with self._lock:
+            self._child = child
+            if self._closing is not None and not self._closing.drain:
+                child.kill()
+        error: BaseException | None = None
+        told = False
+        try:
+            while not isinstance(message := child.receive(), Ended):
+                self._take(child, message)
+            error, told = message.error, True
+        except EOFError:
+            pass
+        except BaseException:
+            child.kill()
+            raise
+        finally:
+            why = child.wait()
+        return error, "" if told and error is None else why
+
+    def _mourn(self, opened: bool, reason: str, why: str) -> None:
+        """Say that there is no process now, and end what it was at for the second time."""
+        refused = resumed = 0
+        if opened:
+            refused, resumed = self._tasks.died(self.loaded().facts.slots, why)
+        with self._lock:
+            life = self._life
+            self._life = replace(
+                life,
+                away=f"{reason}; another one is started",
+                restarts=life.restarts + opened,
+                refused=life.refused + refused,
+                resumed=life.resumed + resumed,
+            )
+
+    def _give_up(self, reason: str) -> None:
+        """It cannot be started for now: who waits is told, and who comes until it can."""
+        with self._lock:
+            self._refusal = f"{reason}; it is tried again: try again later"
+        self._tasks.fail(self._tasks.all(), LcspecError(self._refusal))
+
+    def _take(self, child: Child, message: Message) -> None:
+        if isinstance(message, Events):
+            for number, events in message.of:
+                self._deliver(child, number, events)
+        elif isinstance(message, Result):
+            self._settle(message)
+        elif isinstance(message, Progress):
+            if self._progress is not None and not self._ready.done():
+                self._progress(message.what, message.fraction)
+        elif isinstance(message, Ready):
+            self._opened(child, message)
+
+    def _opened(self, child: Child, message: Ready) -> None:
+        """A process has loaded the model: it gets all that is at hand."""
+        if message.tables is not None:
+            header = read_header(self._opening.options.path)
+            settle(self._ready, Loaded(message.facts, RemoteVocab(message.tables, self._tokenize), header))
+        elif replace(message.facts, options=self._ready.result().options) != self._ready.result().facts:
+            raise LcspecError(f"{self._opening.options.path.name} has changed since it was loaded: restart the server")
+        with self._lock:
+            self._refusal = None
+            self._life = replace(self._life, away=None)
+            self._open = True
+            for task in self._tasks.all():
+                self._send(child, task)
+            if self._closing is not None:
+                child.send(self._closing)
+
+    def _deliver(self, child: Child, number: int, events: list[Any]) -> None:
+        answer = self._tasks.get(number)
+        if not isinstance(answer, Answer):
+            return
+        over = True
+        try:
+            over = answer.take(events)
+        except Exception:  # a sink that fails loses its request
+            child.send(Cancel(number))
+        if over:
+            self._tasks.drop(number)
+
+    def _settle(self, message: Result) -> None:
+        """An answer, or that the engine has taken or refused a request."""
+        task = self._tasks.get(message.number)
+        if task is None:
+            return
+        if isinstance(task, Answer) and message.error is None:
+            task.queued = task.accepted = True
+            settle(task.result, Ticket(self, task.number))
+            return
+        self._tasks.drop(message.number)
+        if isinstance(task, Answer) and isinstance(message.error, LcspecError):
+            task.fail(message.error)  # by an event, if an earlier process has accepted it
+        else:
+            settle(task.result, message.value, message.error)

@@ -1,0 +1,78 @@
+"""The child: started, talked to, and how it ended."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import subprocess
+import sys
+from multiprocessing.connection import Connection
+
+from lcspec.engine_process.protocol import Message, Open, QueuedPipe
+
+# The interpreter puts the current folder on its path for -c; nothing is to be imported from there.
+RUN = "import sys; sys.path[:] = filter(None, sys.path); from lcspec.engine_process.child import main; main()"
+
+
+class Child:
+    """An engine's process and the program's end of the pipe to it."""
+
+    def __init__(self, opening: Open) -> None:
+        """Start it.
+
+        Raises:
+            OSError: there is no process to be had.
+        """
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                command = [sys.executable, "-c", RUN, str(theirs.fileno()), "lcspec-engine", str(opening.options.path)]
+                # A session of its own: the interrupt key is the program's, which finishes what it has accepted.
+                self._process = subprocess.Popen(
+                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                )
+            except BaseException:
+                ours.close()
+                raise
+        self.pid = self._process.pid
+        self._pipe = QueuedPipe(Connection(ours.detach()))
+        self.send(opening)
+
+    def send(self, message: Message) -> None:
+        """Queue a message."""
+        self._pipe.send(message)
+
+    def receive(self) -> Message:
+        """The next message.
+
+        Raises:
+            EOFError: it has ended.
+        """
+        return self._pipe.receive()
+
+    def kill(self) -> None:
+        """End it now, even if it is stopped."""
+        self._process.kill()
+
+    def wait(self) -> str:
+        """Wait for its end, and let go of the pipe; how it ended, to be read after "it"."""
+        self._pipe.close()
+        return ended(self._process.wait())
+
+
+def ended(code: int) -> str:
+    """What an exit code means."""
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    why = {
+        "SIGABRT": "the library gave up; its last words are in the log",
+        "SIGKILL": "by hand, or because memory ran out",
+        "SIGSEGV": "an error in the library",
+        "SIGBUS": "the model file changed or its disk failed",
+        "SIGILL": "this processor lacks what the library was built for",
+    }.get(name)
+    return f"was ended by {name}" + (f" ({why})" if why else "")

@@ -1,0 +1,169 @@
+"""What a program wants of its engine's process, and what it has of it so far: all that is needed to ask another one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import replace
+from typing import Any
+
+from lcspec.engine.events import Event, Failed, Finished, RequestStats, Started, Tokens
+from lcspec.engine.request import Request
+from lcspec.engine_host import Sink
+from lcspec.engine_process.protocol import Message, Submit
+from lcspec.errors import EngineDied, LcspecError
+
+# A request that was running so often when the process died is not tried again.
+DEATHS = 2
+
+
+class Task:
+    """A message that waits for its answer; `deaths`: processes that died while they worked on it."""
+
+    def __init__(self, number: int, message: Message) -> None:
+        self.number = number
+        self._message = message
+        self.result: Future[Any] = Future()
+        self.deaths = 0
+        self.sent = False  # to the process that there is
+        self.queued = False  # which has said that it is going to do it
+
+    def message(self) -> Message:
+        """What is to be sent to a process that knows nothing of it."""
+        return self._message
+
+    def fail(self, error: LcspecError) -> None:
+        """It comes to nothing."""
+        settle(self.result, error=error)
+
+
+class Answer(Task):
+    """A request and its events."""
+
+    def __init__(self, number: int, request: Request, sink: Sink) -> None:
+        self.request = request
+        self._sink = sink
+        self.accepted = False  # it has a ticket, so what becomes of it is told by events
+        self.cancelled = False
+        self._seed: int | None = None
+        self._emitted: list[int] = []
+        super().__init__(number, Submit(number, request))
+
+    def message(self) -> Message:
+        """The request, to go on where it was."""
+        if self._seed is None:
+            return Submit(self.number, self.request)
+        sampling = replace(self.request.sampling, seed=self._seed)
+        return Submit(self.number, replace(self.request, sampling=sampling, emitted=tuple(self._emitted)))
+
+    def take(self, events: Sequence[Event]) -> bool:
+        """Hand on what a step gave; True if that was the end."""
+        told: list[Event] = []
+        for event in events:
+            if isinstance(event, Started):
+                if self._seed is not None:  # it was told by the process before
+                    continue
+                self._seed = event.seed
+            elif isinstance(event, Tokens):
+                self._emitted += [info.id for info in event.tokens]
+            told.append(event)
+        if told:
+            self._sink(told)
+        return bool(told) and isinstance(told[-1], (Finished, Failed))
+
+    def fail(self, error: LcspecError) -> None:
+        """It comes to nothing."""
+        if self.accepted:
+            self._sink([Failed(self.number, error)])
+        else:
+            settle(self.result, error=error)
+
+    def end_cancelled(self) -> None:
+        """It was cancelled, and there is no process to say so."""
+        counts = len(self.request.prompt), len(self._emitted)
+        self._sink([Finished(self.number, "cancelled", None, *counts, self._seed or 0, RequestStats())])
+
+
+def settle(result: Future[Any], value: Any = None, error: BaseException | None = None) -> None:
+    """Give a future its result, unless nobody waits for it any more."""
+    if result.done() or not result.set_running_or_notify_cancel():
+        return
+    if error is not None:
+        result.set_exception(error)
+    else:
+        result.set_result(value)
+
+
+class Tasks:
+    """Those at hand, the oldest first. From any thread."""
+
+    def __init__(self) -> None:
+        self._tasks: dict[int, Task] = {}
+        self._changed = threading.Condition()
+
+    def add(self, task: Task) -> None:
+        """One more."""
+        with self._changed:
+            self._tasks[task.number] = task
+
+    def get(self, number: int) -> Task | None:
+        """The one with that number, if it is at hand."""
+        return self._tasks.get(number)
+
+    def drop(self, number: int) -> bool:
+        """It is over; False if it was before: whoever ends a task has dropped it."""
+        with self._changed:
+            found = self._tasks.pop(number, None)
+            self._changed.notify_all()
+        return found is not None
+
+    def all(self) -> list[Task]:
+        """All at hand."""
+        with self._changed:
+            return list(self._tasks.values())
+
+    def wait_until_none(self, timeout: float | None) -> None:
+        """Until nothing is at hand, or the time is over."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._tasks, timeout)
+
+    def fail(self, tasks: Iterable[Task], error: LcspecError) -> None:
+        """These come to nothing."""
+        for task in tasks:
+            if self.drop(task.number):
+                task.fail(error)
+
+    def died(self, slots: int, why: str) -> tuple[int, int]:
+        """A process died. What it worked on twice is refused, what was cancelled ends.
+
+        Args:
+            slots: requests that may have been running: the engine takes them in the order they came in.
+            why: how it ended.
+
+        Returns:
+            How many were refused, and how many requests will go on in another process.
+        """
+        resumed = refused = 0
+        for task in self._at_work(slots):
+            task.deaths += 1
+            if task.deaths < DEATHS:
+                resumed += isinstance(task, Answer)
+                continue
+            refused += 1
+            what = "request" if isinstance(task, Answer) else "work"
+            twice = f"the engine's process died twice while it was at this {what} (it {why}), so it is not tried again"
+            self.fail([task], EngineDied(twice))
+        for task in self.all():
+            task.sent = task.queued = False
+            if isinstance(task, Answer) and task.cancelled and self.drop(task.number):
+                task.end_cancelled()
+        return refused, resumed
+
+    def _at_work(self, slots: int) -> list[Task]:
+        """What the process may have worked on: of requests those in slots, and the one it was about to queue."""
+        sent = [task for task in self.all() if task.sent]
+        answers = [task for task in sent if isinstance(task, Answer)]
+        new = [task for task in answers if not task.queued][:1]
+        running = {task.number for task in (*answers[:slots], *new)}
+        return [task for task in sent if task.number in running or not isinstance(task, Answer)]

@@ -1,0 +1,45 @@
+"""Harm done to an engine's process from inside it. It is called over there (see EngineProcess's `prelude`)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+from lcspec.engine.engine import Engine
+from lcspec.engine.request import Request
+
+# A prompt with these tokens in a row is poison.
+POISON = (97, 98, 97, 98)
+
+
+def abort_on_poison() -> None:
+    """The process aborts, as the library does, when a request with the poison in its prompt begins."""
+    start = Engine.start
+
+    def poisoned(self: Engine, number: int, request: Request) -> None:
+        ids = request.prompt
+        if any(ids[i : i + len(POISON)] == POISON for i in range(len(ids))):
+            os.abort()
+        start(self, number, request)
+
+    Engine.start = poisoned  # type: ignore[method-assign]
+
+
+def abort_while_loading() -> None:
+    """The process aborts before the model is there."""
+    os.abort()
+
+
+def stop_itself(_: Any) -> None:
+    """The process stops answering."""
+    os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def children_of(pid: int) -> list[int]:
+    """Processes that `pid` has started (Linux)."""
+    found = []
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        found += [int(child) for child in (task / "children").read_text().split()]
+    return found

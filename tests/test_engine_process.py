@@ -1,0 +1,332 @@
+"""An engine in a process of its own: the same texts, and what becomes of them when the process dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import CancelledError, Future
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lcspec.config import ModelOptions
+from lcspec.engine.events import Event, Failed, Finished, Started, Tokens
+from lcspec.engine.request import Request
+from lcspec.engine_host import embed, totals
+from lcspec.engine_process import parent
+from lcspec.engine_process.parent import EngineProcess
+from lcspec.engine_process.process import ended
+from lcspec.engine_process.vocabulary import RemoteVocab, Tables
+from lcspec.engine_thread import EngineThread
+from lcspec.errors import (
+    ContextOverflow,
+    EngineDied,
+    GrammarError,
+    LcspecError,
+    ModelFileError,
+    ModelLoadError,
+    TokenizeError,
+)
+from lcspec.llama import Model
+from lcspec.sampling.parameters import SamplingParams
+from tests import engine_faults, tiny_gguf
+
+pytestmark = [pytest.mark.model, pytest.mark.slow]
+
+WAIT = 120.0
+PROMPT = (5, 6, 7, 8)
+SEEDED = SamplingParams(temperature=0.8, seed=7, repeat_penalty=1.3)
+
+
+class Sink:
+    """Collects events; `at` is called once when so many tokens have come."""
+
+    def __init__(self, tokens: int = 0, at: Callable[[], None] | None = None) -> None:
+        self.events: list[Event] = []
+        self.done: Future[Event] = Future()
+        self.first: Future[None] = Future()
+        self._tokens, self._at = tokens, at
+
+    def __call__(self, events: Sequence[Event]) -> None:
+        self.events += events
+        if self.ids and not self.first.done():
+            self.first.set_result(None)
+        if self._at is not None and len(self.ids) >= self._tokens:
+            at, self._at = self._at, None
+            at()
+        if isinstance(events[-1], (Finished, Failed)):
+            self.done.set_result(events[-1])
+
+    def last(self) -> Any:
+        return self.done.result(WAIT)
+
+    @property
+    def ids(self) -> list[int]:
+        return [info.id for e in self.events if isinstance(e, Tokens) for info in e.tokens]
+
+    @property
+    def text(self) -> str:
+        return "".join(e.text for e in self.events if isinstance(e, Tokens))
+
+
+def options(path: Path, **given: Any) -> ModelOptions:
+    return ModelOptions(path, **{"ctx": 512, "slots": 2, "threads": 1, **given})
+
+
+def request(n: int = 60, sampling: SamplingParams = SEEDED, prompt: tuple[int, ...] = PROMPT, **given: Any) -> Request:
+    return Request(prompt, sampling, max_tokens=n, ignore_end=True, **given)
+
+
+def kill(engine: EngineProcess) -> None:
+    pid = engine.life.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    found = tmp_path_factory.mktemp("model") / "llama.gguf"
+    tiny_gguf.write_llama(found)
+    return found
+
+
+@pytest.fixture()
+def engine(path: Path) -> Iterator[EngineProcess]:
+    found = EngineProcess(options(path))
+    try:
+        found.loaded()
+        yield found
+    finally:
+        assert found.close(timeout=WAIT)
+
+
+def test_a_process_gives_what_a_thread_gives(path: Path, engine: EngineProcess) -> None:
+    here = EngineThread(options(path))
+    try:
+        model, other = here.loaded(), engine.loaded()
+        assert other.facts == model.facts and other.header == model.header
+        for vocab in (model.vocab, other.vocab):
+            assert vocab.tokenize("Hello you") == model.vocab.tokenize("Hello you")
+        for worker in (here, engine):
+            sink = Sink()
+            worker.submit(request(sampling=SamplingParams(seed=3)), sink).result(WAIT)
+            assert sink.last().completion_tokens == 60 and isinstance(sink.events[0], Started)
+            if worker is here:
+                text = sink.text
+        assert sink.text == text
+        rows = [worker.in_pieces(partial(embed, [PROMPT, PROMPT[:2]])).result(WAIT) for worker in (here, engine)]
+        assert rows[0].tolist() == rows[1].tolist()
+        assert engine.call(totals).result(WAIT).done == {"length": 1}
+        assert os.getpid() != engine.life.pid
+    finally:
+        assert here.close(timeout=WAIT)
+
+
+def test_what_is_wrong_is_said_as_by_a_thread(path: Path, tmp_path: Path, engine: EngineProcess) -> None:
+    with pytest.raises(ContextOverflow, match="513 tokens"):
+        engine.submit(request(prompt=(5,) * 513), Sink()).result(WAIT)
+    with pytest.raises(GrammarError, match="missing"):
+        engine.compile("root ::= missing")
+    with pytest.raises(TokenizeError, match="half a character"):
+        engine.loaded().vocab.tokenize("\ud800")
+    (tmp_path / "none.gguf").write_bytes(b"no model")
+    for wrong in (tmp_path / "none.gguf", tmp_path / "nothing.gguf"):
+        texts = []
+        for kind in (EngineThread, EngineProcess):
+            worker = kind(options(wrong))
+            with pytest.raises(ModelFileError) as caught:
+                worker.loaded()
+            texts.append(str(caught.value))
+            assert worker.close(timeout=WAIT)
+        assert texts[0] == texts[1]
+
+
+def test_a_grammar_is_followed_there(engine: EngineProcess) -> None:
+    sink = Sink()
+    grammar = engine.compile('root ::= "a" "b"{3}')
+    engine.submit(Request(PROMPT, SamplingParams(grammar=grammar, seed=1)), sink).result(WAIT)
+    assert sink.last().reason == "stop" and sink.text == "abbb"
+
+
+@pytest.mark.parametrize("more", [{}, {"stop": ("\u00e9", "zzzzzz")}])
+def test_a_killed_process_goes_on_with_the_same_text(engine: EngineProcess, more: dict[str, Any]) -> None:
+    whole, killed, waiting = Sink(), Sink(20, lambda: kill(engine)), [Sink(), Sink()]
+    engine.submit(request(200, **more), whole).result(WAIT)
+    whole.last()
+    engine.submit(request(200, **more), killed).result(WAIT)
+    for sink in waiting:
+        engine.submit(request(30), sink).result(WAIT)
+    assert isinstance(killed.last(), Finished)
+    assert killed.ids == whole.ids and killed.text == whole.text
+    assert killed.last().completion_tokens == whole.last().completion_tokens == len(killed.ids)
+    assert killed.last().prompt_tokens == len(PROMPT)
+    assert sum(isinstance(e, Started) for e in killed.events) == 1
+    assert all(sink.last().completion_tokens == 30 for sink in waiting)
+    life = engine.life
+    assert life.away is None and life.restarts == 1 and life.resumed >= 1 and life.refused == 0
+
+
+def test_a_seed_that_was_drawn_is_kept(engine: EngineProcess) -> None:
+    killed, again = Sink(20, lambda: kill(engine)), Sink()
+    free = SamplingParams(temperature=1.0)
+    engine.submit(request(100, free), killed).result(WAIT)
+    seed = killed.last().seed
+    engine.submit(request(100, SamplingParams(temperature=1.0, seed=seed)), again).result(WAIT)
+    again.last()
+    assert again.ids == killed.ids
+
+
+def test_what_ends_it_twice_is_refused_and_the_others_are_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    engine = EngineProcess(options(path, slots=1), prelude=engine_faults.abort_on_poison)
+    try:
+        engine.loaded()
+        poison, other = Sink(), Sink()
+        first = engine.submit(request(10, prompt=(5, *engine_faults.POISON)), poison)
+        engine.submit(request(10), other).result(WAIT)
+        try:
+            first.result(WAIT)
+            error: BaseException = poison.last().error
+        except EngineDied as refused:
+            error = refused
+        assert isinstance(error, EngineDied) and "twice" in str(error) and "SIGABRT" in str(error)
+        assert other.last().completion_tokens == 10
+        assert engine.life.restarts == 2 and engine.life.refused == 1
+    finally:
+        assert engine.close(timeout=WAIT)
+
+
+def test_a_process_that_dies_while_it_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    engine = EngineProcess(options(path), prelude=engine_faults.abort_while_loading)
+    with pytest.raises(ModelLoadError, match="SIGABRT"):
+        engine.loaded()
+    assert engine.close(timeout=WAIT) and not engine.alive
+    with pytest.raises(LcspecError):
+        engine.submit(request(), Sink()).result(WAIT)
+
+
+def test_a_model_that_is_gone_is_told_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "WAIT", 0.05)
+    path = tmp_path / "model.gguf"
+    tiny_gguf.write_llama(path)
+    engine = EngineProcess(options(path))
+    try:
+        engine.loaded()
+        path.rename(tmp_path / "away.gguf")
+        sink = Sink(20, lambda: kill(engine))
+        engine.submit(request(400), sink).result(WAIT)
+        assert isinstance(sink.last(), Failed) and "try again later" in str(sink.last().error)
+        with pytest.raises(LcspecError, match="try again later"):
+            engine.submit(request(), Sink()).result(WAIT)
+        assert "model.gguf" in str(engine.life.away) and engine.alive
+        (tmp_path / "away.gguf").rename(path)
+        end = time.monotonic() + WAIT
+        while engine.life.away is not None:
+            assert time.monotonic() < end
+            time.sleep(0.02)
+        again = Sink()
+        engine.submit(request(), again).result(WAIT)
+        assert isinstance(again.last(), Finished)
+    finally:
+        assert engine.close(timeout=WAIT)
+
+
+def test_cancelling(engine: EngineProcess) -> None:
+    sink = Sink()
+    ticket = engine.submit(request(400), sink).result(WAIT)
+    sink.first.result(WAIT)
+    ticket.cancel()
+    assert sink.last().reason == "cancelled"
+    # ... and while there is no process.
+    away = Sink()
+    ticket = engine.submit(request(400), away).result(WAIT)
+    away.first.result(WAIT)
+    kill(engine)
+    ticket.cancel()
+    assert away.last().reason == "cancelled"
+    work = engine.in_pieces(partial(embed, [PROMPT] * 400))
+    assert work.cancel()
+    with pytest.raises(CancelledError):
+        work.result(WAIT)
+    after = Sink()
+    engine.submit(request(), after).result(WAIT)
+    assert isinstance(after.last(), Finished)
+
+
+def test_closing(path: Path) -> None:
+    drained, dropped = EngineProcess(options(path)), EngineProcess(options(path))
+    sinks = Sink(), Sink()
+    for engine, sink in zip((drained, dropped), sinks):
+        engine.loaded()
+        engine.submit(request(300), sink).result(WAIT)
+        sink.first.result(WAIT)
+    assert drained.close(drain=True) and dropped.close(timeout=WAIT)
+    assert [sink.last().reason for sink in sinks] == ["length", "cancelled"]
+    assert not drained.alive and drained.life.pid is None and drained.life.restarts == 0
+
+
+def test_one_that_is_stopped_is_killed_when_it_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parent, "END_SECONDS", 2.0)
+    engine = EngineProcess(options(path))
+    engine.loaded()
+    pid = engine.life.pid
+    assert pid is not None
+    os.kill(pid, signal.SIGSTOP)
+    engine.submit(request(prompt=(5,) * 500), Sink())  # nothing waits for a process that does not read
+    assert engine.close(timeout=0.5)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from lcspec.config import ModelOptions
+from lcspec.engine_process.parent import EngineProcess
+engine = EngineProcess(ModelOptions(Path(sys.argv[1]), ctx=128, threads=1))
+engine.loaded()
+print(engine.life.pid, "llama_cpp" in sys.modules, flush=True)
+time.sleep(600)
+"""
+
+
+def test_it_ends_with_its_program_which_needs_no_library(path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM, str(path)], stdout=subprocess.PIPE, text=True) as program:
+        assert program.stdout is not None
+        pid, library = program.stdout.readline().split()
+        assert library == "False"
+        os.kill(int(pid), signal.SIGINT)  # the program's to act on
+        os.kill(int(pid), signal.SIGTERM)
+        program.kill()
+    end = time.monotonic() + WAIT
+    while Path(f"/proc/{pid}/exe").exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def test_the_tables_of_a_vocabulary(tmp_path: Path, path: Path) -> None:
+    with Model.load(ModelOptions(path)) as model:
+        vocab = model.vocab
+        tables = RemoteVocab(Tables.of(vocab), lambda *_: [])
+        for token in range(vocab.n_tokens):
+            for special in (False, True):
+                assert tables.piece(token, special=special) == vocab.piece(token, special=special)
+        assert (tables.n_tokens, tables.bos, tables.eos) == (vocab.n_tokens, vocab.bos, vocab.eos)
+        assert tables.no_end == vocab.no_end and tables.fill_in_middle == vocab.fill_in_middle
+        assert tables.text([5, 6, 7]) == vocab.text([5, 6, 7])
+        for wrong in (-1, vocab.n_tokens):
+            with pytest.raises(IndexError):
+                tables.piece(wrong)
+
+
+def test_how_a_process_ended_is_said() -> None:
+    assert ended(3) == "ended with code 3"
+    assert ended(-signal.SIGKILL).startswith("was ended by SIGKILL (by hand")
+    assert ended(-250) == "was ended by signal 250"
