@@ -405,7 +405,7 @@ def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: 
     run(planner, [sequence], relative, 100, clock)  # the first acquaintance
     out = run(planner, [sequence], relative, 1000, clock)
     assert out.drafting <= 0.03 * out.seconds
-    assert out.rate >= 0.97
+    assert out.rate >= 0.965
     assert costly.asked > 3, "it is tried again now and then"
 
 
