@@ -14,6 +14,8 @@ from lcspec.training.eagle.texts import Text
 
 # How much of what is learned is the target's first choice alone; the rest is its distribution. Drafts are single tokens.
 CHOICE = 0.5
+# Texts that are looked at for the size of features.
+SCALE_TEXTS = 64
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,8 @@ class Dataset:
         reduced: the target's id -> the head's, -1 where it has none, int64 [n_vocab].
         coverage: share of the target's first choices that it holds.
         embeddings: the target's, float16 [n_vocab, width].
+        scale: usual size of every feature, float32 [3 * width]. Some are thousands of times as large as others, so the
+            network sees them divided by it.
     """
 
     texts: Sequence[Text]
@@ -34,10 +38,12 @@ class Dataset:
     reduced: NDArray[np.int64]
     coverage: float
     embeddings: NDArray[np.float16]
+    scale: NDArray[np.float32]
 
     def part(self, held_out: bool) -> list[int]:
         """Which texts are for validation, or for training."""
-        return [i for i, held in enumerate(self.held_out) if held == held_out and self.texts[i].first < len(self.texts[i])]
+        mine = [i for i, held in enumerate(self.held_out) if held == held_out]
+        return [i for i in mine if self.texts[i].first < len(self.texts[i])]
 
     def batches(self, tokens: int, rng: np.random.Generator) -> Iterator[Rows]:
         """One shuffled pass over the texts for training, about `tokens` rows at a time."""
@@ -65,7 +71,7 @@ class Dataset:
         shares[known < 0] = 0.0
         lengths = [len(t) - 1 for t in texts]
         return Rows(
-            features=torch.from_numpy(np.concatenate([t.features[:-1] for t in texts]).astype(np.float32)),
+            features=torch.from_numpy(np.concatenate([t.features[:-1] for t in texts]) / self.scale),
             embeddings=torch.from_numpy(self.embeddings[tokens].astype(np.float32)),
             positions=torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])),
             shares=torch.from_numpy(shares),
@@ -89,4 +95,13 @@ def make_dataset(
     kept = np.sort(order[counts[order] > 0]).astype(np.int64)
     reduced = np.full(n_vocab, -1, np.int64)
     reduced[kept] = np.arange(len(kept))
-    return Dataset(texts, held_out, kept, reduced, float(counts[kept].sum() / max(1, counts.sum())), embeddings)
+    coverage = float(counts[kept].sum() / max(1, counts.sum()))
+    return Dataset(texts, held_out, kept, reduced, coverage, embeddings, _scale(texts))
+
+
+def _scale(texts: Sequence[Text]) -> NDArray[np.float32]:
+    """Root mean square of every feature. First tokens are left out: there some are far larger than anywhere else."""
+    some = [t.features[1:].astype(np.float32) for t in texts[:: max(1, len(texts) // SCALE_TEXTS)]]
+    total = sum((part**2).sum(axis=0, dtype=np.float64) for part in some)
+    size = np.sqrt(total / max(1, sum(len(part) for part in some)))
+    return np.asarray(np.maximum(size, 1e-3 * max(1e-3, float(np.mean(size)))), np.float32)

@@ -13,12 +13,11 @@ from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.training.eagle.network import HeadSizes
 
-# Deviation of weights that start at random, and of those of what the target's layer does not see: the pending token.
-RANDOM, SMALL = 0.02, 0.01
+# Deviation of weights that start at random.
+RANDOM = 0.02
 HEAD_DIM = 64
 # Architectures whose queries and keys are rotated as a head's are, in neighbouring pairs.
 SAME_ROTATION = frozenset({"llama"})
-FLOAT32 = 0
 
 
 def head_sizes(path: Path, vocab: int) -> HeadSizes:
@@ -51,12 +50,12 @@ def head_sizes(path: Path, vocab: int) -> HeadSizes:
 
 
 def initial_weights(
-    path: Path, sizes: HeadSizes, kept: NDArray[np.int64], seed: int
+    path: Path, sizes: HeadSizes, kept: NDArray[np.int64], scale: NDArray[np.float32], seed: int
 ) -> dict[str, NDArray[np.float32]]:
-    """Weights by their names in a head's GGUF.
+    """Weights by their names in a head's GGUF, for features that are divided by `scale` (float32 [3 * width]).
 
-    The residual stream starts as what goes into the target's last layer, the block as that layer, and the output as
-    the target's. What is missing in the target, or has another shape there, starts at random.
+    The residual stream starts as what goes into the target's last layer, but of size 1, the block as that layer, and
+    the output as the target's. What is missing in the target, or has another shape there, starts at random.
 
     Raises:
         UnsupportedModel: it has no output matrix that can be read.
@@ -70,10 +69,13 @@ def initial_weights(
         else:
             out[name] = (RANDOM * rng.standard_normal(shape)).astype(np.float32)
     out["fc.weight"] *= np.float32(0.1)
-    out["fc.weight"][:, 2 * n :] += np.eye(n, dtype=np.float32)
+    size = float(np.sqrt(np.mean(scale[2 * n :] ** 2)))
+    out["fc.weight"][:, 2 * n :] += np.diag(scale[2 * n :] / size)
     rotated = read_header(path).architecture in SAME_ROTATION
     for part in ("attn_output", "ffn_gate", "ffn_up", "ffn_down", "ffn_norm"):
         _take(path, f"blk.{layer}.{part}.weight", out[f"blk.0.{part}.weight"])
+    for part in ("attn_output", "ffn_down"):
+        out[f"blk.0.{part}.weight"] /= np.float32(size)
     _take(path, f"blk.{layer}.attn_norm.weight", out["blk.0.attn_norm_2.weight"])
     _take(path, "output_norm.weight", out["output_norm.weight"])
     for part in ("attn_q", "attn_k", "attn_v"):

@@ -16,9 +16,9 @@ from lcspec.training.eagle.dataset import Dataset
 from lcspec.training.eagle.network import Head, HeadSizes, Rows, Weights, step_loss
 
 # Tokens unrolled, the weight of a step against the one before it, and the share of rows that are followed further.
-STEPS, DISCOUNT, SHARE = 4, 0.8, 0.5
-BATCH = 1200
-RATE, FINAL_SHARE, WARM_UP, CLIP = 6e-4, 0.02, 30, 1.0
+STEPS, DISCOUNT, SHARE = 4, 0.8, 0.4
+BATCH = 800
+RATE, FINAL_SHARE, WARM_UP, CLIP = 1e-3, 0.02, 30, 1.0
 BETAS, DECAY = (0.9, 0.95), 0.01
 # Seconds between two looks at held-out texts, and rows of one look and of the last.
 LOOK_SECONDS, LOOK_ROWS, FINAL_ROWS = 120.0, 2000, 12000
