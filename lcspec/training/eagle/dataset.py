@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from lcspec.training.eagle.network import Rows
 from lcspec.training.eagle.texts import Text
 
-# How much of what is learned is the target's first choice alone; the rest is its distribution. Drafts are single tokens.
+# The part of the loss that wants the target's first choice; the rest wants its distribution. Drafts are single tokens.
 CHOICE = 0.5
 # Texts that are looked at for the size of features.
 SCALE_TEXTS = 64

@@ -1,9 +1,10 @@
 """An EAGLE-3 head in PyTorch, computed as llama.cpp computes it, and its unrolled training.
 
-The head reads, with token i, what the target's layers had at token i - 1 and says what the target will say after token
-i. From the second drafted token on its own state takes the place of the target's. Training does the same (*training-time
-test*, Li et al. 2025, arXiv:2503.01840): step 0 reads the target's features everywhere; step s goes on from states of
-step s - 1, one token further, and sees the features' rows up to where its branch began and its branch's own rows.
+The head reads, with token i, what the target's layers had at token i - 1 and says what the target will say after
+token i. From the second drafted token on its own state takes the place of the target's. Training does the same
+(*training-time test*, Li et al. 2025, arXiv:2503.01840): step 0 reads the target's features everywhere; step s goes on
+from states of step s - 1, one token further, and sees the features' rows up to where its branch began and its branch's
+own rows.
 
 The rows of several texts lie one after the other; attention runs text by text, so nothing is padded.
 """

@@ -64,7 +64,7 @@ class TextStore:
         return sum(n for n, _ in self._texts)
 
     @property
-    def texts(self) -> int:
+    def answers(self) -> int:
         """Finished texts."""
         return len(self._texts)
 
