@@ -136,10 +136,10 @@ def bundled_head(target: Path) -> Path | None:
         model = read_gguf(target)
         for path in bundled_heads():
             head = read_gguf(path)
-            shape = [(_key(head, "target_hidden_size"), _key(model, "embedding_length"))]
-            shape += [(head.metadata.get("lcspec.eagle.target_block_count"), _key(model, "block_count"))]
+            found = _key(head, "target_hidden_size"), head.metadata.get("lcspec.eagle.target_block_count")
+            alike = found == (_key(model, "embedding_length"), _key(model, "block_count"))
             # The fingerprint reads the vocabulary, which takes a while: only for a model that looks like it.
-            if all(a == b for a, b in shape) and head.metadata.get(FINGERPRINT) == fingerprint(target):
+            if alike and head.metadata.get(FINGERPRINT) == fingerprint(target):
                 return path
     return None
 

@@ -113,7 +113,7 @@ class Trainer:
         weights = [DISCOUNT**i for i in range(len(losses))]
         loss = torch.stack([w * part for w, part in zip(weights, losses)]).sum() / sum(weights)
         self.optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         torch.nn.utils.clip_grad_norm_(self.head.parameters(), CLIP)
         self.optimizer.step()
         return float(losses[0].detach())
