@@ -83,7 +83,7 @@ def test_llama_cpp_computes_what_was_trained(tmp_path: Path) -> None:
         for depth, step in enumerate(steps):
             logits, state = own_context.logits()[-1].copy(), own_context.row_states()[-1].copy()
             at = int(((step.base == first + base) & (step.rows == first + base + depth)).nonzero()[0, 0])
-            assert np.allclose(step.logits[at].numpy(), logits[data.kept], atol=1e-2), depth
+            assert np.allclose(step.logits[at].numpy(), logits[data.kept], atol=5e-2), depth  # 16-bit attention
             outside = np.setdiff1d(np.arange(VOCAB), data.kept)
             assert np.isneginf(logits[outside]).all()
             batch.clear()
@@ -164,7 +164,7 @@ def test_a_head_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[s
         prompt = session.prompt_ids(TEXT)
         plain = answer(session.engine, request(prompt, "off", 32, sampling=GREEDY))
         drafted = answer(session.engine, request(prompt, "eagle:nodes=4", 32, sampling=GREEDY))
-    assert drafted.tokens == plain.tokens
+    assert drafted.ids == plain.ids
     assert len(drafted.steps) < 0.8 * len(plain.steps)
 
 

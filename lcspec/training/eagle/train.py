@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import pickle
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -148,7 +149,7 @@ def load(folder: Path, sizes: HeadSizes) -> dict[str, Any] | None:
         if kept["sizes"] != sizes.key():
             return None
         return {**kept, **{name: {k: v.numpy() for k, v in kept[name].items()} for name in ("weights", "best")}}
-    except (OSError, KeyError, ValueError, RuntimeError, EOFError, TypeError):
+    except (OSError, KeyError, ValueError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError):
         return None
 
 
