@@ -180,6 +180,25 @@ def test_a_head_belongs_to_one_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert sort_drafts(theirs, DraftFiles()).eagle is None
 
 
+def test_an_interrupted_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    target, out = write_family("llama", tmp_path / "llama.gguf"), tmp_path / "head.gguf"
+
+    def interrupt(self: Trainer, show: object) -> None:
+        self.save()
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "run", interrupt)
+        assert train(target, out) == 130
+    work = tmp_path / "head.gguf.work"
+    assert "the same command goes on from here" in capsys.readouterr().err
+    assert not out.exists() and (work / "head.pt").exists()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Model, "load", lambda *_: pytest.fail("the answers were there"))
+        assert train(target, out) == 0
+    assert out.exists() and not work.exists()
+
+
 def test_too_little_to_learn_from(tmp_path: Path) -> None:
     target = write_family("llama", tmp_path / "llama.gguf")
     with pytest.raises(UsageError, match="are too few to learn from: give it more --minutes"):
