@@ -422,6 +422,37 @@ def draft_heads(**options: Any) -> None:
     sys.exit(run(**options))
 
 
+@draft.command("eagle")
+@click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
+@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .eagle3.gguf, in this folder].")
+@click.option("--minutes", type=click.FloatRange(min=0.01), default=120.0, show_default=True, help="Time in all.")
+@click.option(
+    "--positions",
+    type=click.IntRange(min=200),
+    default=1_000_000,
+    show_default=True,
+    help="Tokens to learn from at most.",
+)
+@click.option("--answer", type=click.IntRange(min=8), default=224, show_default=True, help="Tokens an answer at most.")
+@click.option(
+    "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
+)
+@click.option("--store", type=click.Choice(["q8_0", "f16", "f32"]), default="q8_0", show_default=True, help="Storage.")
+@click.option(
+    "--slots", type=click.IntRange(1, 256), default=32, show_default=True, help="Answers written side by side."
+)
+@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@device_options
+@click.option("--seed", type=int, default=1, show_default=True)
+def draft_eagle(**options: Any) -> None:
+    """Train an EAGLE-3 head for MODEL on its own answers. Interrupted, the same command goes on where it stopped."""
+    from lcspec.commands.draft_eagle import run
+
+    sys.exit(run(**options))
+
+
 @draft.command()
 @click.argument("model", required=False, type=MODEL_NAME)
 @click.option("--all", "everything", is_flag=True, help="What was learned with every model.")

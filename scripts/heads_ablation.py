@@ -24,12 +24,12 @@ from numpy.typing import NDArray
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.drafters.medusa.file import HeadsFile, check_heads, read_heads
 from lcspec.drafters.medusa.network import forward
-from lcspec.drafters.medusa.target import identify
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished, Tokens
 from lcspec.engine.request import Request
 from lcspec.llama import Context, Model
 from lcspec.llama.template import ChatTemplate
+from lcspec.modelfiles.identity import identify
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import open_session, parse_speculation
 from lcspec.spec.tree_shapes import Shape, by_depth_and_rank, expected_length, random_shape, sparse_shape

@@ -26,9 +26,9 @@ import click
 import gguf
 import numpy as np
 
-from lcspec.drafters.medusa.target import SCALED_FROM, fingerprint
 from lcspec.errors import LcspecError, ModelFileError, UsageError
 from lcspec.modelfiles.gguf_header import FILE_TYPES, TENSOR_TYPES, GGUFContents, TensorInfo, format_size, read_gguf
+from lcspec.modelfiles.identity import SCALED_FROM, fingerprint
 from lcspec.modelfiles.prune import copy_field
 
 WIDTH_STEP = 256  # the largest block of any quantization: new units then fill blocks of their own

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import datetime
-import json
 import shutil
-import sys
 import time
-from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -17,30 +13,19 @@ import click
 import numpy as np
 
 from lcspec import __version__
-from lcspec.config import ModelOptions
+from lcspec.commands.training_run import bar, claim, collect, seconds_collecting
 from lcspec.drafters.medusa.file import STORAGE, HeadsFile, write_heads
 from lcspec.drafters.medusa.network import Sizes, choose_rank, initial
-from lcspec.drafters.medusa.target import TargetIdentity, identify, output_rows
-from lcspec.errors import LcspecError, UnsupportedModel, UsageError
-from lcspec.llama import Context, Model
+from lcspec.drafters.medusa.target import output_rows
+from lcspec.errors import LcspecError, UsageError
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
-from lcspec.placement import loading_fields
-from lcspec.session import loading_line
-from lcspec.training.collect import Job, Writer, answer_jobs, invent
+from lcspec.modelfiles.identity import TargetIdentity, identify
+from lcspec.training.collect import Job, Writer
 from lcspec.training.data import Dataset, make_dataset
 from lcspec.training.measure import Measured
-from lcspec.training.prompts import PromptMaker, Source, read_sources
+from lcspec.training.prompts import Source, read_sources
 from lcspec.training.states import StateStore
 from lcspec.training.train import State, Trainer, load_state
-
-# Share of the time for collecting when `--positions` does not end it before.
-COLLECT_SHARE = 0.4
-LEAST_POSITIONS = 200
-# Prompts a model invents when it is given none, and the share of the time for collecting that this may take.
-INVENTED = 400
-INVENT_SHARE = 0.15
-# Seconds between two notes of the time spent, for a run that goes on after a kill.
-NOTE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -98,115 +83,18 @@ def run(**o: Any) -> int:
     return 0
 
 
-def claim(work: Path, settings: dict[str, Any]) -> None:
-    """Make the work folder, or find that it belongs to a run with these settings.
-
-    Raises:
-        UsageError: it is another run's.
-    """
-    note, wanted = work / "run.json", json.dumps(settings, sort_keys=True)
-    if work.exists():
-        found = note.read_text(encoding="utf-8") if note.exists() else ""
-        if found != wanted:
-            raise UsageError(
-                f"{work} holds the unfinished work of a run with other settings: remove it, or use another --out"
-            )
-        return
-    work.mkdir()
-    note.write_text(wanted, encoding="utf-8")
-
-
-@contextlib.contextmanager
-def _bar(label: str) -> Iterator[Any]:
-    """A progress bar on stderr that is told of fractions."""
-    with click.progressbar(length=1000, label=label, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
-        shown = 0
-
-        def update(fraction: float) -> None:
-            nonlocal shown
-            step = int(min(1.0, fraction) * 1000) - shown
-            if step > 0:
-                bar.update(step)
-                shown += step
-
-        yield update
-
-
 # --- collecting -------------------------------------------------------------------------------------------------------
 
 
 def _collect(path: Path, o: dict[str, Any], recipe: Recipe, sources: list[Source], work: Path) -> StateStore:
     """Fill the store up to the wanted positions or the end of its share of the time."""
-    spent_path = work / "collect.json"
-    spent = json.loads(spent_path.read_text()) if spent_path.exists() else {"seconds": 0.0, "done": False}
     store = StateStore(work, identify(path).n_embd)
-    if spent["done"]:
-        return store
-    limit = COLLECT_SHARE * 60.0 * recipe.minutes
-    options = ModelOptions(
-        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], max_width=max(64, o["slots"]),
-        **loading_fields(o),
-    )  # fmt: skip
-    began = time.monotonic()
 
-    def used() -> float:
-        return float(spent["seconds"]) + time.monotonic() - began
+    def keep(_: Writer, job: Job) -> None:
+        store.append(np.stack(job.states), np.array(job.tokens, dtype=np.int32), job.group)
 
-    def finished(done: bool) -> None:
-        spent_path.write_text(json.dumps({"seconds": round(used(), 2), "done": done}))
-
-    with Model.load(options, _loading(path)) as model, _writer(model, options, recipe.seed + store.answers) as writer:
-        room = writer.context.n_ctx - recipe.answer
-        with _bar("collecting") as show:
-            early = INVENT_SHARE * limit
-            sources = sources or _invented(model, writer, work, min(room // 2, 64), lambda n: n > 3 and used() > early)
-            maker = PromptMaker(model, sources, room, recipe.seed)
-            noted = time.monotonic()
-
-            def keep(job: Job) -> bool:
-                nonlocal noted
-                store.append(np.stack(job.states), np.array(job.tokens, dtype=np.int32), job.group)
-                show(max(len(store) / recipe.positions, used() / limit))
-                if time.monotonic() - noted > NOTE_SECONDS:
-                    finished(False)
-                    noted = time.monotonic()
-                return len(store) < recipe.positions and (used() < limit or len(store) < LEAST_POSITIONS)
-
-            try:
-                writer.run(answer_jobs(maker, recipe.answer, store.answers), keep)
-            except KeyboardInterrupt:
-                finished(False)
-                raise
-    if not len(store):
-        raise UsageError("none of the text fits the context: give shorter prompts or a larger --ctx")
-    finished(True)
+    collect(path, o, recipe, sources, work, store, Writer, keep)
     return store
-
-
-@contextlib.contextmanager
-def _writer(model: Model, options: ModelOptions, seed: int) -> Iterator[Writer]:
-    if not model.traits.attention_only:
-        raise UnsupportedModel(
-            f"{options.path.name} has a recurrent state: heads are not made for such models yet; "
-            "use a model with plain attention"
-        )
-    with Context(model, options, separate=True) as context:
-        yield Writer(context, seed)
-
-
-def _loading(path: Path) -> Any:
-    line = loading_line()
-    return None if line is None else lambda fraction: line(path.name, fraction)
-
-
-def _invented(model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]) -> list[Source]:
-    """Prompts of the model's own, made once and kept in the work folder."""
-    path = work / "invented.json"
-    if path.exists():
-        return [Source(tuple(item["messages"]), item["text"]) for item in json.loads(path.read_text())]
-    made = invent(model, writer, INVENTED, room, enough)
-    path.write_text(json.dumps([{"messages": s.messages, "text": s.text} for s in made]))
-    return made
 
 
 # --- training ---------------------------------------------------------------------------------------------------------
@@ -227,9 +115,9 @@ def _train(
     if state is None:
         output = output_rows(path, data.vocab.tolist())
         state = State.start(initial(sizes, output, data.scale, np.random.default_rng(recipe.seed)))
-    seconds = 60.0 * recipe.minutes - float(json.loads((work / "collect.json").read_text())["seconds"])
+    seconds = 60.0 * recipe.minutes - seconds_collecting(work)
     trainer = Trainer(data, sizes, state, max(1.0, seconds), recipe.seed, work)
-    with _bar("training") as show:
+    with bar("training") as show:
         try:
             trainer.run(show)
         except KeyboardInterrupt:

@@ -14,8 +14,10 @@ from typing import Sequence
 import numpy as np
 
 from lcspec.config import DraftFiles
-from lcspec.errors import ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
+from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
+from lcspec.modelfiles.demo import bundled_heads
 from lcspec.modelfiles.gguf_header import MAGIC, GGUFContents, MetadataArray, read_gguf
+from lcspec.modelfiles.identity import fingerprint
 from lcspec.modelfiles.modelfile import read_vocabulary
 from lcspec.modelfiles.pairing import HEADS, check_draft, mtp_layers
 
@@ -38,6 +40,8 @@ WITH_FEATURES = frozenset(
 )
 ASSISTANT, EAGLE = "gemma4-assistant", "eagle3"
 EAGLE_LAYERS = 3
+# Which model a head of `lcspec draft eagle` was trained for (see lcspec.modelfiles.identity).
+FINGERPRINT = "lcspec.eagle.fingerprint"
 # Tensors without which the library ends the process, or drafts garbage.
 _EAGLE_TENSORS = ("fc", "output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.attn_q", "blk.0.attn_k") + (
     "blk.0.attn_v",
@@ -79,6 +83,8 @@ def sort_drafts(target: Path, files: DraftFiles) -> DraftFiles:
     if mtp is None:
         with contextlib.suppress(ModelFileError):
             mtp = target if usable_mtp(read_gguf(target)) else None
+    if eagle is None:
+        eagle = bundled_head(target)
     return replace(files, models=tuple(models), mtp=mtp, eagle=eagle)
 
 
@@ -124,6 +130,20 @@ def head_kind(target: Path, path: Path) -> str | None:
     return architecture if architecture in (EAGLE, ASSISTANT) else "mtp"
 
 
+def bundled_head(target: Path) -> Path | None:
+    """The installed EAGLE-3 head that was trained for this very model, in any quantization of it; None without one."""
+    with contextlib.suppress(LcspecError, OSError):
+        model = read_gguf(target)
+        for path in bundled_heads():
+            head = read_gguf(path)
+            found = _key(head, "target_hidden_size"), head.metadata.get("lcspec.eagle.target_block_count")
+            alike = found == (_key(model, "embedding_length"), _key(model, "block_count"))
+            # The fingerprint reads the vocabulary, which takes a while: only for a model that looks like it.
+            if alike and head.metadata.get(FINGERPRINT) == fingerprint(target):
+                return path
+    return None
+
+
 def target_layers(head: Path) -> tuple[int, ...]:
     """The layers of the target whose inputs an EAGLE-3 head reads.
 
@@ -152,6 +172,10 @@ def check_eagle(target: GGUFContents, head: GGUFContents) -> None:
         raise UnsupportedModel(f"{name}: it reads the layers {', '.join(map(str, layers))}, and the model has {n}")
     _complete(name, head, _EAGLE_TENSORS)
     _check_map(name, target, head)
+    trained_for = head.metadata.get(FINGERPRINT)
+    if isinstance(trained_for, str) and trained_for != fingerprint(target.path):
+        model = head.metadata.get("lcspec.eagle.target", "another model")
+        raise UnsupportedModel(f"{name}: it was trained for {model}; train one with: lcspec draft eagle MODEL")
     if _tensor(head, "token_embd") is None or _tensor(head, "output") is None:  # what it has not, the target has
         _expect(name, "takes embeddings of width", _key(head, "embedding_length"), _key(target, "embedding_length"))
     if _tensor(head, "output") is None and _tensor(target, "output") is None:

@@ -1,4 +1,4 @@
-"""The pair of small models that is installed with lcspec."""
+"""The small models that are installed with lcspec: a pair of them, and EAGLE-3 heads for models of others."""
 
 from __future__ import annotations
 
@@ -23,3 +23,8 @@ def demo_path(name: str) -> Path:
             f"the bundled model {name} is missing from this installation: reinstall lcspec, or name a GGUF"
         )
     return path
+
+
+def bundled_heads() -> list[Path]:
+    """The EAGLE-3 heads that came with this installation."""
+    return sorted(Path(str(importlib.resources.files("lcspec.demo_models"))).glob("*.eagle3.gguf"))

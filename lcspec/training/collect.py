@@ -48,7 +48,7 @@ class Writer:
         self.context = context
         self.rng = np.random.default_rng(seed)
         self.ends = context.model.vocab.end_mask
-        context.want_hidden()
+        self._watch()
 
     def run(self, jobs: Iterator[Job], done: Done) -> None:
         """Run `jobs` until they end or `done` (called with every finished one) returns False.
@@ -85,6 +85,7 @@ class Writer:
             batch.clear()
             batch.add_run(ids[start : start + step], start, seq)
             self.context.decode()
+            self._keep_prompt(job)
 
     def _step(self, running: dict[int, Job]) -> list[int]:
         """One token for everybody; returns the ids that are finished."""
@@ -95,16 +96,29 @@ class Writer:
             at = len(job.prompt) + len(job.tokens) - 1
             batch.add(job.tokens[-1] if job.tokens else job.prompt[-1], at, (seq,), logits=True)
         self.context.decode()
-        states = self.context.hidden().astype(np.float16)
+        self._keep_step([running[seq] for seq in order])
         chosen = self._choose(self.context.logits(), [running[seq].temperature for seq in order])
         finished = []
-        for seq, state, token in zip(order, states, chosen):
+        for seq, token in zip(order, chosen):
             job = running[seq]
             job.tokens.append(int(token))
-            job.states.append(state)
             if (self.ends[token] and not job.go_on) or len(job.tokens) >= job.limit:
                 finished.append(seq)
         return finished
+
+    # What is kept of a text.
+
+    def _watch(self) -> None:
+        """Have the library hand out what is kept."""
+        self.context.want_hidden()
+
+    def _keep_prompt(self, job: Job) -> None:
+        """A piece of the prompt was decoded."""
+
+    def _keep_step(self, jobs: list[Job]) -> None:
+        """A token of every job was decoded."""
+        for job, state in zip(jobs, self.context.hidden().astype(np.float16)):
+            job.states.append(state)
 
     def _choose(self, logits: NDArray[np.float32], temperatures: list[float]) -> NDArray[np.int64]:
         """The next tokens, for logits [n, n_vocab]: the largest, or a sample from the TOP_K largest."""

@@ -21,11 +21,12 @@ from lcspec.drafters import DrafterEnv, create
 from lcspec.drafters.medusa.file import check_heads, read_heads, write_heads
 from lcspec.drafters.medusa.inference import Heads
 from lcspec.drafters.medusa.network import forward
-from lcspec.drafters.medusa.target import SCALED_FROM, fingerprint, identify, output_rows
+from lcspec.drafters.medusa.target import output_rows
 from lcspec.engine.events import StepStats
 from lcspec.errors import LcspecError, ModelFileError, UsageError, VocabularyMismatch
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.identity import SCALED_FROM, fingerprint, identify
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
 from lcspec.spec.tree_shapes import Shape

@@ -13,9 +13,10 @@ from gguf.quants import quantize
 from numpy.typing import NDArray
 
 from lcspec.drafters.medusa.network import Floats, Parameters, Sizes
-from lcspec.drafters.medusa.target import TargetIdentity, as_float, identify
+from lcspec.drafters.medusa.target import as_float
 from lcspec.errors import LcspecError, ModelFileError, VocabularyMismatch
 from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, TensorInfo, read_gguf
+from lcspec.modelfiles.identity import TargetIdentity, identify
 from lcspec.spec.tree_shapes import Shape
 
 ARCHITECTURE = "lcspec-heads"

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 from lcspec import disk_cache
 from lcspec.drafters.base import DrafterEnv
 from lcspec.drafters.medusa.file import HeadsFile, check_fits, read_heads
-from lcspec.drafters.medusa.target import identify
 from lcspec.errors import UnsupportedModel, UsageError
+from lcspec.modelfiles.identity import identify
 
 Floats = NDArray[np.float32]
 

@@ -1,0 +1,186 @@
+"""What `lcspec draft heads` and `lcspec draft eagle` share: the work folder, and having the target write answers."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import click
+
+from lcspec.config import ModelOptions
+from lcspec.errors import UnsupportedModel, UsageError
+from lcspec.llama import Context, Model
+from lcspec.placement import loading_fields
+from lcspec.session import loading_line
+from lcspec.training.collect import TEMPERATURES, Job, Writer, answer_jobs, invent
+from lcspec.training.prompts import PromptMaker, Source
+
+# Share of the time for collecting when `--positions` does not end it before.
+COLLECT_SHARE = 0.4
+LEAST_POSITIONS = 200
+# Prompts a model invents when it is given none, and the share of the time for collecting that this may take.
+INVENTED = 400
+INVENT_SHARE = 0.15
+# Seconds between two notes of the time spent, for a run that goes on after a kill.
+NOTE_SECONDS = 10.0
+
+
+class Recipe(Protocol):
+    """What collecting follows: all of them are the user's options."""
+
+    @property
+    def minutes(self) -> float: ...
+
+    @property
+    def positions(self) -> int: ...
+
+    @property
+    def answer(self) -> int: ...
+
+    @property
+    def seed(self) -> int: ...
+
+
+class Store(Protocol):
+    """Where what was collected is kept."""
+
+    def __len__(self) -> int: ...
+
+    @property
+    def answers(self) -> int: ...
+
+
+def claim(work: Path, settings: dict[str, Any]) -> None:
+    """Make the work folder, or find that it belongs to a run with these settings.
+
+    Raises:
+        UsageError: it is another run's.
+    """
+    note, wanted = work / "run.json", json.dumps(settings, sort_keys=True)
+    if work.exists():
+        found = note.read_text(encoding="utf-8") if note.exists() else ""
+        if found != wanted:
+            raise UsageError(
+                f"{work} holds the unfinished work of a run with other settings: remove it, or use another --out"
+            )
+        return
+    work.mkdir()
+    note.write_text(wanted, encoding="utf-8")
+
+
+@contextlib.contextmanager
+def bar(label: str) -> Iterator[Any]:
+    """A progress bar on stderr that is told of fractions."""
+    with click.progressbar(length=1000, label=label, file=sys.stderr, hidden=not sys.stderr.isatty()) as bar:
+        shown = 0
+
+        def update(fraction: float) -> None:
+            nonlocal shown
+            step = int(min(1.0, fraction) * 1000) - shown
+            if step > 0:
+                bar.update(step)
+                shown += step
+
+        yield update
+
+
+def seconds_collecting(work: Path) -> float:
+    """Seconds that collecting took so far."""
+    return float(_spent(work)["seconds"])
+
+
+def _spent(work: Path) -> dict[str, Any]:
+    path = work / "collect.json"
+    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"seconds": 0.0, "done": False}
+    return found
+
+
+def collect(
+    path: Path,
+    o: dict[str, Any],
+    recipe: Recipe,
+    sources: list[Source],
+    work: Path,
+    store: Store,
+    make_writer: Callable[[Context, int], Writer],
+    keep: Callable[[Writer, Job], None],
+    temperatures: tuple[float, ...] = TEMPERATURES,
+) -> None:
+    """Have the model at `path` write answers for `keep`, up to the wanted positions or the end of their share of time.
+
+    Raises:
+        LcspecError: the model cannot be used, or no prompt fits its context.
+    """
+    spent = _spent(work)
+    if spent["done"]:
+        return
+    limit = COLLECT_SHARE * 60.0 * recipe.minutes
+    options = ModelOptions(
+        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], max_width=max(64, o["slots"]),
+        **loading_fields(o),
+    )  # fmt: skip
+    began = time.monotonic()
+
+    def used() -> float:
+        return float(spent["seconds"]) + time.monotonic() - began
+
+    def finished(done: bool) -> None:
+        (work / "collect.json").write_text(json.dumps({"seconds": round(used(), 2), "done": done}))
+
+    with Model.load(options, _loading(path)) as model, _context(model, options) as context:
+        writer = make_writer(context, recipe.seed + store.answers)
+        room = writer.context.n_ctx - recipe.answer
+        with bar("collecting") as show:
+            early = INVENT_SHARE * limit
+            sources = sources or _invented(model, writer, work, min(room // 2, 64), lambda n: n > 3 and used() > early)
+            maker = PromptMaker(model, sources, room, recipe.seed)
+            noted = time.monotonic()
+
+            def done(job: Job) -> bool:
+                nonlocal noted
+                keep(writer, job)
+                show(max(len(store) / recipe.positions, used() / limit))
+                if time.monotonic() - noted > NOTE_SECONDS:
+                    finished(False)
+                    noted = time.monotonic()
+                return len(store) < recipe.positions and (used() < limit or len(store) < LEAST_POSITIONS)
+
+            try:
+                writer.run(answer_jobs(maker, recipe.answer, store.answers, temperatures), done)
+            except KeyboardInterrupt:
+                finished(False)
+                raise
+    if not len(store):
+        raise UsageError("none of the text fits the context: give shorter prompts or a larger --ctx")
+    finished(True)
+
+
+@contextlib.contextmanager
+def _context(model: Model, options: ModelOptions) -> Iterator[Context]:
+    if not model.traits.attention_only:
+        raise UnsupportedModel(
+            f"{options.path.name} has a recurrent state: heads are not made for such models yet; "
+            "use a model with plain attention"
+        )
+    with Context(model, options, separate=True) as context:
+        yield context
+
+
+def _loading(path: Path) -> Any:
+    line = loading_line()
+    return None if line is None else lambda fraction: line(path.name, fraction)
+
+
+def _invented(model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]) -> list[Source]:
+    """Prompts of the model's own, made once and kept in the work folder."""
+    path = work / "invented.json"
+    if path.exists():
+        return [Source(tuple(item["messages"]), item["text"]) for item in json.loads(path.read_text())]
+    made = invent(model, writer, INVENTED, room, enough)
+    path.write_text(json.dumps([{"messages": s.messages, "text": s.text} for s in made]))
+    return made
