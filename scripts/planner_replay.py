@@ -319,7 +319,7 @@ def decode(
     widest = max(machine.widths)
     while view.left > 0:
         began, changed = clock.now, machine.last
-        rest = planner.rest(0)
+        rest = planner.backoff(0)
         if rest is not None:
             width, seconds = max(1, rest.width), 0.0
             seconds = machine.decode(width) * noise()
@@ -350,7 +350,7 @@ def decode(
             new = len(emitted)
             planner.timed(width, len(view.tokens), seconds)
         took = clock.now - began
-        planner.aside(took - seconds)
+        planner.observe_overhead(took - seconds)
         out.tokens, out.seconds, out.steps = out.tokens + new, out.seconds + took, out.steps + 1
         out.changes += machine.last != changed
     out.plain = out.tokens * (machine.widths[1] + machine.bare)

@@ -221,7 +221,7 @@ def run(
             break
         base = len(running)
         began = clock.now
-        if (rest := planner.rest(base - 1)) is not None:
+        if (rest := planner.backoff(base - 1)) is not None:
             width = max(1, rest.width)
             seconds = UNIT * relative[width - 1] * rng.lognormvariate(0.0, noise)
             clock.now += seconds
@@ -231,7 +231,7 @@ def run(
             out.seconds += clock.now - began
             running[0].tokens.append(len(running[0].tokens))
             planner.timed(width, len(slots[0].tokens), seconds)
-            planner.aside(0.0)
+            planner.observe_overhead(0.0)
             continue
         room = limits or Limits(len(relative) - base, 64, 32)
         proposals = planner.propose(running, [room] * len(running), base - 1)
@@ -252,7 +252,7 @@ def run(
             planner.observe(p, new)
         planner.timed(width, len(slots[0].tokens), seconds)
         out.seconds += clock.now - began
-        planner.aside(clock.now - began - seconds)
+        planner.observe_overhead(clock.now - began - seconds)
     return out
 
 

@@ -118,7 +118,7 @@ class Engine:
         self.scheduler.budget.observe(result.padded, result.seconds)
         self.counters.stepped(result.width, result.seconds, result.only_decodes)
         if self.drafting.auto is not None:
-            self.drafting.auto.aside(beside)
+            self.drafting.auto.observe_overhead(beside)
 
     def _report(self, plan: StepPlan, result: StepResult, overhead: float) -> list[Event]:
         """What the step is to the world."""

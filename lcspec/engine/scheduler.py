@@ -51,7 +51,7 @@ class Scheduler:
             mine = [i for i, part in enumerate(parts) if self._plans(planner, part)]
             if not mine:
                 continue
-            backoff = planner.rest(base - 1)
+            backoff = planner.backoff(base - 1)
             if backoff is not None:
                 plan, parts[mine[0]] = backoff, parts[mine[0]]._replace(unobserved=True)
                 continue

@@ -68,7 +68,7 @@ class PrefixCache:
         share: bool = False,
         checkpoints: Checkpoints | None = None,
     ) -> None:
-        """Make an empty shelf.
+        """Make an empty cache.
 
         Args:
             context: whose cells they are.

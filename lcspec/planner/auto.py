@@ -60,7 +60,7 @@ class AutoPlanner:
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The step at hand: whether nobody plans it, sequences that decode, those of them planned for, tokens so far,
         # seconds of a decode without drafts, and of the decode.
-        self._resting = False
+        self._backing_off = False
         self._streams = self._planned = 1
         self._tokens = 0
         self._narrowest = self._decode = 0.0
@@ -70,10 +70,10 @@ class AutoPlanner:
         """Tokens per second over those of plain decoding in recent steps, at least 1; None before it is known."""
         return max(1.0, self._emitted / self._plain) if self._plain >= KNOWN else None
 
-    def rest(self, others: int) -> Plan | None:
+    def backoff(self, others: int) -> Plan | None:
         """A plain step while the text has lost as much as it may (see LossBudget)."""
-        self._resting = others == 0 and self._narrowest > 0.0 and 1 in self._costs and self.budget.takes()
-        if not self._resting:
+        self._backing_off = others == 0 and self._narrowest > 0.0 and 1 in self._costs and self.budget.takes()
+        if not self._backing_off:
             return None
         self._streams = self._planned = self._tokens = 1
         seconds, width = self._costs[1]
@@ -225,12 +225,12 @@ class AutoPlanner:
             self._tables.clear()
             self._table_age = 0
 
-    def aside(self, seconds: float) -> None:
+    def observe_overhead(self, seconds: float) -> None:
         """The step took so many seconds besides its decode: settle the account."""
         if self._tokens and self._narrowest and self._decode:
             if self._streams == 1:
-                if self._resting:
-                    self.budget.rested(self._decode, seconds)
+                if self._backing_off:
+                    self.budget.unplanned(self._decode, seconds)
                 else:
                     beside = seconds - self.costly.reading
                     self.budget.planned(self._tokens, self._decode, beside, self._narrowest)
@@ -238,7 +238,7 @@ class AutoPlanner:
             plain = self._streams * (self._decode + seconds) / (self._narrowest + self.budget.bare)
             keep = max(0.0, 1.0 - plain / RECENT)
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
-        self._resting, self._tokens, self._decode, self.costly.reading = False, 0, 0.0, 0.0
+        self._backing_off, self._tokens, self._decode, self.costly.reading = False, 0, 0.0, 0.0
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """What was learned, for the history; `names` are the engine's drafters in order."""

@@ -151,7 +151,7 @@ class Plan:
 class Planner(Protocol):
     """Decides for every step; learns from what it cost and what was accepted."""
 
-    def rest(self, others: int) -> Plan | None:
+    def backoff(self, others: int) -> Plan | None:
         """The plan of a plain step in which nobody is asked for drafts, nor told what came of it; None: ask.
 
         `others` is the width the other slots need anyway.
@@ -179,7 +179,7 @@ class Planner(Protocol):
     def timed(self, width: int, context: int, seconds: float) -> None:
         """A target decode took `seconds`."""
 
-    def aside(self, seconds: float) -> None:
+    def observe_overhead(self, seconds: float) -> None:
         """The step took `seconds` besides its target decode."""
 
 

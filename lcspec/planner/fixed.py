@@ -14,7 +14,7 @@ from lcspec.spec.token_tree import TokenTree
 class FixedPlanner:
     """No decisions: every drafter gets `max_draft` (or its own default) nodes, and the best of them are kept."""
 
-    def rest(self, others: int) -> Plan | None:
+    def backoff(self, others: int) -> Plan | None:
         """Never."""
         return None
 
@@ -49,7 +49,7 @@ class FixedPlanner:
     def timed(self, width: int, context: int, seconds: float) -> None:
         """Nothing to learn."""
 
-    def aside(self, seconds: float) -> None:
+    def observe_overhead(self, seconds: float) -> None:
         """Nothing to learn."""
 
 

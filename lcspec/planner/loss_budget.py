@@ -63,7 +63,7 @@ class LossBudget:
         self.pause, self._round = 0, 0
         self._credit = self._credit or LEAST
 
-    def rested(self, decode: float, beside: float) -> None:
+    def unplanned(self, decode: float, beside: float) -> None:
         """A plain step nobody planned took so many seconds, and so many besides its decode."""
         self.bare = self.bare + RATE * (beside - self.bare) if self._bare_known else beside
         self._bare_known = True

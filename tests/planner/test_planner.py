@@ -618,7 +618,7 @@ def spend(budget: LossBudget, steps: int, gained: float, planning: float = 0.1) 
     lost = 0.0
     for _ in range(steps):
         if budget.takes():
-            budget.rested(1.0, 0.0)
+            budget.unplanned(1.0, 0.0)
             continue
         budget.planned(1, 1.0 - gained, planning, 1.0)
         lost += planning - gained
@@ -663,6 +663,6 @@ def test_a_pause_ends_with_its_request(clock: Clock) -> None:
     planner, sequence = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
     run(planner, [sequence], Q4_0, 20, clock)
     planner.budget.pause = 40
-    assert planner.rest(0) is not None
+    assert planner.backoff(0) is not None
     planner.forget(sequence)
-    assert planner.rest(0) is None
+    assert planner.backoff(0) is None
