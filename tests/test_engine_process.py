@@ -21,7 +21,7 @@ from lcspec.engine.request import Request
 from lcspec.engine_host import embed, totals
 from lcspec.engine_process import parent
 from lcspec.engine_process.parent import EngineProcess
-from lcspec.engine_process.process import ended
+from lcspec.engine_process.process import Child, ended
 from lcspec.engine_process.vocabulary import RemoteVocab, Tables
 from lcspec.engine_thread import EngineThread
 from lcspec.errors import (
@@ -330,3 +330,16 @@ def test_how_a_process_ended_is_said() -> None:
     assert ended(3) == "ended with code 3"
     assert ended(-signal.SIGKILL).startswith("was ended by SIGKILL (by hand")
     assert ended(-250) == "was ended by signal 250"
+
+
+def test_an_answer_that_comes_at_once_is_not_lost(engine: EngineProcess, monkeypatch: pytest.MonkeyPatch) -> None:
+    send = Child.send
+
+    def slow(self: Child, message: Any) -> None:
+        send(self, message)
+        time.sleep(0.3)  # the thread that has sent it does not come to run, and the process answers
+
+    monkeypatch.setattr(Child, "send", slow)
+    sink = Sink()
+    engine.submit(request(3), sink).result(WAIT)
+    assert isinstance(sink.last(), Finished) and len(sink.ids) == 3

@@ -202,9 +202,13 @@ class EngineProcess:
             else:
                 problem = LcspecError(self._refusal) if self._refusal is not None else None
             if problem is None:
-                if self._open and self._child is not None:
-                    self._send(self._child, task)  # before it is added: what cannot be sent raises
-                self._tasks.add(task)
+                self._tasks.add(task)  # before it is sent: its answer may come at once
+                try:
+                    if self._open and self._child is not None:
+                        self._send(self._child, task)
+                except BaseException:  # it cannot be pickled
+                    self._tasks.drop(task.number)
+                    raise
                 return
         settle(task.result, error=problem)
 

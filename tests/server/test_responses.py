@@ -76,7 +76,13 @@ def test_streamed(client: openai.OpenAI) -> None:
 
 
 def test_a_function_is_called(client: openai.OpenAI) -> None:
-    asked: Any = {"model": MODEL, "input": CHAT, "tools": [flat(WEATHER), flat(NOTHING)], "max_output_tokens": 120}
+    asked: Any = {
+        "model": MODEL,
+        "input": CHAT,
+        "tools": [flat(WEATHER), flat(NOTHING)],
+        "max_output_tokens": 400,
+        "temperature": 0,
+    }
     got = client.responses.create(**asked, tool_choice="required")
     assert [item.type for item in got.output] == ["function_call"]
     call: Any = got.output[0]
