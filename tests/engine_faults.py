@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 from lcspec.engine.engine import Engine
+from lcspec.engine.events import Event
 from lcspec.engine.request import Request
 
 # A prompt with these tokens in a row is poison.
 POISON = (97, 98, 97, 98)
 
 
+def unhurried() -> None:
+    """Every step takes a while, so an answer does not end before a test has done what it wants to do to it."""
+    step = Engine.step
+
+    def slow(self: Engine) -> list[Event]:
+        time.sleep(0.005)
+        return step(self)
+
+    Engine.step = slow  # type: ignore[method-assign]
+
+
 def abort_on_poison() -> None:
-    """The process aborts, as the library does, when a request with the poison in its prompt begins."""
+    """The process aborts, as the library does, when a request with the poison in its prompt begins; it is unhurried."""
+    unhurried()
     start = Engine.start
 
     def poisoned(self: Engine, number: int, request: Request) -> None:

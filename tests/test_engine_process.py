@@ -97,8 +97,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture()
-def engine(path: Path) -> Iterator[EngineProcess]:
-    found = EngineProcess(options(path))
+def engine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProcess]:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    found = EngineProcess(options(path), prelude=engine_faults.unhurried)
     try:
         found.loaded()
         yield found
@@ -214,9 +215,10 @@ def test_a_process_that_dies_while_it_loads(path: Path, monkeypatch: pytest.Monk
 
 def test_a_model_that_is_gone_is_told_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent, "WAIT", 0.05)
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
     path = tmp_path / "model.gguf"
     tiny_gguf.write_llama(path)
-    engine = EngineProcess(options(path))
+    engine = EngineProcess(options(path), prelude=engine_faults.unhurried)
     try:
         engine.loaded()
         path.rename(tmp_path / "away.gguf")
@@ -260,16 +262,14 @@ def test_cancelling(engine: EngineProcess) -> None:
     assert isinstance(after.last(), Finished)
 
 
-def test_closing(path: Path) -> None:
-    drained, dropped = EngineProcess(options(path)), EngineProcess(options(path))
-    sinks = Sink(), Sink()
-    for engine, sink in zip((drained, dropped), sinks):
-        engine.loaded()
-        engine.submit(request(300), sink).result(WAIT)
-        sink.first.result(WAIT)
-    assert drained.close(drain=True) and dropped.close(timeout=WAIT)
-    assert [sink.last().reason for sink in sinks] == ["length", "cancelled"]
-    assert not drained.alive and drained.life.pid is None and drained.life.restarts == 0
+@pytest.mark.parametrize("drain", [True, False])
+def test_closing(engine: EngineProcess, drain: bool) -> None:
+    sink = Sink()
+    engine.submit(request(400), sink).result(WAIT)
+    sink.first.result(WAIT)
+    assert engine.close(drain=drain, timeout=WAIT)
+    assert sink.last().reason == ("length" if drain else "cancelled")
+    assert not engine.alive and engine.life.pid is None and engine.life.restarts == 0
 
 
 def test_one_that_is_stopped_is_killed_when_it_is_closed(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
