@@ -56,8 +56,8 @@ def main(
                 with running(contender, setup, level) as port:
                     run("127.0.0.1", port, [body_of("Hello", 8)], 1, 600.0)
                     bodies = [body_of(text, k) for text, k in zip(texts, lengths(n, len(texts)))]
-                    found[contender] = run("127.0.0.1", port, bodies, level, 1800.0)
-            apart, inside = found[APART], found[INSIDE]
+                    found[contender.name] = run("127.0.0.1", port, bodies, level, 1800.0)
+            apart, inside = found[APART.name], found[INSIDE.name]
             rates.append(apart.rate / inside.rate)
             firsts.append(statistics.median(a.first for a in apart.answers) - statistics.median(
                 a.first for a in inside.answers))  # fmt: skip
