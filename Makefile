@@ -6,6 +6,8 @@ BIN    := $(VENV)/bin
 # Every file in one process, those with slow tests first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 RUNS   := model or server or tui or slow
+# What fails here is run once more, and both runs are shown: docs/tests.md.
+AGAIN  := --reruns 1 -rR
 
 # GCC would leave llama.cpp's AMX code without its tile configuration: see native/tile_config.h.
 ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
@@ -19,7 +21,7 @@ demo: setup
 
 test: setup-test lint
 	$(PYTEST) -m "not ($(RUNS))"
-	$(PYTEST) -m "$(RUNS)"
+	$(PYTEST) -m "$(RUNS)" $(AGAIN)
 
 # What needs no model, no server and no screen, in less than a minute.
 test-fast: setup-test

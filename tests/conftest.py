@@ -8,7 +8,9 @@ work. What has none of them is `make test-fast`.
 from __future__ import annotations
 
 import ctypes
+import itertools
 import os
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,6 +20,7 @@ import pytest
 import trustme
 from hypothesis import settings
 
+from lcspec.engine import engine
 from lcspec.llama import init
 from lcspec.llama.lib import C, _on_log
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
@@ -54,6 +57,34 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         trustme.CA().cert_pem.write_to_path(str(authority))
         patch.setenv("SSL_CERT_FILE", str(authority))
         yield
+
+
+class Seeds:
+    """Seeds for requests that name none: the same ones in every run of a test."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self.numbers = itertools.count(1)
+
+    def randbits(self, bits: int) -> int:
+        return zlib.crc32(b"%d" % next(self.numbers)) >> (32 - bits)
+
+
+SEEDS = Seeds()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _seeds_of_a_counter() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(engine, "secrets", SEEDS)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _same_seeds() -> None:
+    SEEDS.start()
 
 
 # The files that take longest, the longest first: about a minute each, alone on a core.

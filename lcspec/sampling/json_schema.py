@@ -17,7 +17,7 @@ from lcspec.sampling.grammar import HEADER, LIMITS, MAX_TEXT
 
 MAX_NESTING = 64
 # One blank, or a line break with its indentation: a weak model would write blanks for ever.
-WHITESPACE = r" |\r?\n[ \t]{0,40}"
+WHITESPACE = r" |\r?\n[ \t]{0,20}"
 SCHEMAS = ("items", "additionalProperties", "additionalItems")
 LISTS_OF_SCHEMAS = ("anyOf", "oneOf", "allOf", "prefixItems")
 MAPS_OF_SCHEMAS = ("properties", "patternProperties", "$defs", "definitions")

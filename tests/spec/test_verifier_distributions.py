@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.model, pytest.mark.slow]
 OFF: dict[str, Any] = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "temperature": 1.0}
 WORDS = np.arange(40, 45, dtype=np.int32)  # what a text here is made of
 START = 7  # position of the first token
-N = 2_000
+N = 1_000
 PENDING = 60
 
 

@@ -42,8 +42,8 @@ from tests.oracle import (
     total_variation,
 )
 
-MANY = 20_000
-FEW = 3_000
+MANY = 10_000
+FEW = 2_000
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def noise_from_tables(tables: NoiseTables, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_the_tables_hold_the_noise_of_the_real_functions(tables: NoiseTables) -> None:
-    for seed in (0, 1, 2_345, FEW - 1):
+    for seed in (0, 1, 1_234, FEW - 1):
         for position in (FIRST_POSITION, FIRST_POSITION + 2):
             for stream, n_ids in N_IDS.items():
                 ids = np.array([n_ids - 1, 0], dtype=np.int32)
