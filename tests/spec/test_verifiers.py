@@ -42,7 +42,7 @@ from tests.oracle import (
     total_variation,
 )
 
-MANY = 10_000
+MANY = 20_000
 FEW = 2_000
 
 
