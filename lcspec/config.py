@@ -11,26 +11,27 @@ from typing import Any
 from lcspec.errors import UsageError
 from lcspec.placement import Placement
 
-# Drafted nodes a step, and children a node, that make any sense.
+# The largest sensible numbers of drafted nodes in a step, and of children of a node.
 MAX_DRAFT = 255
 MAX_BRANCH = 64
 # The library's choice; its fused kernel (flash attention); matrix products; whichever of these is faster here (see
 # lcspec.profiles.attention).
 ATTENTION = ("library", "fused", "products", "measured")
-# What `--speculate` says for plain decoding.
+# What `--speculate` takes for plain decoding.
 OFF = ("off", "none", "")
-# Longest chain a recurrent model may have to take back in one step. Each token of it costs a copy of the state.
+# The longest chain that a recurrent model may have to roll back in one step. Each of its tokens costs a copy of the
+# state.
 RECURRENT_ROLLBACK = 16
-# The widest step, if nobody says otherwise and at most.
+# The widest step: the default, and the most that can be set.
 DEFAULT_MAX_WIDTH = 64
 MAX_WIDTH = 1024
 KV_TYPES = ("f16", "f32", "bf16", "q8_0", "q4_0")
-QUANTIZED = ("q8_0", "q4_0")  # values of these types only the fused kernel reads
+QUANTIZED = ("q8_0", "q4_0")  # only the fused kernel reads values of these types
 
 
 @dataclass(frozen=True)
 class Lora:
-    """An adapter, and how strongly it acts; with a scale of 0 it does not."""
+    """An adapter and its strength; a scale of 0 switches it off."""
 
     path: Path
     scale: float = 1.0
@@ -40,7 +41,7 @@ class Lora:
         """Read FILE or FILE:SCALE.
 
         Raises:
-            UsageError: the scale is no finite number.
+            UsageError: the scale is not a finite number.
         """
         before, colon, after = text.rpartition(":")
         if not colon or Path(text).exists():
@@ -50,7 +51,7 @@ class Lora:
         except ValueError:
             return cls(Path(text))
         if not math.isfinite(scale):
-            raise UsageError(f"--lora {text}: the scale must be a finite number, 0.5 say")
+            raise UsageError(f"--lora {text}: the scale must be a finite number, such as 0.5")
         return cls(Path(before), scale)
 
 
@@ -60,23 +61,23 @@ class ModelOptions:
 
     Attributes:
         path: the GGUF file.
-        ctx: positions per slot; 0 = what the model was trained for, at most `DEFAULT_CTX_LIMIT`.
-        slots: requests that run side by side.
-        threads: CPU threads; 0 = the physical cores this process may use.
-        gpu_layers: layers to offload; None = as many as fit, -1 = all.
+        ctx: positions of a slot; 0: as many as the model was trained for, at most `DEFAULT_CTX_LIMIT`.
+        slots: the most requests that run at a time.
+        threads: CPU threads; 0: the physical cores that this process may use.
+        gpu_layers: layers to offload; None: as many as fit, -1: all.
         kv_type: element type of the KV cache, one of `KV_TYPES`.
-        kv_type_v: element type of its values where it is another than that of the keys; None: the same.
+        kv_type_v: element type of its values; None: the same as the keys'.
         attention: how attention is computed, one of `ATTENTION`; exact requests need what `library` gives.
         exact: choose cache types and attention that give a token the same bits at every step width and beside every
-            other request; None: where that costs next to nothing (see lcspec.profiles.attention).
-        batch: tokens per prompt chunk.
-        repack: let the library repack weights for this CPU (faster; other bits than without).
-        max_width: the widest step (pending token + drafted nodes over all slots) the context must take.
-        rollback: tokens of a step that a recurrent state must be able to take back; 0 = nothing is drafted.
-        planes: keep states to go back to for that, where the library does; False: go back to a saved state instead.
+            other request; None: where that costs hardly any time (see lcspec.profiles.attention).
+        batch: tokens in a prompt chunk.
+        repack: let the library repack weights for this CPU (faster; the bits differ from those without).
+        max_width: the widest step (pending token + drafted nodes over all slots) that the context must take.
+        rollback: how many tokens of a step a recurrent state must be able to roll back; 0: nothing is drafted.
+        planes: keep copies of the state for that, where the library can; False: roll back to a saved state instead.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
         lora: adapters that change the model.
-        placement: which devices and machines, and how it is spread over them.
+        placement: which devices and machines, and how the model is spread over them.
         mtp: load the model's layers for multi-token prediction, if it has any.
     """
 
@@ -101,7 +102,7 @@ class ModelOptions:
 
     @property
     def acting(self) -> tuple[Lora, ...]:
-        """The adapters that do change it."""
+        """The adapters with a scale other than 0."""
         return tuple(lora for lora in self.lora if lora.scale != 0)
 
     def __post_init__(self) -> None:
@@ -119,7 +120,7 @@ class ModelOptions:
         if self.batch < 2:
             raise UsageError(f"the prompt chunk must be at least 2 tokens, not {self.batch}")
         if self.rollback < 0:
-            raise UsageError(f"tokens to take back must be 0 or more, not {self.rollback}")
+            raise UsageError(f"the number of tokens to roll back must be 0 or more, not {self.rollback}")
         for kind in (self.kv_type, self.kv_type_v or self.kv_type):
             if kind not in KV_TYPES:
                 raise UsageError(f"unknown KV cache type {kind!r}: choose one of {', '.join(KV_TYPES)}")
@@ -130,7 +131,7 @@ class ModelOptions:
 
 
 def rollback_for(speculate: str, max_draft: int | None) -> int:
-    """`ModelOptions.rollback` for what `--speculate` and `--max-draft` may draft."""
+    """`ModelOptions.rollback` for the drafts that `--speculate` and `--max-draft` allow."""
     if speculate in OFF or max_draft == 0:
         return 0
     return RECURRENT_ROLLBACK if max_draft is None else min(RECURRENT_ROLLBACK, max_draft + 1)
@@ -142,13 +143,13 @@ MAX_DRAFT_MODELS = 4
 
 @dataclass(frozen=True)
 class DraftFiles:
-    """What the user named to draft with.
+    """The files that the user named for drafting.
 
     Attributes:
-        models: draft models, the first of them for the drafter `model`, the second for `model2` and so on.
+        models: draft models: the first is for the drafter `model`, the second for `model2`, and so on.
         store: a datastore of text (`lcspec draft store`).
         heads: heads trained on the target (`lcspec draft heads`).
-        mtp: the file with the layers for multi-token prediction: the target itself, or a companion of it.
+        mtp: the file with the layers for multi-token prediction: the target itself, or its companion file.
         eagle: an EAGLE-3 head.
     """
 
@@ -169,30 +170,30 @@ class DraftFiles:
 
     @classmethod
     def of(cls, draft: DraftFiles | Path | None) -> DraftFiles:
-        """A single draft model, or none, in this form."""
+        """Wrap a single draft model, or none."""
         if isinstance(draft, DraftFiles):
             return draft
         return cls((draft,) if draft is not None else ())
 
     @property
     def drafters(self) -> list[str]:
-        """The drafters that these files make possible."""
+        """The drafters that these files allow."""
         free = ["store"] * (self.store is not None) + ["medusa"] * (self.heads is not None)
         free += ["mtp"] * (self.mtp is not None) + ["eagle"] * (self.eagle is not None)
         return free + [model_drafter(i) for i in range(len(self.models))]
 
     @property
     def files(self) -> tuple[Path, ...]:
-        """Draft models and heads, the target itself if it has layers inside."""
+        """Draft models and heads; the target itself if it contains MTP layers."""
         return (*self.models, *(path for path in (self.mtp, self.eagle) if path is not None))
 
     def named(self, target: Path) -> tuple[Path, ...]:
-        """Draft models and heads in files of their own."""
+        """Draft models and heads in files other than the target."""
         return tuple(path for path in self.files if path != target)
 
 
 def model_drafter(index: int) -> str:
-    """The name of the drafter that runs the draft model number `index`: model, model2, model3 ..."""
+    """The name of the drafter that runs draft model number `index`: model, model2, model3 ..."""
     return f"model{index + 1}" if index else "model"
 
 
@@ -246,7 +247,7 @@ class DrafterSpec:
         return value
 
     def check_keys(self, known: set[str]) -> None:
-        """Refuse options nobody reads.
+        """Refuse unknown options.
 
         Raises:
             UsageError: an option is unknown.
@@ -261,11 +262,11 @@ class SpeculationParams:
     """How a request speculates.
 
     Attributes:
-        drafters: which drafters to ask; empty = plain decoding.
-        auto: the planner decides step by step whom to ask and what to keep; else every drafter drafts every step.
-        max_draft: drafted nodes per step at most; None = each drafter's own default.
-        verifier: a name in `verify.VERIFIERS`, with options as in `typical:epsilon=0.1`.
-        exact: keep every step on widths whose logits are bit-identical.
+        drafters: the drafters to ask; empty: plain decoding.
+        auto: the planner decides in every step which to ask and what to keep; else every drafter drafts in every step.
+        max_draft: the most drafted nodes in a step; None: each drafter's own default.
+        verifier: a name in `verifiers.VERIFIERS`, with options as in `typical:epsilon=0.1`.
+        exact: keep every step to widths whose logits are bit-identical.
     """
 
     drafters: tuple[DrafterSpec, ...] = ()

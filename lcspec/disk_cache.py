@@ -1,7 +1,7 @@
-"""What lcspec learned about models on this machine, as small JSON files in the user's cache directory.
+"""The results of measurements on this machine, as small JSON files in the user's cache directory.
 
-A file that is missing, unreadable, of another version or nonsense is simply measured again; a directory that cannot be
-written costs a re-measurement next time, never an error.
+If a file is missing, unreadable, damaged or of another version, the measurement is repeated. If the directory cannot be
+written, it is repeated next time; that is never an error.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ def cache_dir() -> Path:
 
 
 def file_identity(path: Path) -> str:
-    """Changes when the file is replaced: its real path, size and modification time."""
+    """A string that changes when the file is replaced: from its real path, size and modification time."""
     stat = path.stat()
     return f"{path.resolve()}:{stat.st_size}:{stat.st_mtime_ns}"
 
 
 def key_of(*parts: object) -> str:
-    """A file name for what `parts` identify."""
+    """A file name derived from `parts`."""
     return hashlib.sha256("\0".join(str(p) for p in parts).encode()).hexdigest()[:32]
 
 

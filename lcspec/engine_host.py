@@ -1,8 +1,8 @@
-"""An engine as a front end sees it that does not care where it runs: on a thread here (`lcspec.engine_thread`), or in a
+"""An engine as front ends see it, wherever it runs: on a thread of this process (`lcspec.engine_thread`) or in a
 process of its own (`lcspec.engine_process`).
 
-What is run over there by `call` and `in_pieces` must be a function of a module, with plain values for its arguments
-(`functools.partial`), because it may have to be sent. Those that front ends need are here.
+Functions for `call` and `in_pieces` may have to be sent to another process, so they must be module-level functions with
+plain values as arguments (`functools.partial`). The ones that front ends need are here.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Sink = Callable[[Sequence[Event]], None]
 
 
 class TextVocab(Protocol):
-    """What a front end asks of a vocabulary (see lcspec.llama.vocab.Vocab)."""
+    """The methods of a vocabulary that front ends use (see lcspec.llama.vocab.Vocab)."""
 
     path: Path
     n_tokens: int
@@ -51,22 +51,22 @@ class TextVocab(Protocol):
 
     @property
     def no_end(self) -> tuple[tuple[int, float], ...]:
-        """A `logit_bias` under which the text never ends by itself."""
+        """A `logit_bias` that keeps the text from ending by itself."""
 
     @property
     def fill_in_middle(self) -> FillInMiddle | None:
-        """The tokens for filling in the middle."""
+        """The tokens for filling in the middle; None if the model was not trained for that."""
 
 
 @dataclass(frozen=True)
 class EngineFacts:
-    """What never changes about a loaded model.
+    """Facts about a loaded model that never change.
 
     Attributes:
-        options: how it was asked for.
-        n_ctx: positions of a slot; slots: requests side by side.
-        draft: what drafts for it.
-        writes: it generates text; else it only makes embeddings.
+        options: the options it was loaded with.
+        n_ctx: positions of a slot; slots: the most requests that run at a time.
+        draft: the files to draft with.
+        writes: whether it generates text; an encoder only makes embeddings.
         n_ctx_train, n_embd, n_params: see lcspec.llama.model.Traits.
     """
 
@@ -82,7 +82,7 @@ class EngineFacts:
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model that has been loaded. `vocab` may be used from any thread."""
+    """A loaded model. Its `vocab` may be used from any thread."""
 
     facts: EngineFacts
     vocab: TextVocab
@@ -90,19 +90,19 @@ class Loaded:
 
     @property
     def options(self) -> ModelOptions:
-        """How it was asked for."""
+        """The options it was loaded with."""
         return self.facts.options
 
 
 @dataclass(frozen=True)
 class Life:
-    """How an engine has lived until now.
+    """The state of an engine, and its restarts so far.
 
     Attributes:
         away: why it cannot answer at the moment; None: it can.
-        restarts: how often it had to be started again.
-        resumed: requests that went on in a new process; refused: those that were running twice when it died.
-        pid: the process it runs in; None: this one, or none at the moment.
+        restarts: how often it was restarted.
+        resumed: requests that continued in a new process; refused: requests that ran in two processes that died.
+        pid: its process; None: this process, or none at the moment.
     """
 
     away: str | None = None
@@ -124,18 +124,18 @@ class EngineHost(Protocol):
 
     @property
     def error(self) -> LcspecError | None:
-        """What ended it, if that was not `close`."""
+        """The error that ended the engine; None if it runs or was closed."""
 
     @property
     def alive(self) -> bool:
-        """Whether it takes requests, now or once it is back."""
+        """Whether it takes requests, now or after a restart."""
 
     @property
     def life(self) -> Life:
-        """How it has lived until now."""
+        """Its state and restarts."""
 
     def loaded(self) -> Loaded:
-        """The model, as soon as it is there.
+        """Wait for the model to be loaded, and return it.
 
         Raises:
             LcspecError: it could not be loaded.
@@ -148,30 +148,31 @@ class EngineHost(Protocol):
         """Run a short `function` on the engine's thread, between two steps."""
 
     def in_pieces(self, start: Callable[[Session], Generator[T | None, None, None]]) -> Future[T]:
-        """What the generator `start(session)` yields at last; running requests get their steps between its pieces. To
-        cancel the future closes it."""
+        """Run a generator on the engine's thread; running requests get their steps between its pieces. The future gives
+        its last value. Cancelling the future closes the generator."""
 
     def compile(self, grammar: str) -> str | CompiledGrammar:
-        """A grammar for a request's sampling. It takes a while: not for a thread that others wait for.
+        """Compile a grammar for a request's sampling. This takes time: do not call it on a thread that others wait for.
 
         Raises:
-            GrammarError: it is none, it is too large, or no text follows it.
+            GrammarError: it is invalid or too large, or allows no text.
         """
 
     def close(self, drain: bool = False, timeout: float | None = None) -> bool:
-        """Stop: after the requests at hand with `drain`, else after cancelling them. False if `timeout` came first."""
+        """Stop the engine: with `drain` finish the running requests, else cancel them. False if `timeout` came
+        first."""
 
 
 def start_of_text(vocab: TextVocab) -> tuple[int, ...]:
-    """What an empty prompt becomes where the vocabulary adds nothing to it: its BOS or end token starts a text."""
+    """The tokens for an empty prompt if the vocabulary adds none: its BOS or end token starts a text."""
     return (max(vocab.bos, vocab.eos, 0),)
 
 
-# --- what is run over there -------------------------------------------------------------------------------------------
+# --- functions for `call` and `in_pieces` -----------------------------------------------------------------------------
 
 
 def facts_of(session: Session) -> EngineFacts:
-    """What never changes about a session."""
+    """The facts of a session's model."""
     context, traits = session.engine.context, session.model.traits
     return EngineFacts(
         options=session.model.options,
@@ -186,32 +187,32 @@ def facts_of(session: Session) -> EngineFacts:
 
 
 def totals(session: Session) -> Totals:
-    """What the engine has done."""
+    """The engine's totals."""
     return session.engine.totals()
 
 
 def warm_up(speculation: SpeculationParams, session: Session) -> None:
-    """Make what the first request would have to wait for: drafters, the cost curve, the certificate, memory.
+    """Prepare what the first request would otherwise wait for: drafters, the cost curve, the certificate, memory.
 
     Raises:
-        LcspecError: `speculation` asks for something that cannot be had.
+        LcspecError: a part of `speculation` cannot be made.
     """
     from lcspec.llama import hugepages
     from lcspec.llama.grammar import grammar_tokenizer
 
     grammar_tokenizer(session.model.vocab)
-    if session.engine.context.memory is not None:  # else it only embeds
+    if session.engine.context.memory is not None:  # an encoder has no memory: it only embeds
         session.engine.prepare(speculation)
     hugepages.populate()
 
 
 def embed(texts: Sequence[Sequence[int]], session: Session) -> Generator[NDArray[np.float32] | None, None, None]:
-    """Vectors float32 [n, n_embd] of `texts`, which are token ids, a decode at a time."""
+    """Embeddings of `texts` (token ids), float32 [n, n_embd]; yields None after each decode, then the vectors."""
     return session.embed_ids(texts)
 
 
 def score(ids: Sequence[int], n_ctx: int, top: int, session: Session) -> Generator[list[TokenInfo] | None, None, None]:
-    """Log-probabilities of a text's own tokens, a decode at a time (see lcspec.engine.scorer)."""
+    """Log-probabilities of a text's own tokens; yields after each decode (see lcspec.engine.scorer)."""
     from lcspec.engine import scorer
 
     return scorer.score(session.model, ids, n_ctx, top, session.engine.context.n_threads)

@@ -2,11 +2,11 @@
 
     any thread                                engine thread
     submit / cancel / switch / call  ---->    orders, read between two steps
-    sink(events)                     <----    called after every step that had something for the request
+    sink(events)                     <----    called after every step with events for the request
 
-One thread owns every llama object, so nothing else may touch the engine; `call` runs a function over there. What
-may be used from any thread once `ready` is done: `session.model.vocab`, `session.prompt_ids`, `session.chat_ids`
-(reading a loaded vocabulary changes nothing).
+This thread owns every llama object, so no other may touch the engine; `call` runs a function on it. Once `ready` is
+done, any thread may use `session.model.vocab`, `session.prompt_ids` and `session.chat_ids` (reading a loaded vocabulary
+changes nothing).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ if TYPE_CHECKING:
     from lcspec.sampling.grammar import CompiledGrammar
 
 T = TypeVar("T")
-# Whoever has had an answer often sends the next request at once, and would wait for a whole step of the others: they
-# wait for it instead, for this share of the last step's time at most.
+# After an answer, a client often sends its next request at once, and would then wait for a whole step of the others. So
+# the next step waits for it, at most for this share of the last step's time.
 LINGER = 0.1
-# Seconds between two attempts to reach other machines that are gone.
+# Seconds between two attempts to reach lost workers.
 RECONNECT_SECONDS = 0.5
 
 
@@ -53,7 +53,7 @@ class Ticket:
         self.worker.order(lambda engine: engine.cancel(self.number))
 
     def switch(self, speculation: SpeculationParams) -> Future[None]:
-        """Give it other drafters between two steps (see Engine.switch); the future fails as that does."""
+        """Change its drafters between two steps (see Engine.switch); the future fails with the same errors."""
         return self.worker.call(lambda session: session.engine.switch(self.number, speculation))
 
 
@@ -72,15 +72,15 @@ class EngineThread:
 
         Args:
             options, draft, history: see open_session.
-            progress: called on the engine thread; returning False from it gives up.
-            flush: called there when all sinks have what a step had for them.
+            progress: called on the engine thread; if it returns False, loading is given up.
+            flush: called on the engine thread after all sinks have got a step's events.
         """
         self.ready: Future[Session] = Future()
-        self.error: LcspecError | None = None  # what ended it, if that was not `close`
+        self.error: LcspecError | None = None  # the error that ended it
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
         self._flush = flush or (lambda: None)
-        self._pieces: list[_Pieces] = []  # work that takes turns with the steps
+        self._pieces: list[_Pieces] = []  # generators that run between steps
         self._state = "open"  # open | draining | closed
         self._away: str | None = None  # why requests are refused at the moment
         self._thread = threading.Thread(
@@ -89,10 +89,10 @@ class EngineThread:
         self._thread.start()
 
     def submit(self, request: Request, sink: Sink) -> Future[Ticket]:
-        """Queue a request. `sink` gets its events, in order, on the engine thread: it must hand them on and return.
+        """Queue a request. `sink` gets its events, in order, on the engine thread: it must pass them on and return.
 
-        The future fails with what Engine.submit refuses; after that no event comes. A sink that raises loses its
-        request, nobody else's.
+        If Engine.submit refuses the request, the future fails and no event comes. A sink that raises ends its own
+        request only.
         """
         result: Future[Ticket] = Future()
 
@@ -109,14 +109,14 @@ class EngineThread:
         return result
 
     def call(self, function: Callable[[Session], T]) -> Future[T]:
-        """Run `function` on the engine thread between two steps. Everyone waits for it, so it must be short."""
+        """Run `function` on the engine thread between two steps. All requests wait for it, so it must be short."""
         result: Future[T] = Future()
         self._promise(lambda _: result.set_result(function(self.ready.result())), result)
         return result
 
     def in_pieces(self, start: Callable[[Session], Generator[T | None, None, None]]) -> Future[T]:
-        """What the generator `start(session)` yields at last. It runs on the engine thread, and between its pieces
-        requests get their steps. To cancel the future closes it."""
+        """Run a generator on the engine thread; requests get their steps between its pieces. The future gives its last
+        value. Cancelling the future closes the generator."""
         result: Future[T] = Future()
 
         def begin(_: Session) -> None:
@@ -130,11 +130,11 @@ class EngineThread:
         return result
 
     def order(self, function: Callable[[Engine], None]) -> None:
-        """`call` without an answer; errors are dropped."""
+        """`call` without a result; errors are dropped."""
         self._orders.put(function)
 
     def close(self, drain: bool = False, timeout: float | None = None) -> bool:
-        """Stop: after the requests at hand with `drain`, else after cancelling them. False if `timeout` came first."""
+        """Stop: with `drain` finish the running requests, else cancel them. Returns False if `timeout` came first."""
         self._orders.put(lambda engine: self._end(engine, drain))
         self._thread.join(timeout)
         return not self._thread.is_alive()
@@ -145,7 +145,7 @@ class EngineThread:
         return self._thread.is_alive()
 
     def wait(self) -> None:
-        """Until it has ended."""
+        """Wait for the thread's end."""
         self._thread.join()
 
     @property
@@ -178,7 +178,7 @@ class EngineThread:
                 while not self._serve(session.engine):
                     opened = self._reconnect(session, opened, options, draft, history)
             finally:
-                self._drop_pieces(LcspecError("the engine has been closed"))  # while there is a model
+                self._drop_pieces(LcspecError("the engine has been closed"))  # while the model still exists
                 opened.close()
         except BaseException as problem:
             error = problem
@@ -193,7 +193,7 @@ class EngineThread:
             self._refuse_orders()
 
     def _serve(self, engine: Engine) -> bool:
-        """Run steps until the end; False if another machine that has a part of the model is gone before."""
+        """Run steps until the end; returns False if a worker with part of the model is lost before."""
         linger = 0.0
         while self._state == "open" or engine.busy:
             self._obey(engine, linger)
@@ -221,19 +221,19 @@ class EngineThread:
         draft: DraftFiles | Path | None,
         history: bool,
     ) -> contextlib.ExitStack:
-        """Load the model again as soon as all workers are there; requests are refused until then.
+        """Load the model again when all workers are back; requests are refused until then.
 
-        `session` stays the same object for those who have it, and holds the new model and engine afterwards. Returns
-        what is to be closed instead of `opened`.
+        `session` stays the same object and then holds the new model and engine. Returns what is to be closed instead of
+        `opened`.
         """
         workers = session.model.workers
         assert workers is not None
-        self._away = f"the worker {workers.lost} is away; the engine reconnects as soon as it is back: try again then"
+        self._away = f"the worker {workers.lost} is away; the engine reconnects when it is back: try again then"
         for number in list(self._sinks):
             self._deliver(number, [Failed(number, WorkerLost(self._away))])
         self._flush()
         self._drop_pieces(WorkerLost(self._away))
-        workers.cut()  # they serve one program at a time
+        workers.cut()  # a worker serves one program at a time
         while self._state == "open":
             self._refuse_for(RECONNECT_SECONDS, session.engine)
             with contextlib.suppress(LcspecError):
@@ -245,25 +245,25 @@ class EngineThread:
         return opened
 
     def _step(self, engine: Engine) -> list[Event]:
-        """A step. A bug in it costs those who run their answers, and nobody else."""
+        """Run a step. A bug in it ends the running requests, but nothing else."""
         try:
             return engine.step()
         except Exception as problem:
             if os.environ.get("LCSPEC_DEBUG"):
                 traceback.print_exc()
             if not engine.running and not engine.lanes.running:
-                raise  # nobody's request is to blame, so it would happen again
+                raise  # no request caused it, so it would happen again
             return engine.fail_all(LcspecError(f"internal error: {problem!r}; LCSPEC_DEBUG=1 shows where"))
 
     def _refuse_for(self, seconds: float, engine: Engine) -> None:
-        """Answer what is ordered for so long, or until the end is ordered."""
+        """Carry out orders for `seconds`, or until the end is ordered."""
         end = time.monotonic() + seconds
         while self._state == "open" and (left := end - time.monotonic()) > 0:
             with contextlib.suppress(Exception):
                 self._orders.get(timeout=left)(engine)
 
     def _obey(self, engine: Engine, linger: float) -> None:
-        """Carry out what was ordered; wait for an order when there is nothing to do, else for `linger` seconds."""
+        """Carry out orders; wait for one if there is nothing else to do, else for at most `linger` seconds."""
         while True:
             idle = self._state == "open" and not engine.busy and not self._pieces
             waits = idle and linger == 0 and not engine.read_ahead()
@@ -275,7 +275,7 @@ class EngineThread:
                 linger = 0.0
                 continue
             linger = 0.0
-            with contextlib.suppress(Exception):  # whoever wants to know asks through a future
+            with contextlib.suppress(Exception):  # callers that need the error use a future
                 order(engine)
 
     def _deliver(self, number: int, events: list[Event]) -> bool:
@@ -303,7 +303,7 @@ class EngineThread:
             engine.cancel_all()
 
     def _promise(self, function: Callable[[Engine], None], result: Future[T]) -> None:
-        """Order `function`; what it raises goes into `result`."""
+        """Order `function`; an exception goes into `result`."""
 
         def guarded(engine: Engine) -> None:
             if not result.set_running_or_notify_cancel():
@@ -319,7 +319,7 @@ class EngineThread:
             self._refuse_orders()
 
     def _refuse_orders(self) -> None:
-        """Answer everything that came too late."""
+        """Refuse all orders that came too late."""
         while True:
             try:
                 order = self._orders.get_nowait()
@@ -331,14 +331,14 @@ class EngineThread:
 
 
 class _Pieces:
-    """A generator on the engine thread whose last value somebody waits for."""
+    """A generator on the engine thread, and the future of its last value."""
 
     def __init__(self, pieces: Generator[Any, None, None], result: Future[Any]) -> None:
         self._pieces = pieces
         self._result = result
 
     def go_on(self) -> bool:
-        """The next piece; True if that was the last one, or nobody waits any more."""
+        """Run the next piece; returns True if it was the last one, or the future was cancelled."""
         found = None
         try:
             if not self._result.cancelled() and (found := next(self._pieces)) is None:
@@ -352,12 +352,12 @@ class _Pieces:
         return True
 
     def fail(self, problem: Exception) -> None:
-        """It comes to nothing."""
+        """Fail the future."""
         self._pieces.close()
         if self._result.set_running_or_notify_cancel():
             self._result.set_exception(problem)
 
 
 def expected(error: BaseException) -> LcspecError:
-    """What ended an engine, as an error for users."""
+    """The error that ended an engine, as one for users."""
     return error if isinstance(error, LcspecError) else LcspecError(f"the engine stopped: {error!r}")

@@ -1,4 +1,4 @@
-"""Every error a user can meet. Each message says what is wrong and what to do about it."""
+"""All errors that users can meet. Each message says what is wrong and what to do about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ModelLoadError(LcspecError):
 
 
 class ModelClosed(LcspecError):
-    """The model was unloaded, or its engine has stopped, while somebody still wanted something of it."""
+    """The model was unloaded, or its engine stopped, while a caller still needed it."""
 
 
 class VocabularyMismatch(LcspecError):
@@ -48,7 +48,8 @@ class GrammarError(UsageError):
 
 
 class GrammarFailed(GrammarError):
-    """A text could not go on under its grammar: a mask over budget, or no token that fits. Ends that request alone."""
+    """A text cannot continue under its grammar: the mask takes too long, or no token fits. It ends only that
+    request."""
 
 
 class SamplingError(UsageError):
@@ -56,7 +57,7 @@ class SamplingError(UsageError):
 
 
 class DecodeError(LcspecError):
-    """`llama_decode` failed; the request is lost, the engine goes on."""
+    """`llama_decode` failed; the request is lost, the engine continues."""
 
 
 class ExactnessError(LcspecError):
@@ -64,7 +65,7 @@ class ExactnessError(LcspecError):
 
 
 class UnsupportedModel(LcspecError):
-    """The model's memory or shape does not allow what was asked of it."""
+    """The model's memory or shape does not allow what was requested."""
 
 
 class DownloadError(LcspecError):
@@ -72,8 +73,8 @@ class DownloadError(LcspecError):
 
 
 class WorkerLost(DecodeError):
-    """Another machine that computes a part of the model is gone; the model must be loaded again."""
+    """A worker with part of the model is lost; the model must be loaded again."""
 
 
 class EngineDied(LcspecError):
-    """The process that an engine ran in died more than once while it was at this."""
+    """The engine's process died more than once while it worked on this request."""

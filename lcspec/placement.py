@@ -1,4 +1,4 @@
-"""Where a model's weights, its cache and its computations go: GPUs, main memory, other machines."""
+"""Where a model's weights, its KV cache and its computations are placed: GPUs, main memory, other machines."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ FLASH_ATTN = {"auto": "measured", "on": "fused", "off": "products"}
 
 @dataclass(frozen=True)
 class Placement:
-    """Where things go. The defaults leave it to the library: all GPUs there are, by their free memory.
+    """The placement of a model. By default the library decides: all GPUs, by their free memory.
 
     Attributes:
-        devices: names of the devices to use, as `lcspec doctor` lists them; () = none, None = every GPU.
-        main_gpu: which of them runs everything with `split_mode` none.
-        split_mode: how a model is spread over several, one of `SPLIT_MODES`.
-        tensor_split: share of each device, in any unit; () = by free memory.
-        overrides: (pattern, device): weights whose names the pattern finds go to that device ("CPU": main memory).
-        kv_offload: the cache of a layer on a device is on that device too.
-        mmap: map the file instead of reading it; None = the library's choice.
-        mlock: keep the weights in main memory, out of swap.
+        devices: names of the devices to use, as `lcspec doctor` lists them; (): none, None: every GPU.
+        main_gpu: the device that runs everything with `split_mode` none.
+        split_mode: how a model is split over several devices, one of `SPLIT_MODES`.
+        tensor_split: share of each device, in any unit; (): by free memory.
+        overrides: (pattern, device): weights whose names match the pattern go to that device ("CPU": main memory).
+        kv_offload: keep the KV cache of a layer on the layer's device.
+        mmap: map the file instead of reading it; None: the library's choice.
+        mlock: lock the weights in main memory, so that they are not swapped out.
         workers: HOST:PORT of other machines' `lcspec worker`, whose devices come before the local ones.
-        draft_devices: as `devices`, for draft models; None = as the target's, without its workers.
-        draft_gpu_layers: layers of draft models on devices; None = as many as fit, -1 = all.
+        draft_devices: as `devices`, for draft models; None: as the target's, without its workers.
+        draft_gpu_layers: layers of draft models on devices; None: as many as fit, -1: all.
     """
 
     devices: tuple[str, ...] | None = None
@@ -75,7 +75,7 @@ class Placement:
 
     @property
     def for_draft(self) -> Placement:
-        """The same for a draft model: drafts stay local, each on the devices named for drafts."""
+        """The placement of a draft model: on this machine, on the devices named for drafts."""
         devices = self.devices if self.draft_devices is None else self.draft_devices
         single = self.split_mode == "none" and self.draft_devices is None
         return Placement(
@@ -89,7 +89,7 @@ class Placement:
 
 
 def draft_layers(gpu_layers: int | None, placement: Placement) -> int | None:
-    """Layers of a draft model to put on devices: what was said; as many as fit; none where the target has none."""
+    """Layers of a draft model on devices: the number given, or as many as fit; none if the target has none there."""
     if placement.draft_gpu_layers is not None:
         return placement.draft_gpu_layers
     return 0 if gpu_layers == 0 and placement.draft_devices is None else None

@@ -30,7 +30,7 @@ Progress = Callable[[str, float], bool | None]
 
 @dataclass(frozen=True)
 class ModelPair:
-    """Which files to load. Without a model the bundled pair serves, with its own draft unless another is named."""
+    """The files to load. Without a model it is the bundled pair, with the bundled draft unless another is named."""
 
     target: Path
     draft: DraftFiles
@@ -43,7 +43,7 @@ class ModelPair:
         store: Path | None = None,
         heads: Path | None = None,
     ) -> ModelPair:
-        """Fill in the bundled files, and find out what each of `draft` is.
+        """Fill in the bundled files, and determine what kind of file each of `draft` is.
 
         Raises:
             LcspecError: one of them cannot draft for the model (see lcspec.modelfiles.companions).
@@ -60,12 +60,12 @@ class Session:
     model: Model
     engine: Engine
     _embedder: Embedder | None = None
-    closes: Session | None = None  # one that took this one's model over
+    closes: Session | None = None  # the session whose model and engine this one holds
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
         """Token ids of a raw prompt."""
         ids = tuple(self.model.vocab.tokenize(text))
-        # A model that adds no BOS has nothing to continue in an empty prompt; its BOS or end token starts a text.
+        # Without a BOS token an empty prompt has nothing to continue; then the BOS or end token starts a text.
         return ids or (max(self.model.vocab.bos, self.model.vocab.eos, 0),)
 
     def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -79,13 +79,13 @@ class Session:
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], list[int]]:
         """Embeddings of `texts`: vectors of unit length, float32 [n, n_embd], and each text's tokens.
 
-        On the engine thread only. The first call makes a context for it (as large as one slot's).
+        Call it only on the engine thread. The first call makes a context for it, as large as one slot's.
 
         Raises:
             UnsupportedModel: the model cannot make embeddings.
             ContextOverflow: a text has more tokens than `Embedder.limit`.
             UsageError: a text is empty.
-            LcspecError: something else went wrong; the message says what to do.
+            LcspecError: another failure; the message says what to do.
         """
         for found in self.embed_in_pieces(texts):
             if found is not None:
@@ -95,13 +95,13 @@ class Session:
     def embed_in_pieces(
         self, texts: Sequence[str]
     ) -> Generator[tuple[NDArray[np.float32], list[int]] | None, None, None]:
-        """`embed` for a thread that has other things to do: yields None between two decodes, then the answer."""
+        """`embed` for a thread with other work: yields None between two decodes, then the result."""
         ids = [self.model.vocab.tokenize(text) for text in texts]
         for vectors in self.embed_ids(ids):
             yield None if vectors is None else (vectors, [len(i) for i in ids])
 
     def embed_ids(self, ids: Sequence[Sequence[int]]) -> Generator[NDArray[np.float32] | None, None, None]:
-        """`embed_in_pieces` for texts that are token ids already; the answer is the vectors alone."""
+        """`embed_in_pieces` for texts that are token ids already; the result is the vectors alone."""
         from lcspec.llama.embedder import Embedder
 
         if self._embedder is None:
@@ -118,9 +118,9 @@ class Session:
         yield embedder.stack(rows)
 
     def take_over(self, fresh: Session) -> None:
-        """Go on with another session's model and engine, of the same files; the old ones are still open.
+        """Continue with another session's model and engine, made from the same files; the old ones stay open.
 
-        Whoever holds the old vocabulary may go on reading it.
+        Holders of the old vocabulary may still read it.
         """
         self.close()
         self.model.vocab.handle = fresh.model.vocab.handle
@@ -146,7 +146,7 @@ def open_session(
 ) -> Iterator[Session]:
     """Load the target and make an engine; draft models are loaded when a request first needs them.
 
-    `history` False neither uses nor keeps anything that texts taught (see lcspec.profiles.history).
+    `history` False neither uses nor stores what drafters learn from texts (see lcspec.profiles.history).
 
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
@@ -161,7 +161,7 @@ def open_session(
 
     draft = sort_drafts(options.path, DraftFiles.of(draft))
     options = replace(options, mtp=options.rollback > 0 and draft.mtp == options.path)
-    if options.gpu_layers == 0 or not offloads(options.placement):  # what a GPU has free only the library finds out
+    if options.gpu_layers == 0 or not offloads(options.placement):  # only the library knows a GPU's free memory
         options, note = fit_rollback(options, draft)
         check_memory(options, draft)
         if note:
@@ -184,9 +184,9 @@ def open_session(
 
     model, engine = fitted(load(options), make, load)
     if options.rollback > 0 and draft.mtp not in (None, options.path):
-        engine.drafting.make(["mtp"])  # it may share the cells, while nothing is in them
+        engine.drafting.make(["mtp"])  # it may share the cells, which must be free when it is made
     with model:
-        gc.freeze()  # what is loaded stays: the collector need not walk it between steps
+        gc.freeze()  # what is loaded stays: the garbage collector need not visit it between steps
         session = Session(model, engine)
         with engine:
             try:
@@ -196,7 +196,7 @@ def open_session(
 
 
 def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterEnv | None = None) -> Engine:
-    """Put an engine together for a loaded target; `env`: what drafters are made from.
+    """Assemble an engine for a loaded target; `env`: what drafters are made from.
 
     Raises:
         ModelLoadError: there is no memory for the context.
@@ -249,7 +249,7 @@ def parse_speculation(
 ) -> SpeculationParams:
     """Read `--speculate`: off, or drafters separated by commas, each `name[:option=value...]`.
 
-    `auto` asks every drafter that this session can have.
+    `auto` asks every drafter that this session can make.
 
     Raises:
         UsageError: a drafter is malformed.
@@ -266,7 +266,7 @@ def parse_speculation(
 
 
 def loading_line() -> Progress | None:
-    """A progress line on a terminal's stderr while models load; None elsewhere."""
+    """A progress line on stderr while models load; None if stderr is not a terminal."""
     if not sys.stderr.isatty():
         return None
 

@@ -193,7 +193,7 @@ def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
 @click.option("--text", type=FILE, required=True, help="Held-out prompts (JSON lines).")
 @click.option("--answers", default=300, show_default=True, help="Recorded answers of each temperature.")
 @click.option("--runs", default=40, show_default=True, help="Prompts decoded by the engine for each verifier.")
-@click.option("-n", "length", default=96, show_default=True, help="Tokens an answer at most.")
+@click.option("-n", "length", default=96, show_default=True, help="The most tokens of an answer.")
 @click.option("--nodes", default=(4, 8, 16, 32, 64), multiple=True, show_default=True, help="Sizes of trees.")
 def report(model: Path, heads: Path, text: Path, answers: int, runs: int, length: int, nodes: tuple[int, ...]) -> None:
     """Print the tables."""

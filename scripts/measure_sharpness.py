@@ -25,7 +25,7 @@ from lcspec.engine.events import Tokens
 from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model, check_same_vocabulary
-from lcspec.planner.calibrator import Trend
+from lcspec.planner.calibrator import Calibrator
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 
@@ -79,14 +79,14 @@ def log_loss(prob: float, hit: bool) -> float:
 
 def measured(answers: list[Answer], logits: list[NDArray[np.float32]], power: float) -> tuple[float, float, float]:
     """(share of hits, log loss as it is, log loss as calibrated)."""
-    trend, hits, plain, learned = Trend(), list[bool](), 0.0, 0.0
+    calibrator, hits, plain, learned = Calibrator(), list[bool](), 0.0, 0.0
     for answer, table in zip(answers, logits):
         for at, row in enumerate(table, start=answer.n_prompt):
             [(token, prob)] = top_candidates(answer, row, at, 1, sharpness=power)  # type: ignore[arg-type]
             hits.append(token == answer.tokens[at])
             plain += log_loss(prob, hits[-1])
-            learned += log_loss(trend.value(prob), hits[-1])
-            trend.learn(prob, hits[-1])
+            learned += log_loss(calibrator.value(prob), hits[-1])
+            calibrator.learn(prob, hits[-1])
     return sum(hits) / len(hits), plain / len(hits), learned / len(hits)
 
 

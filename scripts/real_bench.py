@@ -203,7 +203,7 @@ def say(line: str) -> None:
 @click.option("--strategies", default="off;ngram;auto", show_default=True, help="As for lcspec bench.")
 @click.option("--again/--no-again", default=True, show_default=True, help="A row for auto on a repeated question.")
 @click.option("--chat/--no-chat", default=True, show_default=True, help="Ask in the model's chat template.")
-@click.option("-n", type=click.IntRange(2), default=128, show_default=True, help="Tokens an answer at most.")
+@click.option("-n", type=click.IntRange(2), default=128, show_default=True, help="The most tokens of an answer.")
 @click.option("--repeat", type=click.IntRange(1), default=3, show_default=True, help="Repetitions of every answer.")
 @click.option("--kind", "kinds", multiple=True, help="Only this category or set; may be given again.")
 @click.option("--limit", type=click.IntRange(1), help="Prompts at most, spread over the categories.")

@@ -82,7 +82,7 @@ def answer_of(session: Session, prompt: tuple[int, ...], params: SamplingParams,
 @click.option("--prompts", type=click.Path(exists=True, path_type=Path), help="A prompts file; else the built-in set.")
 @click.option("--limit", type=int, default=42, show_default=True, help="Prompts, shared out over the categories.")
 @click.option("--categories", help="Only these, separated by commas.")
-@click.option("-n", "tokens", default=128, show_default=True, help="Tokens of an answer at most.")
+@click.option("-n", "tokens", default=128, show_default=True, help="The most tokens of an answer.")
 @click.option("--temperature", default=0.0, show_default=True)
 @click.option("--raw", is_flag=True, help="The model knows no chat: the prompts' text is gone on with.")
 @click.option("--ctx", default=2048, show_default=True)

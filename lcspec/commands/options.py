@@ -17,7 +17,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def stacked(*options: Decorator) -> Decorator:
-    """Several options as one decorator, in the order of the help page."""
+    """Combine options into one decorator, in the order of the help page."""
 
     def apply(function: Callable[..., Any]) -> Callable[..., Any]:
         for option in reversed(options):
@@ -54,9 +54,9 @@ class ModelName(click.Path):
         super().__init__(path_type=Path)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
-        """To the file; a file that is there is not searched for."""
+        """The file; an existing file is taken as it is, without a search."""
         path = Path(value)
-        if os.path.lexists(path) or (ctx is not None and ctx.params.get("connect")):  # a server has names of its own
+        if os.path.lexists(path) or (ctx is not None and ctx.params.get("connect")):  # a server names its models itself
             return path
         from lcspec.commands.pairing import find_model
 
@@ -65,28 +65,28 @@ class ModelName(click.Path):
 
 MODEL_NAME = ModelName()
 
-# For commands that pair a model with what they find on this machine.
+# For commands that pair a model with drafters from this machine.
 pairing_options = stacked(
-    click.option("--no-draft", is_flag=True, help="Pair no draft model or heads by itself."),
+    click.option("--no-draft", is_flag=True, help="Choose no draft model or heads automatically."),
 )
 
-# Where a model goes: for every command that loads one.
+# The devices of a model, for every command that loads one.
 device_options = stacked(
     click.option(
         "--gpu-layers",
         type=GpuLayers(),
         default="auto",
         show_default=True,
-        help="Layers on the GPU; the output is one.",
+        help="Layers on the GPU; the output counts as one.",
     ),
     click.option("--device", metavar="NAME[,NAME...]|none", help="Devices to use, as `lcspec doctor` lists them."),
-    click.option("--main-gpu", type=click.IntRange(min=0), default=0, help="Which one, with --split-mode none."),
+    click.option("--main-gpu", type=click.IntRange(min=0), default=0, help="The GPU to use with --split-mode none."),
     click.option(
         "--split-mode",
         type=click.Choice(SPLIT_MODES),
         default="layer",
         show_default=True,
-        help="Over several devices: layers, one device only, rows, or every tensor.",
+        help="How to use several devices: split by layers, one device only, by rows, or every tensor.",
     ),
     click.option("--tensor-split", metavar="N,N...", help="Share of each device (default: by free memory)."),
     click.option(
@@ -94,19 +94,21 @@ device_options = stacked(
         "-ot",
         multiple=True,
         metavar="PATTERN=DEVICE",
-        help="Weights whose names the pattern finds go to this device, or CPU (repeatable).",
+        help="Put weights whose names match the pattern on this device, or CPU (repeatable).",
     ),
     click.option("--cpu-moe", is_flag=True, help="Keep the experts' weights in main memory."),
-    click.option("--kv-offload/--no-kv-offload", default=True, help="Keep the KV cache where its layers are."),
-    click.option("--mmap/--no-mmap", default=None, help="Map the file, or read it (default: the library's choice)."),
-    click.option("--mlock", is_flag=True, help="Keep the weights in main memory, out of swap."),
+    click.option("--kv-offload/--no-kv-offload", default=True, help="Keep the KV cache on the devices of its layers."),
+    click.option(
+        "--mmap/--no-mmap", default=None, help="Map the file into memory, or read it (default: the library's choice)."
+    ),
+    click.option("--mlock", is_flag=True, help="Lock the weights in main memory, so that they are not swapped out."),
     click.option(
         "--flash-attn",
         "-fa",
         type=click.Choice(tuple(FLASH_ATTN)),
         default="auto",
         show_default=True,
-        help="The fused attention kernel, matrix products, or whichever is faster here.",
+        help="Use the fused attention kernel (on), matrix products (off), or whichever is faster (auto).",
     ),
     click.option(
         "--kv-type", default="f16", show_default=True, help="KV cache element type: f16, f32, bf16, q8_0, q4_0."
@@ -127,7 +129,7 @@ engine_options = stacked(
     ),
     click.option("--heads", type=MODEL_PATH, help="Heads for the medusa and blockwise drafters (see: draft heads)."),
     click.option("--store", type=MODEL_PATH, help="Datastore of text to draft from (see `lcspec draft store`)."),
-    click.option("--no-history", is_flag=True, help="Neither use nor keep what earlier texts taught the drafters."),
+    click.option("--no-history", is_flag=True, help="Neither use nor store what drafters learn from texts."),
     click.option(
         "--ctx", type=click.IntRange(min=0), default=0, help="Context in tokens (0: the model's, at most 8192)."
     ),
@@ -138,7 +140,7 @@ engine_options = stacked(
 
 
 def model_options(target: Path, o: Mapping[str, Any], *, exact: bool | None, **more: Any) -> ModelOptions:
-    """How to load `target`: what `engine_options` gave in `o`, and `more` fields of ModelOptions.
+    """How to load `target`: from the values `o` of `engine_options`, and `more` fields of ModelOptions.
 
     Raises:
         UsageError: a value is out of its range.
@@ -178,7 +180,7 @@ def narrow_windows(speculate: str, max_width: int) -> list[str]:
     lines, room = [], max_width - 1
     for part in speculate.split(","):
         spec = DrafterSpec.parse(part)
-        if spec.name == "lookahead":  # its probes take half of the step at most
+        if spec.name == "lookahead":  # its probes take at most half of the step
             columns = spec.integer("w", DEFAULT_W, 1)
             rows, most, needed = columns * (spec.integer("n", DEFAULT_N, 2) - 1) - 1, room // 2, 2
         elif spec.name == "jacobi":
@@ -187,8 +189,8 @@ def narrow_windows(speculate: str, max_width: int) -> list[str]:
             continue
         if rows > most:
             lines.append(
-                f"lcspec: {part.strip()} asks for {rows} rows a step and gets {most}: a step has {max_width} tokens at "
-                f"most; --max-width {min(MAX_WIDTH, needed * rows + 1)} widens it"
+                f"lcspec: {part.strip()} needs {rows} rows in a step and gets {most}: a step has at most {max_width} "
+                f"tokens; --max-width {min(MAX_WIDTH, needed * rows + 1)} widens it"
             )
     return lines
 
@@ -205,26 +207,26 @@ speculation_options = stacked(
         "--max-width",
         type=click.IntRange(min=1, max=MAX_WIDTH),
         default=None,
-        help=f"Widest step in tokens, pending and drafted ones of all slots [default: {DEFAULT_MAX_WIDTH}].",
+        help=f"The most tokens in a step, pending and drafted ones of all slots [default: {DEFAULT_MAX_WIDTH}].",
     ),
-    click.option("--max-draft", type=click.IntRange(min=0), help="Drafted tokens per step at most."),
+    click.option("--max-draft", type=click.IntRange(min=0), help="The most drafted tokens in a step."),
     click.option(
         "--verifier",
         default="coupled",
         show_default=True,
-        help="How drafts are accepted: coupled, rejection, multi_step; lossy, another text: typical, lenient.",
+        help="How drafts are accepted: coupled, rejection, multi_step; or typical, lenient, which change the text.",
     ),
     click.option(
         "--exact/--no-exact",
         default=None,
-        help="Insist on the same bits with and without speculation, or on the fastest attention "
-        "(default: exact where that costs next to nothing on this machine; see: verify).",
+        help="Require the same bits with and without speculation, or use the fastest attention "
+        "(default: exact where that costs hardly any time on this machine; see `lcspec verify`).",
     ),
 )
 
 
 def _breakers(_ctx: click.Context, _param: click.Parameter, texts: tuple[str, ...]) -> tuple[str, ...]:
-    """`none` is none, as in llama.cpp."""
+    """`none` means no breakers, as in llama.cpp."""
     return () if texts == ("none",) else texts
 
 
@@ -241,7 +243,7 @@ sampling_options = stacked(
     ),
     click.option("--repeat-penalty", type=float, default=1.0, show_default=True, help="1 is off."),
     click.option(
-        "--repeat-last-n", type=int, default=64, show_default=True, help="Tokens that penalties look back; -1: all."
+        "--repeat-last-n", type=int, default=64, show_default=True, help="How many tokens back penalties look; -1: all."
     ),
     click.option("--frequency-penalty", type=float, default=0.0, show_default=True),
     click.option("--presence-penalty", type=float, default=0.0, show_default=True),
@@ -250,10 +252,14 @@ sampling_options = stacked(
     ),
     click.option("--dry-base", type=float, default=1.75, show_default=True),
     click.option(
-        "--dry-allowed-length", type=int, default=2, show_default=True, help="Repetitions up to here are free."
+        "--dry-allowed-length",
+        type=int,
+        default=2,
+        show_default=True,
+        help="Repetitions up to this many tokens are not penalized.",
     ),
     click.option(
-        "--dry-penalty-last-n", type=int, default=-1, show_default=True, help="Tokens DRY looks back; -1: all."
+        "--dry-penalty-last-n", type=int, default=-1, show_default=True, help="How many tokens back DRY looks; -1: all."
     ),
     click.option(
         "--dry-sequence-breaker",
@@ -262,7 +268,7 @@ sampling_options = stacked(
         default=("\n", ":", '"', "*"),
         callback=_breakers,
         metavar="TEXT",
-        help="A text that ends a repetition, instead of line break, colon, quote and asterisk (repeatable; or none).",
+        help="Text that ends a repetition, instead of line break, colon, quote and asterisk (repeatable; or none).",
     ),
     click.option("--xtc-probability", type=float, default=0.0, show_default=True, help="0 is off."),
     click.option("--xtc-threshold", type=float, default=0.1, show_default=True, help="Above 0.5 is off."),
@@ -271,11 +277,11 @@ sampling_options = stacked(
         type=float,
         default=0.0,
         show_default=True,
-        help="Dynamic temperature: this much up and down.",
+        help="Dynamic temperature: the temperature varies by this much up and down.",
     ),
     click.option("--dynatemp-exp", "dynatemp_exponent", type=float, default=1.0, show_default=True),
     click.option(
-        "--mirostat", type=int, default=0, show_default=True, help="1 or 2; instead of top-k, top-p and the like."
+        "--mirostat", type=int, default=0, show_default=True, help="1 or 2; replaces top-k, top-p and the like."
     ),
     click.option(
         "--mirostat-ent", "mirostat_tau", type=float, default=5.0, show_default=True, help="Target surprise in bits."
@@ -283,5 +289,5 @@ sampling_options = stacked(
     click.option("--mirostat-lr", "mirostat_eta", type=float, default=0.1, show_default=True, help="Learning rate."),
     click.option("--adaptive-target", type=float, default=-1.0, show_default=True, help="Adaptive-p; negative is off."),
     click.option("--adaptive-decay", type=float, default=0.9, show_default=True),
-    click.option("--seed", type=int, help="Seed of the sampling noise (default or -1: a new one, which is reported)."),
+    click.option("--seed", type=int, help="Seed of the sampling noise (default or -1: a new one, which is printed)."),
 )

@@ -1,4 +1,4 @@
-"""Drafters: one file each, registered by name. Importing the package loads none of them."""
+"""Drafters, each in a file of its own and registered by name. Importing the package loads none of them."""
 
 from lcspec.drafters.base import (
     REGISTRY,

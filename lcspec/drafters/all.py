@@ -1,4 +1,4 @@
-"""Importing this module registers every drafter. A new drafter is a file beside this one and a name in this line."""
+"""Importing this module registers every drafter. To add one, write a file beside this one and name it in this line."""
 
 from lcspec.drafters import (
     cascade,

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 
 class SequenceView(Protocol):
-    """What a drafter sees of a running request. It reads and never changes it."""
+    """What a drafter sees of a running request. A drafter reads it and never changes it."""
 
     @property
     def id(self) -> int:
-        """Stable while the request runs; the key for a drafter's own state."""
+        """An id that stays the same while the request runs; drafters key their state by it."""
 
     @property
     def tokens(self) -> Sequence[int]:
-        """Prompt and answer so far; the last one is the pending token."""
+        """Token ids of the prompt and of the answer so far; the last one is the pending token."""
 
     @property
     def n_prompt(self) -> int:
@@ -47,41 +47,41 @@ class SequenceView(Protocol):
 
     @property
     def draws(self) -> int:
-        """Children a node may have that are *drawn* from the draft distribution (see TokenTree.add_sampled);
-        0: the verifier wants the most probable ones instead."""
+        """How many children of a node are *drawn* from the draft distribution (see TokenTree.add_sampled);
+        0: the verifier wants the most probable tokens instead."""
 
     @property
     def prediction(self) -> Sequence[int]:
-        """The answer the caller expects, as token ids; empty if unknown."""
+        """The answer that the caller expects, as token ids; empty if there is none."""
 
     @property
     def hidden(self) -> NDArray[np.float32] | None:
-        """The target's final normed hidden state from which it chose the pending token, float32 [n_embd].
+        """The target's final normed hidden state, from which it chose the pending token: float32 [n_embd].
 
-        None unless one of its drafters has `wants_hidden`, and after a step that had none to give: one that
-        contained a prompt chunk (see Context.hidden), so also at the first step of a request.
+        None if no drafter of the request has `wants_hidden`, or if the last step gave none: a step with a prompt chunk
+        gives none (see Context.hidden), so it is also None at the first step of a request.
         """
 
     def forced_text(self, limit: int) -> str:
-        """What the request's grammar allows no alternative to, `limit` characters at most; often empty."""
+        """The text to which the request's grammar leaves no alternative, at most `limit` characters; often empty."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """How much a drafter may propose this step.
+    """How much a drafter may propose in this step.
 
     Attributes:
-        nodes: drafted nodes in all.
-        depth: no node deeper than this.
-        branch: children a node; 1 is a chain.
+        nodes: the most drafted nodes in all.
+        depth: the greatest depth of a node.
+        branch: the most children of a node; 1 gives a chain.
         source: the drafter's bit, for TokenTree.add.
-        floor: probability (of the whole path) below which a node cannot be worth its row.
-        below: the same, from which it pays to look below a node that is not the likeliest of its level.
-        expects: how likely the target is to take a child, given its depth, its rank among its siblings (0: best) and
-            the drafter's own estimate. None: the estimate itself.
-        reading: seconds after which a drafter that takes in a long text begins no other piece of it in this step.
-        keep_going: asked by costly drafters after every level with the tree so far and its newest nodes: is another
-            level worth its time? None means yes.
+        floor: a node whose path is less probable than this cannot be worth its row.
+        below: from this probability on, it pays to expand a node that is not the likeliest of its level.
+        expects: maps (depth, rank among the siblings from 0 = best, the drafter's own estimate) to the probability
+            that the target takes the child. None: the estimate itself.
+        reading: once a drafter has read a long text for so many seconds, it reads no further piece in this step.
+        keep_going: called by costly drafters after every level with the tree so far and its newest nodes; returns
+            whether another level is worth its time. None means yes.
     """
 
     nodes: int
@@ -96,14 +96,14 @@ class Budget:
 
 
 class Drafter:
-    """Something cheap that proposes token trees. What a drafter can and needs is declared here, in one way.
+    """Proposes token trees cheaply. Its capabilities and needs are declared here, as class attributes.
 
     Attributes:
-        name: its registry name, shown to users.
-        default_nodes, default_branch: nodes a step, and children a node, when nobody says otherwise.
-        costly: asking it takes time worth planning (it runs a model); others are simply asked every step.
+        name: its name in the registry, shown to users.
+        default_nodes, default_branch: default number of nodes in a step, and of children of a node.
+        costly: it runs a model, so the planner decides when to ask it; others are asked in every step.
         wants_hidden: it needs the target's hidden states (see `SequenceView.hidden`).
-        wants_rows: it wants rows of its own in the target's batch (see ProbingDrafter).
+        wants_rows: it needs rows of its own in the target's batch (see ProbingDrafter).
         wants_states: the target's layers whose inputs it reads (see StateDrafter, Context.states).
     """
 
@@ -116,51 +116,51 @@ class Drafter:
     wants_states: tuple[int, ...] = ()
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """A request starts with the options in `spec`; its prompt is in `sequence.tokens`."""
+        """Prepare for a new request with the options in `spec`; its prompt is in `sequence.tokens`."""
         spec.check_keys(set())
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """Propose continuations of `sequence.tokens[-1]`; a bare root when there is nothing to say."""
+        """Propose continuations of `sequence.tokens[-1]`; only the root if it has none."""
         raise NotImplementedError
 
     def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
-        """`draft` for several sequences of one step; one that runs a model decodes for all of them at once."""
+        """`draft` for several sequences of one step; a drafter that runs a model decodes for all of them at once."""
         return [self.draft(sequence, budget) for sequence, budget in zip(sequences, budgets)]
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """The step's verified tree and its outcome; `sequence.tokens` holds the emitted tokens already.
+        """Learn from the step's verified tree and its verdict; `sequence.tokens` already holds the emitted tokens.
 
-        Steps for which nobody was asked are told together: a bare root, and all of their tokens.
+        Steps in which no drafter was asked come together in one call: a tree with only a root, and all their tokens.
         """
 
     def end(self, sequence: SequenceView) -> None:
-        """The request is over: drop its state."""
+        """Drop the state of a request that has ended."""
 
     def forget(self) -> None:
-        """Drop what is kept of requests that are over."""
+        """Drop what is kept of ended requests."""
 
     def step_seconds(self, repeat: int = 9) -> float | None:
-        """Median seconds of `repeat` steps of its model (width 1, short context); None where it has none.
+        """Median seconds of `repeat` steps of its model (width 1, short context); None if it has no model.
 
         Raises:
-            DecodeError: there is no room to measure in.
+            DecodeError: the cache has no room for the measurement.
         """
         return None
 
     def dump(self) -> Any:
-        """What to keep between sessions, as JSON allows; None if there is nothing new."""
+        """What to store between sessions, as JSON allows; None if there is nothing new."""
         return None
 
     def restore(self, data: Any) -> None:
-        """Take up what `dump` gave.
+        """Load what `dump` returned.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: the data has another form.
         """
         raise ValueError(f"{self.name} keeps nothing")
 
     def close(self) -> None:
-        """Free everything."""
+        """Free all resources."""
 
 
 @dataclass(frozen=True)
@@ -168,10 +168,10 @@ class Window:
     """What a drafter wants evaluated in the target's next batch besides the drafts.
 
     Attributes:
-        drafter: whose it is.
-        tree: probe nodes below the pending token (see TokenTree.with_probes); a bare root for none.
-        ask: the nodes of `tree`, ascending, after which the target's argmax is wanted.
-        drafted: kept nodes of the drafts, ascending, after which it is wanted as well.
+        drafter: the drafter that made it.
+        tree: probe nodes below the pending token (see TokenTree.with_probes); only a root if there are none.
+        ask: the nodes of `tree`, ascending, after which the drafter needs the target's argmax.
+        drafted: kept nodes of the drafts, ascending, after which it needs the argmax as well.
     """
 
     drafter: ProbingDrafter
@@ -181,78 +181,79 @@ class Window:
 
 
 class ProbingDrafter(Drafter):
-    """A drafter that learns from rows of the target's batch that belong to no draft.
+    """A drafter that learns from probes: rows of the target's batch that belong to no draft.
 
-    A step calls `draft`, `window`, then (after the decode) `harvest` and `observe`. A step that grants it nothing calls
+    A step calls `draft`, `window`, then (after the decode) `harvest` and `observe`. A step that grants it no rows calls
     neither `window` nor `harvest`.
     """
 
     wants_rows = True
 
     def reserved_rows(self, sequence: SequenceView) -> int:
-        """Rows its window takes when it is warm."""
+        """How many rows its window takes once it is warm."""
         raise NotImplementedError
 
     def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
-        """What to evaluate: at most `rows` probes with at most `leaves` leaves, beside the drafts in `kept`."""
+        """The window to evaluate: at most `rows` probes with at most `leaves` leaves, beside the drafts in `kept`."""
         raise NotImplementedError
 
     def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
-        """The target's argmax, int32 [len(ask) + len(drafted)], after the nodes of the window that were asked for."""
+        """Take the target's argmax after each node of `ask` and `drafted`: int32 [len(ask) + len(drafted)]."""
         raise NotImplementedError
 
 
 def probing(drafters: Iterable[Drafter]) -> list[ProbingDrafter]:
-    """Those of `drafters` that want rows of their own."""
+    """The drafters that need rows of their own."""
     return [cast(ProbingDrafter, drafter) for drafter in drafters if drafter.wants_rows]
 
 
 class StateDrafter(Drafter):
-    """A drafter that reads the target's hidden states (MTP, EAGLE). It is told of every token the target evaluates."""
+    """A drafter that reads the target's hidden states (MTP, EAGLE); it gets those of every evaluated token."""
 
     def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: NDArray[np.float32]) -> None:
-        """The target has evaluated the tokens of the text from position `start` on.
+        """Take the states of the text's tokens from position `start` on, which the target has just evaluated.
 
-        Called after every decode, for prompt chunks as for accepted drafts, before `observe`. Positions may come twice
-        (where accepted tokens are decoded again) or never (where they were taken over from another text).
+        Called after every decode, for prompt chunks and for accepted drafts, before `observe`. A position may come
+        twice (if accepted tokens are decoded again) or never (if its cell was taken over from another text).
 
         Args:
-            sequence: whose text it is; `sequence.tokens` holds the emitted tokens already.
-            cells: where the target keeps the text.
-            start: position of the first of them.
-            states: the states of `wants_states` side by side, float32 [n, len(wants_states) * n_embd]; not to keep.
+            sequence: whose text it is; `sequence.tokens` already holds the emitted tokens.
+            cells: the target's cache of the text.
+            start: position of the first state.
+            states: the states of the layers `wants_states` side by side, float32 [n, len(wants_states) * n_embd]; valid
+                only during the call.
         """
         raise NotImplementedError
 
 
 def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
-    """Those of `drafters` that read the target's hidden states."""
+    """The drafters that read the target's hidden states."""
     return [cast(StateDrafter, drafter) for drafter in drafters if drafter.wants_states]
 
 
 def tell_states(
     sequence: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]
 ) -> None:
-    """Hand on the states of `rows` of the latest decode of `cells.context`, those of the text from `start` on."""
+    """Pass on the states of `rows` of the latest decode of `cells.context`: the text's tokens from `start` on."""
     for drafter in state_drafters(drafters):
         states = cells.context.states(drafter.wants_states)
-        if len(states):  # accepted drafts may go on where the text ends
+        if len(states):  # accepted drafts may end past the end of the text
             drafter.process(sequence, cells, start, states[rows[: len(sequence.tokens) - start]])
 
 
 @dataclass(frozen=True)
 class DrafterEnv:
-    """What drafters are made from: the loaded target and what the user named for drafting.
+    """What drafters are made from: the loaded target, and what the user named for drafting.
 
     Attributes:
         target: the loaded target.
-        slots: requests side by side.
-        ctx: positions a slot may use.
+        slots: the most requests at a time.
+        ctx: positions of one slot.
         draft: the files to draft with.
         threads: as for the target.
         gpu_layers, placement: layers of draft models on devices (None: as many as fit), and which devices.
-        progress: told a file's name and how far it has loaded.
-        history: drafters and planner may use and keep what earlier sessions taught (see lcspec.profiles.history).
+        progress: called with a file's name and the loaded share of it.
+        history: whether drafters and planner may read and store what sessions learn (see lcspec.profiles.history).
         context: the target's context.
     """
 
@@ -287,7 +288,7 @@ def create(name: str, env: DrafterEnv) -> Drafter:
     """Make the drafter called `name`.
 
     Raises:
-        UsageError: there is none; the message lists those there are.
+        UsageError: there is no such drafter; the message lists all of them.
     """
     importlib.import_module("lcspec.drafters.all")  # only now: it loads the model library
     if name not in REGISTRY:

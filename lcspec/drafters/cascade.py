@@ -1,9 +1,9 @@
-"""Cascades: n-grams draft for the draft model, and go on where it stops.
+"""Cascades: n-grams draft for the draft model, and continue where it stops.
 
 Chen et al. 2023 ("Cascade Speculative Drafting", arXiv:2312.11462). *Vertical*: the draft model does not decode its
-chain token by token, it verifies what n-grams guess, several tokens a decode; the chain is the same, for fewer of its
-decodes. *Horizontal*: the first positions, which are accepted most often, are the draft model's; those behind them,
-which seldom matter, are left to the n-grams, which cost nothing.
+chain token by token but verifies the n-grams' guesses, several tokens in a decode. The chain is the same, with fewer
+decodes. *Horizontal*: the draft model drafts the first positions, which are accepted most often; n-grams, which cost
+nothing, draft those after them, which are seldom reached.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from lcspec.spec.verifiers import Verdict
 
 GUESSES = 3
 TAIL = 3
-# Calibration tells the n-grams' nodes from the draft model's, whose features are small ranks.
+# Feature offset by which calibration tells the n-grams' nodes from the draft model's, whose features are small ranks.
 TAIL_FEATURE = 32
 
 
 @register("cascade")
 class CascadeDrafter(Drafter):
-    """A draft model (the first `--draft`) with n-grams below and behind it."""
+    """A draft model (the first `--draft`), with n-grams as its own drafter and after its chain."""
 
     name = "cascade"
     default_nodes = 8
@@ -40,11 +40,11 @@ class CascadeDrafter(Drafter):
         """
         self.strong = ModelDrafter(env)
         self.cheap = NgramDrafter(env)
-        self._shape: dict[int, tuple[int, int]] = {}  # slot -> guesses a decode, nodes of the tail
+        self._shape: dict[int, tuple[int, int]] = {}  # sequence -> guesses in a decode, nodes of the tail
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Options: `guesses` (tokens the draft model verifies along with each of its own; 0: none), `tail` (n-gram
-        nodes behind its chain; 0: none), `p_min` as for `model`, `max_n` and `min_n` as for `ngram`.
+        """Options: `guesses` (tokens that the draft model verifies along with each of its own; 0: none), `tail` (n-gram
+        nodes after its chain; 0: none), `p_min` as for `model`, `max_n` and `min_n` as for `ngram`.
         """
         spec.check_keys({"guesses", "max_n", "min_n", "nodes", "p_min", "tail"})
         guesses, tail = spec.integer("guesses", GUESSES, 0, 15), spec.integer("tail", TAIL, 0, 64)
@@ -56,11 +56,11 @@ class CascadeDrafter(Drafter):
         return self.cheap.continuation(sequence, drafted, self._shape[sequence.id][0])[0]
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """The draft model's chain, and an n-gram continuation below its end."""
+        """The draft model's chain, with an n-gram continuation below its end."""
         return self.draft_batch([sequence], [budget])[0]
 
     def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
-        """`draft` for several sequences, with the draft model's decodes in common."""
+        """`draft` for several sequences, which share the draft model's decodes."""
         tails = [min(self._shape[s.id][1], budget.nodes - 1) for s, budget in zip(sequences, budgets)]
         chains = [replace(budget, nodes=budget.nodes - tail, branch=1) for budget, tail in zip(budgets, tails)]
         drafted = self.strong.draft_batch(sequences, chains)
@@ -78,7 +78,7 @@ class CascadeDrafter(Drafter):
         return tree
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Both follow the text."""
+        """Tell both drafters what was emitted."""
         self.strong.observe(sequence, tree, verdict)
         self.cheap.observe(sequence, tree, verdict)
 
@@ -89,7 +89,7 @@ class CascadeDrafter(Drafter):
         self.cheap.end(sequence)
 
     def forget(self) -> None:
-        """Later requests read their texts from the beginning."""
+        """Drop both drafters' caches of ended texts."""
         self.strong.forget()
 
     def close(self) -> None:

@@ -1,12 +1,12 @@
-"""A datastore of tokenized text: one file, mapped into memory, that finds the longest suffix of a text it holds.
+"""A datastore of tokenized texts in one memory-mapped file. It finds the longest suffix of a text that it contains.
 
-    magic, version, where the index is | shard | shard | ... | index (JSON)
-    a shard: its text backwards, as big-endian tokens (n x width bytes) | its suffix array (n x uint32)
+    magic, version, position of the index | shard | shard | ... | index (JSON)
+    a shard: its text reversed, as big-endian tokens (n x width bytes) | its suffix array (n x uint32)
 
-The text is stored backwards, so that looking for the longest *suffix* of a text is looking for the longest prefix of
-the reversed one, which a single binary search finds; and big-endian, so that comparing bytes compares tokens. Texts
-are set apart by a token that no vocabulary has. A shard is what one suffix array is built over: the memory for building
-is bounded by its size, and a look-up asks one shard after the other.
+The text is stored reversed, because the longest *suffix* of a text is then the longest prefix of the reversed text,
+which one binary search finds. It is big-endian, so that comparing bytes compares tokens. A token outside every
+vocabulary separates the texts. Each shard has a suffix array of its own: the shard's size bounds the memory for
+building it, and a look-up searches one shard after the other.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from lcspec.errors import LcspecError
 MAGIC = b"LCSPTEXT"
 FORMAT = 1
 HEADER = struct.Struct("<8sIIQQ")  # magic, format, reserved, offset and length of the index
-# Tokens a shard; sorting one takes about 45 bytes each.
+# Tokens in a shard; sorting takes about 45 bytes for each.
 SHARD_TOKENS = 8_000_000
-# Longest suffix that is looked for, in tokens.
+# The longest suffix to look for, in tokens.
 MAX_MATCH = 64
 ALIGNMENT = 8
 
@@ -43,7 +43,7 @@ class DatastoreError(LcspecError):
 
 @dataclass(frozen=True)
 class StoreInfo:
-    """What a datastore says of itself. `vocabulary` is `Vocab.digest`; `source_bytes` counts the text as read."""
+    """A datastore's description. `vocabulary` is `Vocab.digest`; `source_bytes` counts the text as read."""
 
     vocabulary: str
     n_vocab: int
@@ -55,7 +55,7 @@ class StoreInfo:
 
 @dataclass(frozen=True)
 class Match:
-    """Where the longest suffix was found: its length in tokens, and for every occurrence what followed there."""
+    """A match: its length in tokens, and for every occurrence the tokens that followed it."""
 
     length: int
     found: int
@@ -63,10 +63,10 @@ class Match:
 
 
 class DatastoreWriter:
-    """Writes a datastore text by text; nothing is at `path` before `close` has succeeded."""
+    """Writes a datastore text by text; the file appears at `path` only when `close` succeeds."""
 
     def __init__(self, path: Path, vocabulary: str, n_vocab: int, model: str, shard_tokens: int = SHARD_TOKENS) -> None:
-        """Begin the file.
+        """Create the file.
 
         Raises:
             DatastoreError: it cannot be written.
@@ -76,7 +76,7 @@ class DatastoreWriter:
         self.n_tokens = 0
         self.source_bytes = 0
         self._vocabulary, self._n_vocab, self._model = vocabulary, n_vocab, model
-        self._width = 2 if n_vocab < 2**16 else 4  # the vocabulary and the token that sets texts apart
+        self._width = 2 if n_vocab < 2**16 else 4  # room for the vocabulary and the token that separates texts
         self._limit = shard_tokens
         self._pending: list[np.ndarray] = []
         self._held = 0
@@ -89,7 +89,7 @@ class DatastoreWriter:
             raise DatastoreError(f"cannot write {path}: {error.strerror}") from error
 
     def add(self, tokens: Sequence[int], end_of_text: bool = True) -> None:
-        """Append tokens; with `end_of_text` the next ones begin another text."""
+        """Append tokens; with `end_of_text` the next ones start another text."""
         own = np.asarray([*tokens, self._n_vocab] if end_of_text else tokens, dtype=np.uint32)
         while own.size:
             part, own = own[: self._limit - self._held], own[self._limit - self._held :]
@@ -100,10 +100,10 @@ class DatastoreWriter:
         self.n_tokens += len(tokens)
 
     def close(self) -> StoreInfo:
-        """Write what is left and put the file in its place.
+        """Write the last shard and the index, and move the file to its place.
 
         Raises:
-            DatastoreError: the disk is full or the file cannot be put there.
+            DatastoreError: the disk is full or the file cannot be moved there.
         """
         info = StoreInfo(self._vocabulary, self._n_vocab, self._model, self.n_tokens, self.n_files, self.source_bytes)
         try:
@@ -122,7 +122,7 @@ class DatastoreWriter:
         return info
 
     def abandon(self) -> None:
-        """Leave nothing behind."""
+        """Delete the unfinished file."""
         with contextlib.suppress(OSError):
             self._file.close()
         with contextlib.suppress(OSError):
@@ -152,19 +152,19 @@ class _Shard:
         self.order = memoryview(data)[order : order + 4 * n].cast("I")
 
     def read(self, at: int, n: int) -> bytes:
-        """The bytes of `n` tokens from `at` on, fewer at the end."""
+        """The bytes of `n` tokens from position `at` on; fewer at the end of the shard."""
         start = self.text + at * self.width
         return self.data[start : min(start + n * self.width, self.end)]
 
     def longest(self, pattern: bytes) -> int:
-        """How many tokens of `pattern` occur as a prefix somewhere."""
+        """Length in tokens of the longest prefix of `pattern` that occurs in the shard."""
         n = len(pattern) // self.width
         at = bisect.bisect_left(self.order, pattern, key=lambda p: self.read(p, n))
         near = [self.read(self.order[i], n) for i in (at - 1, at) if 0 <= i < self.n]
         return max((_common(found, pattern) // self.width for found in near), default=0)
 
     def places(self, prefix: bytes) -> range:
-        """Where in `order` the suffixes are that begin with `prefix`."""
+        """The range of `order` with the suffixes that start with `prefix`."""
         n = len(prefix) // self.width
 
         def key(p: int) -> bytes:
@@ -182,13 +182,13 @@ def _common(a: bytes, b: bytes) -> int:
 
 
 class Datastore:
-    """An open datastore. Reading it is safe whatever its bytes are: what is nonsense finds nothing."""
+    """An open datastore. Any file content is safe to read: damaged parts match nothing."""
 
     def __init__(self, path: Path) -> None:
         """Map the file.
 
         Raises:
-            DatastoreError: it cannot be read, is damaged, or is something else.
+            DatastoreError: it cannot be read, is damaged, or is another kind of file.
         """
         self.path = path
         try:
@@ -229,14 +229,14 @@ class Datastore:
     def lookup(
         self, text: Sequence[int], *, min_match: int, ahead: int, most: int, longest: int = MAX_MATCH
     ) -> Match | None:
-        """The longest suffix of `text` in the store, and what followed it.
+        """Find the longest suffix of `text` in the store, and what followed it; None if there is no match.
 
         Args:
             text: token ids.
-            min_match: a shorter match is none.
-            ahead: tokens of every continuation at most.
-            most: occurrences that are read, spread evenly over all there are.
-            longest: look for no longer match than this.
+            min_match: the shortest match in tokens.
+            ahead: the most tokens of a continuation.
+            most: the most occurrences that are read; they are spread evenly over all.
+            longest: the longest match in tokens.
         """
         tail = list(text[-min(longest, MAX_MATCH) :])[::-1]
         if not tail or not 0 <= min(tail) <= max(tail) < self.info.n_vocab:
@@ -254,7 +254,7 @@ class Datastore:
         return Match(length, found, [c for c in continuations if c])
 
     def _after(self, shard: _Shard, at: int, n: int) -> tuple[int, ...]:
-        """The tokens that followed in the text where, read backwards, position `at` begins."""
+        """The tokens that follow a match in the text; reversed, the match starts at position `at`."""
         first = max(0, at - n)
         data = shard.read(first, at - first) if at <= shard.n else b""
         tokens = struct.unpack(f">{len(data) // self.width}{'H' if self.width == 2 else 'I'}", data)[::-1]

@@ -1,7 +1,7 @@
-"""Several sequences' drafts from one model: whatever they want decoded next goes into one batch.
+"""Drafting for several sequences with one model: the tokens that they need next are decoded in one batch.
 
-A draft grows as a generator. It yields the tokens that it wants decoded and is sent their rows, until it returns its
-tree. So a level of everybody's tree costs one decode, whose weights are read once.
+A draft grows as a generator: it yields the tokens that it needs decoded, is sent their rows, and at last returns its
+tree. So one level of all trees costs one decode, which reads the weights once.
 """
 
 from __future__ import annotations
@@ -11,14 +11,15 @@ from typing import Generator, NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.kv_cache.sequence_cache import SequencePool
 from lcspec.llama import Context
 from lcspec.spec.token_tree import TokenTree
 
 
 class Wanted(NamedTuple):
-    """Tokens to decode: (id, position, sequence id of the cache).
+    """Tokens to decode, each as (id, position, sequence id of the cache).
 
-    `only_last`: rows of the others are not wanted; `logits` False: nor that of the last.
+    `only_last`: only the last token's row is needed; `logits` False: not even that one.
     """
 
     tokens: Sequence[tuple[int, int, int]]
@@ -27,7 +28,7 @@ class Wanted(NamedTuple):
 
 
 class Decoded(NamedTuple):
-    """Rows float32 [n, n_vocab], valid until the next decode, and the seconds of the decode."""
+    """Rows float32 [n, n_vocab], valid until the next decode, and how many seconds the decode took."""
 
     rows: NDArray[np.float32]
     seconds: float
@@ -37,7 +38,7 @@ Growing = Generator[Wanted, Decoded, TokenTree]
 
 
 def decode_together(context: Context, growing: Sequence[Growing]) -> list[TokenTree]:
-    """Drive all of `growing` to their ends; their trees, in the same order.
+    """Run all generators in `growing` to their ends; returns their trees in the same order.
 
     Raises:
         DecodeError: the library failed.
@@ -59,7 +60,7 @@ def decode_together(context: Context, growing: Sequence[Growing]) -> list[TokenT
         spans: dict[int, tuple[int, int]] = {}
         for i, want in list(wanted.items()):
             if spans and batch.n + len(want.tokens) > min(batch.n_max, context.n_batch):
-                continue  # in a decode of its own
+                continue  # it gets a decode of its own
             first, last = batch.n_outputs, len(want.tokens) - 1
             for at, (token, position, seq) in enumerate(want.tokens):
                 logits = want.logits and (at == last or not want.only_last)
@@ -71,3 +72,16 @@ def decode_together(context: Context, growing: Sequence[Growing]) -> list[TokenT
         for i, (first, stop) in spans.items():
             go_on(i, Decoded(rows[first:stop], seconds))
     return [trees[i] for i in range(len(growing))]
+
+
+def step_seconds(context: Context, pool: SequencePool, n_vocab: int, repeat: int) -> float:
+    """Median seconds of `repeat` decodes of width 1 in `context`, at a short length, with a sequence id from `pool`.
+
+    Raises:
+        DecodeError: the cache has no room for the measurement.
+    """
+    seq = pool.take()
+    try:
+        return context.step_seconds(seq, range(n_vocab), repeat)
+    finally:
+        pool.give(seq)

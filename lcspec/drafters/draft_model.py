@@ -1,11 +1,11 @@
 """A draft model: a small GGUF with the target's vocabulary proposes a chain or a tree.
 
 Chains: Leviathan et al. 2023 (arXiv:2211.17192), Chen et al. 2023 (arXiv:2302.01318). Trees grow level by level, the
-most probable nodes first, as EAGLE-2's do (Li et al. 2024, arXiv:2406.16858). The draft model's cache is rolled back
-to the accepted text after every step and never filled twice.
+most probable nodes first, like those of EAGLE-2 (Li et al. 2024, arXiv:2406.16858). After every step the draft model's
+cache is rolled back to the accepted text, so that no token of the text is decoded twice.
 
-At temperature > 0 with the `coupled` verifier the draft uses the very noise the target will use, so a draft
-distribution close to the target's leads to the same choice more often than two independent samples would.
+At temperature > 0 with the `coupled` verifier the draft uses the same noise as the target, so a draft distribution
+close to the target's leads to the same choice more often than two independent samples would.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
-from lcspec.drafters.decoding import Decoded, Growing, Wanted, decode_together
+from lcspec.drafters.decoding import Decoded, Growing, Wanted, decode_together, step_seconds
 from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
 from lcspec.drafters.loading import load_beside
 from lcspec.drafters.top_candidates import SHARPNESS
@@ -32,21 +32,21 @@ from lcspec.profiles.attention import with_attention
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
 
-# A child less likely than this (in the draft model's eyes) ends its branch, if the user says so.
+# A child that the draft model finds less probable than this ends its branch (an option; 0.0: no child does).
 P_MIN = 0.0
-# Tokens of a prompt that the draft model reads at a time.
+# Tokens of a prompt that the draft model reads in one decode.
 SLICE = 128
-# Tokens that a draft model with a recurrent state may decode once more after every draft.
+# Tokens that a draft model with a recurrent state may have to decode again after a draft.
 REDECODED = 8
 
 
-# Given a slot and what has been drafted for it so far, what may follow (see ModelDrafter.begin).
+# Called with a sequence and what has been drafted for it so far; returns what may follow (see ModelDrafter.begin).
 Guess = Callable[[SequenceView, Sequence[int]], Sequence[int]]
 
 
 @dataclass
 class _State:
-    """One slot's share of the draft model."""
+    """One sequence's state in the draft model."""
 
     cache: SequenceCache
     p_min: float
@@ -64,11 +64,11 @@ class ModelDrafter(Drafter):
     def __init__(
         self, env: DrafterEnv, index: int = 0, model: Model | None = None, options: ModelOptions | None = None
     ) -> None:
-        """Draft with `model`, whose vocabulary the caller has looked at, or load the draft model number `index`.
+        """Draft with `model`, whose vocabulary the caller has checked, or load draft model number `index`.
 
         Raises:
-            UsageError: it was not named.
-            VocabularyMismatch: its vocabulary is another.
+            UsageError: the user named no such draft model.
+            VocabularyMismatch: its vocabulary is not the target's.
             UnsupportedModel: its memory cannot be rolled back.
         """
         self.name = model_drafter(index)
@@ -83,7 +83,7 @@ class ModelDrafter(Drafter):
             if self.context.branching is Branching.NONE:
                 self.context.close()
                 raise UnsupportedModel(
-                    f"{self.model.options.path.name} cannot draft: its recurrent state cannot be taken back; "
+                    f"{self.model.options.path.name} cannot draft: its recurrent state cannot be rolled back; "
                     "use a draft model with plain attention"
                 )
         except BaseException:
@@ -97,25 +97,25 @@ class ModelDrafter(Drafter):
         self._slots: dict[int, _State] = {}
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec, guess: Guess | None = None) -> None:
-        """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted).
+        """Options: `branch` (children of a node; 1 gives a chain), `nodes`, `p_min` (the least probable child drafted).
 
-        With `guess` a chain is drafted with fewer decodes: what it returns is decoded along with each drafted token,
-        and stays as far as the draft model would have chosen it itself. The chain is the same with and without it.
+        With `guess` a chain takes fewer decodes: the guessed tokens are decoded along with each drafted token, and
+        kept as far as the draft model would have chosen them itself. The chain is the same with and without it.
         """
         spec.check_keys({"branch", "nodes", "p_min"})
         p_min = spec.number("p_min", P_MIN)
         self._slots[sequence.id] = _State(self.prefix_cache.take(sequence.tokens), p_min, guess)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """Grow a tree below the pending token, a level per draft decode; nothing while a long text is being read."""
+        """Grow a tree below the pending token, one level per decode; nothing while a long text is still being read."""
         return self.draft_batch([sequence], [budget])[0]
 
     def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
-        """`draft` for all sequences together: a level of everybody's tree per draft decode."""
+        """`draft` for all sequences together: a decode of the draft model serves one level of all trees."""
         growing = [self._grow(sequence, budget) for sequence, budget in zip(sequences, budgets)]
         if self.context.branching is Branching.TREE:
             return decode_together(self.context, growing)
-        # Where states are saved and loaded, a decode is one sequence's.
+        # Where states are saved and loaded, a decode can serve only one sequence.
         return [tree for one in growing for tree in decode_together(self.context, [one])]
 
     def _grow(self, sequence: SequenceView, budget: Budget) -> Growing:
@@ -131,7 +131,7 @@ class ModelDrafter(Drafter):
         rows = yield from self._catch_up(state, sequence, base, budget.reading)
         if rows is None:
             return tree
-        # Where a planner asks after every level, it is the one to say when a branch ends.
+        # If a planner is asked after every level, it alone decides when a branch ends.
         growth = Growth(sequence.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
         tree = growth.tree
         state.tree, state.placed = tree, {0: 0}
@@ -152,13 +152,13 @@ class ModelDrafter(Drafter):
         return growth.best()
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Roll the draft's cache back to the accepted text."""
+        """Roll the draft model's cache back to the accepted text."""
         state = self._slots[sequence.id]
         if state.tree is None:
             return
         node: int | None = 0
         path = []
-        # The last token is the next pending one: its row is needed again even if its cell is there.
+        # The last token is the next pending one: its row is needed again even if its cell is in the cache.
         for token in verdict.tokens[:-1]:
             node = state.tree.child(node, token) if node is not None else None
             if node is None or node not in state.placed:
@@ -168,26 +168,22 @@ class ModelDrafter(Drafter):
         state.tree, state.placed = None, {}
 
     def end(self, sequence: SequenceView) -> None:
-        """Keep the cache for a later request with the same beginning."""
+        """Keep the cache for later requests whose texts begin alike."""
         state = self._slots.pop(sequence.id, None)
         if state is not None:
             self.prefix_cache.put(state.cache, list(sequence.tokens))
 
     def forget(self) -> None:
-        """Later requests read their texts from the beginning."""
+        """Drop the caches of ended texts."""
         self.prefix_cache.clear()
 
     def rewind(self, number: int, length: int) -> None:
-        """The text of slot `number` has another continuation after `length` tokens."""
+        """Roll sequence `number` back: after `length` tokens its text has another continuation."""
         self._slots[number].cache.truncate(length)
 
     def step_seconds(self, repeat: int = 9) -> float:
         """See Drafter.step_seconds."""
-        seq = self.pool.take()
-        try:
-            return self.context.step_seconds(seq, range(self.n_vocab), repeat)
-        finally:
-            self.pool.give(seq)
+        return step_seconds(self.context, self.pool, self.n_vocab, repeat)
 
     def close(self) -> None:
         """Free the draft model."""
@@ -204,12 +200,12 @@ class ModelDrafter(Drafter):
         deepest: int,
         rows: NDArray[np.float32],
     ) -> Generator[Wanted, Decoded, None]:
-        """Grow a chain; every decode takes the newest token and what is guessed to follow it."""
+        """Grow a chain; every decode takes the newest token and the tokens guessed to follow it."""
         cache, tree, budget = state.cache, growth.tree, growth.budget
         node, guesses, going = 0, list[int](), True
         while True:
             right = 0
-            # Row i is that of the newest token (0) or of guess i - 1, and tells whether guess i is right.
+            # Row i belongs to the newest token (0) or to guess i - 1; it tells whether guess i is right.
             for i in range(len(guesses) + 1):
                 fresh = self._expand(sequence, growth, [node], base, 1, rows[i : i + 1])
                 going = bool(fresh) and tree.n_drafted < budget.nodes and tree.depths[fresh[0]] < deepest
@@ -243,9 +239,9 @@ class ModelDrafter(Drafter):
         branch: int,
         rows: NDArray[np.float32],
     ) -> list[int]:
-        """Add the children of the nodes just decoded; returns those worth looking below."""
+        """Add the children of the nodes just decoded; returns those worth expanding."""
         fresh: list[int] = []
-        sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` is about the draft model's own probabilities
+        sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` bounds the draft model's own probabilities
         for node, row in zip(level, rows):
             position = base + growth.tree.depths[node] + 1
             room = min(sequence.draws, branch) or branch
@@ -256,9 +252,9 @@ class ModelDrafter(Drafter):
     def _catch_up(
         self, state: _State, sequence: SequenceView, base: int, seconds: float
     ) -> Generator[Wanted, Decoded, NDArray[np.float32] | None]:
-        """Decode tokens the draft has not seen: a slice of them, and more while that has taken less than `seconds`.
+        """Decode one slice of the tokens that the draft has not seen, and more until `seconds` are over.
 
-        Returns node 0's row, float32 [1, n_vocab]; None if there is more to read.
+        Returns node 0's row, float32 [1, n_vocab]; None if part of the text is still unread.
         """
         cache = state.cache
         if base - cache.length > self.context.options.max_width:
@@ -267,7 +263,7 @@ class ModelDrafter(Drafter):
             start = cache.length
             stop = min(base + 1, start + min(SLICE, self.context.options.batch))
             if self.context.branching is Branching.CHAIN and start + REDECODED < base < stop:
-                stop = base  # the draft goes back to where this decode begins
+                stop = base  # drafting will roll back to the start of this decode
             last = stop == base + 1
             unread = [(sequence.tokens[at], at, cache.main) for at in range(start, stop)]
             if last:
@@ -281,7 +277,7 @@ class ModelDrafter(Drafter):
                 return None
 
     def _level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> Wanted:
-        """The nodes of one level side by side; the first child of a node continues its branch, others fork."""
+        """The nodes of one level, to decode together; the first child of a node continues its branch, others fork."""
         tokens = []
         continued: set[int] = set()
         for node in level:
@@ -295,10 +291,10 @@ class ModelDrafter(Drafter):
 
 
 def draft_with(env: DrafterEnv, index: int) -> Drafter:
-    """The drafter for the draft model number `index`: through text where its vocabulary is not the target's.
+    """The drafter for draft model number `index`; it drafts through text if its vocabulary is not the target's.
 
     Raises:
-        LcspecError: see ModelDrafter.
+        LcspecError: as ModelDrafter raises.
     """
     from lcspec.drafters.translated import TranslatedDrafter
 
@@ -315,14 +311,14 @@ for _index in range(MAX_DRAFT_MODELS):
 
 
 def load_draft(env: DrafterEnv, index: int) -> Model:
-    """Load the draft model number `index`.
+    """Load draft model number `index`.
 
     Raises:
-        UsageError: it was not named.
+        UsageError: the user named no such draft model.
         ModelFileError, ModelLoadError: it cannot be loaded.
     """
     if index >= len(env.draft.models):
         which = "a draft model" if index == 0 else f"{index + 1} draft models, and {len(env.draft.models)} are named"
         raise UsageError(f"the drafter {model_drafter(index)} needs {which}: add --draft DRAFT.gguf")
-    # It decodes token by token, and planes are those of one decode.
+    # It decodes token by token, and state planes cover only the last decode.
     return load_beside(env, env.draft.models[index], max_width=MAX_LEVEL, planes=False)

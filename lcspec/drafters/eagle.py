@@ -1,8 +1,8 @@
-"""EAGLE-3: a head of one layer that reads three of the target's layers (`--draft head.gguf`).
+"""EAGLE-3: a head of one layer that reads the states of three layers of the target (`--draft head.gguf`).
 
-Li et al. 2025 (arXiv:2503.01840). The three states are made one by the head's encoder; from the second drafted token on
-the head's own state takes their place. Trees grow where the head, calibrated, is surest (EAGLE-2, arXiv:2406.16858).
-A head with a vocabulary of its own, a part of the target's, has the map between them in its file.
+Li et al. 2025 (arXiv:2503.01840). The head's encoder merges the three states into one; from the second drafted token
+on, the head's own state takes its place. The tree grows where the calibrated head is surest (EAGLE-2,
+arXiv:2406.16858). A head may have a smaller vocabulary than the target; its file then maps it to the target's.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from lcspec.llama.states import get_layer, get_nextn, require, set_layer, set_ne
 from lcspec.modelfiles.companions import target_layers
 from lcspec.spec.verifiers import DRAFT_STREAM
 
-# Rows read at a time: the library makes logits of all of them, of which it keeps a few for each sequence id.
+# Rows read in one decode: the library computes logits for all of them, though only a few per sequence id are used.
 SLICE = 64
 
 
@@ -32,7 +32,7 @@ class EagleDrafter(FeatureDrafter):
     every_row = True
 
     def __init__(self, env: DrafterEnv, model: Model) -> None:
-        """Draft with the head in `model`, which is the drafter's own from then on.
+        """Draft with the head in `model`; the drafter owns it and closes it.
 
         Raises:
             ModelLoadError: there is no memory for its context.
@@ -45,7 +45,7 @@ class EagleDrafter(FeatureDrafter):
         self._blank = self.pool.take()
 
     def convert(self, states: States) -> States:
-        """Three states a token, float32 [n, 3 * n_embd], made one."""
+        """Merge the three states of each token: float32 [n, 3 * n_embd] -> [n, n_embd]."""
         return self.context.encode(states, self._blank)
 
     def close(self) -> None:
@@ -59,7 +59,7 @@ def eagle(env: DrafterEnv) -> Drafter:
     """The drafter for an EAGLE-3 head.
 
     Raises:
-        UsageError: none was named.
+        UsageError: the user named none.
         LcspecError: it cannot be loaded, or this build of the library cannot run it.
     """
     require("an EAGLE-3 head", set_layer, get_layer, set_nextn, get_nextn)

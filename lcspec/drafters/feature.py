@@ -1,14 +1,14 @@
-"""Heads on the target's hidden states: what MTP and EAGLE drafters share.
+"""Drafting with heads that read the target's hidden states: the common part of MTP and EAGLE.
 
-Token i of a text goes into a head together with the target's state of token i - 1, and the head's own state comes out,
-which goes in with the next drafted token. The head has cells of its own for the text (a *row* for each token). Rows are
-read when something is drafted, or in pieces when many have come together; always with the target's own states, so the
-cells of drafted tokens are dropped after every draft.
+A head takes token i of a text together with the target's state of token i - 1 and returns its own state, which goes in
+with the next drafted token. It has a KV cache of its own, with a *row* for each token of the text. Rows are read when a
+draft is needed, or in pieces when many wait. They are always read with the target's states, so the cells of drafted
+tokens are dropped after every draft.
 
-States are the target's to give: a text taken over from another request, or read while nobody asked for states, has
-none. Where rows of that beginning are in another text's cells they are shared; a few unknown states are read as zeros,
-as that before the first token is; a longer stretch is left out, and drafts know the text behind it only. Drafts never
-decide the text, so all of this costs acceptance only.
+Only the target can give states. A text that was taken over from another request, or read while no drafter wanted
+states, has none. If rows of its beginning are in another text's cache, they are shared. A few unknown states are read
+as zeros, like the one before the first token. A longer stretch is left out; drafts then know only the text after it.
+Drafts never decide the text, so this costs only acceptance.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView, StateDrafter
+from lcspec.drafters.decoding import step_seconds
 from lcspec.drafters.growth import Growth, children, placeable
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
@@ -32,11 +33,11 @@ from lcspec.llama.batch import StateBatch
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
 
-# Rows that most heads read at a time.
+# Rows that most heads read in one decode.
 SLICE = 512
-# Unknown states that are read as zeros; a longer stretch is left out.
+# The most unknown states that are read as zeros; a longer stretch is left out.
 GAP = 8
-# States at ends of texts and prompt chunks that are kept for texts that go on from there.
+# How many states are kept of the ends of texts and prompt chunks, for texts that continue from there.
 ENDS = 256
 
 States = NDArray[np.float32]
@@ -44,19 +45,19 @@ States = NDArray[np.float32]
 
 @dataclass
 class FeatureState:
-    """One sequence's text as a head knows it.
+    """What a head knows of one sequence's text.
 
     Attributes:
         cache: the head's cells.
-        p_min: least probability of a child that is still drafted.
+        p_min: the least probable child that is drafted.
         rows: the tokens in those cells.
-        next: the text's position of the token of the next row.
-        begin: position of the first of `states`; each token needs that of the one before it.
+        next: position in the text of the next row's token.
+        begin: position of the first of `states`; each token needs the state of the token before it.
         states: known states, float32 [n, width].
-        cells: where the target keeps the text.
-        whole: `rows` leaves out nothing.
-        node_states: the head's own states below drafted nodes.
-        placed: drafted node -> index among the decoded ones.
+        cells: the target's cache of the text.
+        whole: `rows` has no gap.
+        node_states: the head's own states of drafted nodes.
+        placed: drafted node -> index among the decoded nodes.
     """
 
     cache: SequenceCache
@@ -76,22 +77,22 @@ class FeatureState:
         return self.begin + len(self.states)
 
     def before(self, start: int, stop: int) -> States:
-        """The states that go with the tokens in [start, stop)."""
+        """The states to read with the tokens in [start, stop), float32 [stop - start, width]."""
         return self.states[start - 1 - self.begin : stop - 1 - self.begin]
 
 
 class FeatureDrafter(StateDrafter):
     """Drafts with a head in a context of its own.
 
-    Subclasses set `wants_states`, and may change `convert`, `read` and what a level of the draft decodes.
+    Subclasses set `wants_states`, and may override `convert`, `read` and what a level of the draft decodes.
 
     Attributes:
-        lead: tokens at the beginning of a text that have no row.
-        width: numbers in a token's states as the target gives them.
-        deepest: levels a draft may have; None = any.
-        slice: rows that are read at a time, and that may wait to be read.
-        every_row: the library makes logits of every row of a head's batch and hands out the first ones, so all of a
-            batch must have them, or none.
+        lead: how many tokens at the beginning of a text have no row.
+        width: numbers in the target's states of one token.
+        deepest: the most levels of a draft; None: any number.
+        slice: rows that are read in one decode, and the most that wait to be read.
+        every_row: the library computes logits for every row of a head's batch and returns the first ones, so either
+            all rows of a batch ask for logits or none.
     """
 
     name = "feature"
@@ -101,7 +102,7 @@ class FeatureDrafter(StateDrafter):
     deepest: int | None = None
     slice = SLICE
     every_row = False
-    stream = DRAFT_STREAM + 16  # of the noise: none of a draft model's
+    stream = DRAFT_STREAM + 16  # of the noise; no draft model uses it
 
     def __init__(self, context: Context, slots: int, width: int) -> None:
         """`context` is the head's, for `slots` texts."""
@@ -116,7 +117,8 @@ class FeatureDrafter(StateDrafter):
     # ---------------------------------------------------------------- the protocol
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Options: `branch` (children a node; 1 is a chain), `nodes`, `p_min` (least probable child still drafted)."""
+        """Options: `branch` (children of a node; 1 gives a chain), `nodes`, `p_min` (the least probable child
+        drafted)."""
         spec.check_keys({"branch", "nodes", "p_min"})
         text = list(sequence.tokens[self.lead :]) or list(sequence.tokens)
         cache = self.prefix_cache.take(text)
@@ -126,7 +128,7 @@ class FeatureDrafter(StateDrafter):
         none = np.zeros((0, self.width), np.float32)
         state = FeatureState(cache, spec.number("p_min", 0.0), rows, at, at - 1, none)
         self._running[sequence.id] = sequence, state
-        # Nothing comes before the first token.
+        # The first token has no state before it.
         known = self._ends.get(_key(sequence.tokens[:at])) if at else np.zeros(self.width, np.float32)
         if known is not None:
             state.states = known[None]
@@ -150,7 +152,7 @@ class FeatureDrafter(StateDrafter):
             self._flush(sequence, state)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """Grow a tree below the pending token, a level per decode of the head."""
+        """Grow a tree below the pending token, one level per decode of the head."""
         state, base = self._running[sequence.id][1], len(sequence.tokens) - 1
         depth = min(budget.depth, self.context.n_ctx - base - 1)
         depth = depth if self.deepest is None else min(depth, self.deepest)
@@ -158,7 +160,7 @@ class FeatureDrafter(StateDrafter):
             return TokenTree.root(sequence.tokens[-1])
         if not self._catch_up(sequence, state, base, budget.reading):
             return TokenTree.root(sequence.tokens[-1])
-        # Where a planner asks after every level, it is the one to say when a branch ends.
+        # If a planner is asked after every level, it alone decides when a branch ends.
         growth = Growth(sequence.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
         tree, level, branch = growth.tree, [0], self.branch(budget)
         try:
@@ -179,10 +181,10 @@ class FeatureDrafter(StateDrafter):
         return growth.best()
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Nothing: `process` told what has become of the step."""
+        """Do nothing: `process` has already taken the step's states."""
 
     def end(self, sequence: SequenceView) -> None:
-        """Keep the rows for a later request with the same beginning."""
+        """Keep the rows for later requests whose texts begin alike."""
         if sequence.id not in self._running:
             return
         state = self._running.pop(sequence.id)[1]
@@ -192,44 +194,40 @@ class FeatureDrafter(StateDrafter):
         self.prefix_cache.put(state.cache, state.rows)
 
     def forget(self) -> None:
-        """Later requests find nothing of earlier ones."""
+        """Drop the rows and states of ended texts."""
         self.prefix_cache.clear()
         self._ends.clear()
 
     def step_seconds(self, repeat: int = 9) -> float:
         """See Drafter.step_seconds."""
-        seq = self.pool.take()
-        try:
-            return self.context.step_seconds(seq, range(self.n_vocab), repeat)
-        finally:
-            self.pool.give(seq)
+        return step_seconds(self.context, self.pool, self.n_vocab, repeat)
 
     def close(self) -> None:
         """Free the head's context."""
         self.context.close()
 
-    # ---------------------------------------------------------------- what kinds of heads do in their own way
+    # ---------------------------------------------------------------- what subclasses override
 
     def convert(self, states: States) -> States:
-        """The target's states, float32 [n, width], as they go into rows, float32 [n, k]."""
+        """The target's states, float32 [n, width], as the head's input, float32 [n, k]."""
         return states
 
     def ready(self, state: FeatureState, base: int) -> bool:
-        """Whether all is known that a draft after the token at position `base` needs."""
+        """Whether everything is known that a draft after the token at position `base` needs."""
         return state.end >= base and state.next <= base
 
     def branch(self, budget: Budget) -> int:
-        """Children a node may have."""
+        """The most children of a node."""
         return budget.branch
 
     def read(self, state: FeatureState, tokens: Sequence[int], states: States) -> float:
-        """Add rows to the cells; returns the seconds it took."""
+        """Add rows to the cells; returns how many seconds it took."""
         batch = self._batch()
         batch.add_state_run(tokens, len(state.rows), state.cache.main, states)
         return self.context.decode()
 
     def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
-        """Decode the row of the pending token, and with it those before it that have yet to be read."""
+        """Decode the row of the pending token, together with the unread rows before it."""
         batch, first, at = self._batch(), state.next, len(state.rows)
         tokens, states = list(sequence.tokens[first : base + 1]), self.convert(state.before(first, base + 1))
         for i, (token, given) in enumerate(zip(tokens, states)):
@@ -242,12 +240,12 @@ class FeatureDrafter(StateDrafter):
         self._drop_known(state)
 
     def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
-        """Which of the `fresh` nodes are decoded next."""
+        """Which of the `fresh` nodes to decode next."""
         level = list(fresh) if branch == 1 else growth.next_level(fresh, branch)
         return placeable(state.cache.forks, growth.tree, level)
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """Decode nodes side by side; a node's first child continues its branch, others fork."""
+        """Decode the nodes of a level together; a node's first child continues its branch, others fork."""
         batch, base, continued = self._batch(), len(state.rows) - 1, set[int]()
         for node in level:
             parent = tree.parents[node]
@@ -259,7 +257,7 @@ class FeatureDrafter(StateDrafter):
         self.context.decode()
 
     def drop_tree(self, state: FeatureState) -> None:
-        """Forget the drafted nodes; the pending token's row stays."""
+        """Drop the drafted nodes; the pending token's row stays."""
         state.cache.commit([])
         state.placed, state.node_states = {}, {}
 
@@ -268,9 +266,9 @@ class FeatureDrafter(StateDrafter):
     def _expand(
         self, sequence: SequenceView, state: FeatureState, growth: Growth, level: Sequence[int], base: int, branch: int
     ) -> list[int]:
-        """Add the children of the nodes just decoded; returns those worth looking below."""
+        """Add the children of the nodes just decoded; returns those worth expanding."""
         fresh: list[int] = []
-        sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` is about the head's own probabilities
+        sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` bounds the head's own probabilities
         rows, below = self.context.logits()[-len(level) :], self.context.row_states()[-len(level) :]
         for i, node in enumerate(level):
             state.node_states[node] = below[i].copy()
@@ -280,7 +278,7 @@ class FeatureDrafter(StateDrafter):
         return fresh
 
     def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
-        """Read rows until few are left before that of the pending token, or for so many seconds; whether that is so."""
+        """Read rows until few are left before the pending token's, or for `seconds`; returns whether few are left."""
         while base - state.next >= self.slice:
             seconds -= self._read_slice(sequence, state, base)
             if seconds <= 0.0:
@@ -288,7 +286,7 @@ class FeatureDrafter(StateDrafter):
         return True
 
     def _flush(self, sequence: SequenceView, state: FeatureState) -> None:
-        """Read every row there is a state for; that of the pending token is left to the draft."""
+        """Read every row whose state is known; the pending token's row is left to the draft."""
         stop = min(len(sequence.tokens) - 1, state.end + 1)
         while state.next < stop:
             self._read_slice(sequence, state, stop)
@@ -308,14 +306,14 @@ class FeatureDrafter(StateDrafter):
 
     @staticmethod
     def _drop_known(state: FeatureState) -> None:
-        """Drop states that no row will need any more; the last one stays."""
+        """Drop the states that no later row needs; keep the last one."""
         done = min(state.next - 1 - state.begin, len(state.states) - 1)
         if done > 0:
             state.states = state.states[done:].copy()
             state.begin += done
 
     def _bridge(self, sequence: SequenceView, state: FeatureState, start: int) -> None:
-        """Nothing is known of the states from `state.end` to `start`: find rows of other texts, or do without."""
+        """Bridge the unknown states from `state.end` to `start`: share rows of other texts, or do without."""
         self._flush(sequence, state)
         if state.whole:
             for other_slot, other in self._running.values():
@@ -340,7 +338,7 @@ class FeatureDrafter(StateDrafter):
             state.states[-1] = known
 
     def _remember(self, tokens: Sequence[int], state: FeatureState, position: int) -> None:
-        """Keep the state at `position` for texts that begin alike and go on after it."""
+        """Keep the state at `position` for texts that begin with the same tokens and continue after it."""
         at = position - state.begin
         if position >= 0 and 0 <= at < len(state.states):
             key = _key(tokens[: position + 1])

@@ -1,4 +1,4 @@
-"""A draft tree while it grows: how likely its nodes are to be reached, and which are worth going on from."""
+"""A draft tree that is still growing: how likely its nodes are reached, and which of them to expand."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lcspec.sampling.distribution import Distribution
 from lcspec.sampling.parameters import inverse_cdf, uniform_noise
 from lcspec.spec.token_tree import TokenTree
 
-# Widest draft decode: nodes expanded at one level.
+# The most nodes expanded at one level, which is the widest decode of a draft model.
 MAX_LEVEL = 16
 
 
@@ -23,11 +23,11 @@ class Growth:
 
     Attributes:
         tree: what has been drafted.
-        reach: P(v) of every node, with what `Budget.expects` makes of the drafter's own estimates.
+        reach: P(v) of every node, from the drafter's estimates as corrected by `Budget.expects`.
     """
 
     def __init__(self, token: int, budget: Budget, p_min: float) -> None:
-        """Begin below the pending `token`; `p_min`: the drafter's own estimate below which a branch ends."""
+        """Start below the pending `token`; `p_min`: a child with a lower estimate of the drafter ends its branch."""
         self.tree = TokenTree.root(token)
         self.reach = [1.0]
         self.budget = budget
@@ -36,13 +36,13 @@ class Growth:
     def add(self, node: int, children: Sequence[tuple[int, float, Distribution | None]]) -> list[int]:
         """Add children of a node, best first: (token, the drafter's estimate, the distribution if it was drawn).
 
-        Returns those that something may grow below. The best child is there whatever is expected of it, or nobody
-        would ever find out.
+        Returns those that may be expanded. The best child is always added, however low its estimate: otherwise the
+        estimate could never be found wrong.
         """
         tree, budget, fresh = self.tree, self.budget, list[int]()
         for rank, (token, prob, dist) in enumerate(children):
             if dist is not None:
-                # A draw stays whatever it drew; only what comes below it may depend on how likely it was.
+                # A drawn token stays whatever it is; only its children may depend on how likely it was.
                 child = tree.add_sampled(node, token, dist, budget.source)
                 if child == len(self.reach):
                     self.reach.append(self.reach[node] * tree.probs[child])
@@ -51,24 +51,24 @@ class Growth:
                 continue
             expected = prob if budget.expects is None else budget.expects(tree.depths[node] + 1, rank, prob)
             if prob < self.p_min or (rank and expected * self.reach[node] < budget.floor):
-                break  # the others are less likely still
+                break  # the others are even less likely
             fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
             self.reach.append(self.reach[node] * expected)
         return fresh
 
     def next_level(self, fresh: Sequence[int], branch: int) -> list[int]:
-        """The likeliest of the new nodes that could still have a child among the best of the tree, and that pays."""
+        """The likeliest new nodes that pay and could still have a child among the best nodes of the tree."""
         nodes, reach = self.budget.nodes, self.reach
         floor = sorted(reach[1:])[-nodes] if self.tree.n_drafted >= nodes else 0.0
         ranked = sorted((v for v in fresh if reach[v] > floor), key=lambda v: -reach[v])
         return [v for i, v in enumerate(ranked) if not i or reach[v] >= self.budget.below][: min(branch * 2, MAX_LEVEL)]
 
     def best(self) -> TokenTree:
-        """The likeliest nodes, as many as there may be."""
+        """The likeliest nodes, as many as the budget allows."""
         nodes = self.budget.nodes
         if self.tree.trials or self.tree.n_drafted <= nodes or nodes <= 0:
             return self.tree.best(nodes)
-        # stable: among equals the earlier node (its parent, if anything) comes first
+        # stable: among equals the earlier node comes first, so a parent comes before its children
         order = np.argsort(-np.array(self.reach[1:]), kind="stable")[:nodes] + 1
         return self.tree.pruned(order.tolist())
 
@@ -80,12 +80,12 @@ def children(
 
     Args:
         sequence: whose draft it is.
-        logits: the drafter's own for the next token, float32 [n_vocab].
+        logits: the drafter's logits for the next token, float32 [n_vocab].
         position: that token's position in the text.
-        n: children at most.
+        n: the most children.
         node: the node's number; draws below different nodes at one position must be independent.
         sharpness: see `top_candidates`.
-        stream: of the noise, another one for every drafter.
+        stream: of the noise; every drafter has its own.
     """
     if not sequence.draws:
         return [
@@ -98,9 +98,9 @@ def children(
 
 
 def placeable(forks: int, tree: TokenTree, level: Sequence[int]) -> list[int]:
-    """The nodes of a level there are sequence ids for: a node's first child needs none, every other one does.
+    """The nodes of a level for which there are sequence ids: a node's first child needs none, each other child one.
 
-    `forks`: new branches that can still be opened (see SequenceCache.forks).
+    `forks`: how many branches can still be opened (see SequenceCache.forks).
     """
     continued, out = set[int](), list[int]()
     for node in level:

@@ -1,10 +1,10 @@
-"""Jacobi decoding: a block of guesses for the next positions is the draft, and the target's own answers to it are the
-next block (Santilli et al. 2023, arXiv:2305.10427).
+"""Jacobi decoding: the draft is a block of guesses for the next positions, and the target's answers are the next block
+(Santilli et al. 2023, arXiv:2305.10427).
 
-The degenerate case of lookahead decoding, n = 2: nothing but the trunk is left. As no n-grams are collected, the trunk
-itself is verified. A guess that an iteration does not change has reached a *fixed point*. As far as all guesses from
-the first on have, they are what greedy decoding gives, and a greedy verifier accepts exactly these. Behind a wrong
-guess a fixed point is only likelier to be right, which is said to the planner.
+It is lookahead decoding with n = 2: only the trunk is left. Without n-grams, the trunk itself is verified. A guess that
+an iteration does not change has reached a *fixed point*. If all guesses from the first on have, they equal greedy
+decoding, and a greedy verifier accepts exactly these. After a wrong guess, a fixed point is only more likely to be
+right; its estimate tells the planner so.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from lcspec.spec.verifiers import Verdict
 
 DEFAULT_W = 8
 MAX_W = 60
-# What a guess is believed to be worth before anything is known: one that changed last time, and a fixed point.
+# Estimates before anything is known: of a guess that changed in the last iteration, and of a fixed point.
 MOVING, FIXED = 0.2, 0.6
 
 
 @dataclass
 class _State:
-    """One slot's block: `guesses[i]` is for the i-th position after the pending token's, `fixed[i]` whether the latest
-    iteration left it as it was."""
+    """One sequence's block: `guesses[i]` is for the i-th position after the pending token's, `fixed[i]` tells whether
+    the latest iteration left it unchanged."""
 
     width: int
     rng: random.Random
@@ -40,7 +40,7 @@ class _State:
     answers: list[int] = field(default_factory=list)  # the target's argmax after each of them
 
     def fill(self) -> None:
-        """Begin new positions with tokens of the prompt."""
+        """Fill new positions with tokens of the prompt."""
         while len(self.guesses) < self.width:
             self.guesses.append(self.rng.choice(self.prompt))
             self.fixed.append(False)
@@ -74,11 +74,11 @@ class JacobiDrafter(ProbingDrafter):
         return tree
 
     def reserved_rows(self, sequence: SequenceView) -> int:
-        """It has no probes."""
+        """0: it has no probes."""
         return 0
 
     def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
-        """Answers are wanted after every guess that was kept."""
+        """Ask for the target's argmax after every guess that was kept."""
         state = self._slots[sequence.id]
         state.chain = [0]
         for guess in state.guesses:
@@ -89,11 +89,11 @@ class JacobiDrafter(ProbingDrafter):
         return Window(self, TokenTree.root(kept.tokens[0]), drafted=tuple(state.chain))
 
     def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
-        """The target's answers: the next iterate."""
+        """Take the target's answers as the next iterate."""
         self._slots[sequence.id].answers = best.tolist()
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """The answers become the guesses of the positions that are still open."""
+        """Make the answers the guesses of the positions that are still open."""
         state = self._slots[sequence.id]
         answers = state.answers + state.guesses[len(state.answers) :]
         fixed = [a == g for a, g in zip(state.answers, state.guesses)] + [False] * len(answers)

@@ -1,6 +1,6 @@
-"""The window of lookahead decoding: guesses for the next positions, refined by Jacobi iterations; and its n-grams.
+"""The window of lookahead decoding: guesses for the next positions, refined by Jacobi iterations, and their n-grams.
 
-Fu et al. 2024 (arXiv:2402.02057). Pure Python: what the target says comes in as token ids. docs/lookahead.md has the
+Fu et al. 2024 (arXiv:2402.02057). Pure Python: the target's choices come in as token ids. docs/lookahead.md has a
 picture.
 """
 
@@ -13,15 +13,15 @@ from typing import Callable, Sequence
 from lcspec.spec.token_tree import TokenTree
 
 Gram = tuple[int, ...]
-Guess = Callable[[int], int]  # a token to begin with at a position of the text
+Guess = Callable[[int], int]  # the token to start with at a position of the text
 
-# Keys a pool remembers; the least recently used go.
+# Keys that a pool holds; the least recently used ones are dropped.
 MAX_KEYS = 20_000
 
 
 @dataclass
 class Entry:
-    """What is known of an n-gram: where in the text it came up first, how often it did, how often it was right."""
+    """An n-gram's figures: where in the text it first occurred, how often it occurred, how often it was right."""
 
     born: int
     seen: int = 1
@@ -29,7 +29,7 @@ class Entry:
 
 
 class NgramPool:
-    """N-grams by their first token, at most `per_key` of them; the least recently used give way."""
+    """N-grams by their first token, at most `per_key` for each; the least recently used are dropped."""
 
     def __init__(self, per_key: int, max_keys: int = MAX_KEYS) -> None:
         self.per_key = per_key
@@ -40,7 +40,7 @@ class NgramPool:
         return sum(map(len, self._grams.values()))
 
     def add(self, key: int, gram: Gram, now: int = 0) -> bool:
-        """Remember that `gram` may follow `key`; True if that is news."""
+        """Add the fact that `gram` may follow `key`; returns whether it is new."""
         grams = self._grams.setdefault(key, OrderedDict())
         self._grams.move_to_end(key)
         known = grams.get(gram)
@@ -57,16 +57,16 @@ class NgramPool:
         return True
 
     def add_text(self, tokens: Sequence[int], n: int, now: int = 0) -> None:
-        """Remember every run of `n` tokens of a text."""
+        """Add every run of `n` tokens of a text."""
         for i in range(len(tokens) - n + 1):
             self.add(tokens[i], tuple(tokens[i + 1 : i + n]), now)
 
     def after(self, key: int) -> list[tuple[Gram, Entry]]:
-        """What may follow `key`, the most recently used first."""
+        """The n-grams that may follow `key`, the most recently used first."""
         return list(reversed(self._grams.get(key, OrderedDict()).items()))
 
     def used(self, key: int, tokens: Sequence[int]) -> None:
-        """`tokens` followed `key`: n-grams that begin so were right at least in part."""
+        """`tokens` followed `key`: count the n-grams that begin so as right, at least in part."""
         grams = self._grams.get(key)
         if not grams or not tokens:
             return
@@ -78,16 +78,16 @@ class NgramPool:
 
 
 class JacobiWindow:
-    """Columns of guesses: column i begins at the i-th position after the pending token's and is `height` tokens high.
+    """Columns of guesses: column i starts at the i-th position after the pending token's and is `height` tokens high.
 
-    The first token of every column is its *level 0*; these together are the trunk, whose first token is the pending
-    one. Evaluating a column gives one more token for its top, chosen by the target from the text, the trunk up to the
-    column's beginning and the column itself. While columns are lower than n - 1 tokens they grow (warm-up, n - 2
-    steps); afterwards each new top completes an n-gram, and the bottom, one position of the text, is dropped.
+    The first tokens of the columns are *level 0*; together they are the trunk, whose first token is the pending one.
+    Evaluating a column gives one more token for its top; the target chooses it from the text, the trunk up to the
+    column's start, and the column itself. Columns lower than n - 1 tokens grow (warm-up, n - 2 steps). After that, each
+    new top completes an n-gram, and the bottom of the column, one position of the text, is dropped.
     """
 
     def __init__(self, n: int, guess: Guess) -> None:
-        """N-grams of `n` >= 3 tokens; `guess` gives tokens to begin with."""
+        """Collect n-grams of `n` >= 3 tokens; `guess` gives the tokens to start with."""
         self.n = n
         self.guess = guess
         self.at = 0  # position of the pending token
@@ -101,16 +101,16 @@ class JacobiWindow:
         return self.height == self.n - 1
 
     def columns_for(self, rows: int, width: int) -> int:
-        """How many columns to evaluate with `rows` probes, if `width` are wanted once the window is warm.
+        """How many columns to evaluate with `rows` probes, if `width` columns are wanted once the window is warm.
 
-        While it warms up a column falls off with every step, so there are as many more of them, one row each.
+        During warm-up every step drops a column, so there are as many more columns, of one row each.
         """
         return max(0, min(width + self.n - 1 - self.height, (rows + 1) // self.height))
 
     def widen(self, width: int, at: int, pending: int) -> None:
-        """Have at least `width` columns, the pending token being at position `at`.
+        """Extend the window to at least `width` columns, with the pending token at position `at`.
 
-        A new column takes the latest guesses for its positions from the columns around it, else from `guess`.
+        A new column takes the latest guesses for its positions from other columns, or else from `guess`.
         """
         self.at = at
         while len(self.columns) < width:
@@ -124,7 +124,7 @@ class JacobiWindow:
         return self._known[position]
 
     def tree(self, width: int) -> tuple[TokenTree, list[int]]:
-        """Probes for the first `width` columns, and the top node of each.
+        """The probes for the first `width` columns, and the top node of each column.
 
         Columns that agree from the trunk on share their nodes: equal tokens after an equal past are one row.
         """
@@ -134,10 +134,10 @@ class JacobiWindow:
         return tree, [tree.add_path(node, column[1:]) for node, column in zip(trunk, self.columns[:width])]
 
     def advance(self, tops: Sequence[int], emitted: Sequence[int]) -> list[tuple[int, Gram]]:
-        """The text went on by `emitted`; `tops` are the new tops of the first columns, none if none was evaluated.
+        """Advance by the `emitted` tokens. `tops`: the new tops of the first columns; empty if none was evaluated.
 
         Returns:
-            The n-grams completed by this step: (first token, the others).
+            The n-grams that this step completed: (first token, the others).
         """
         grams: list[tuple[int, Gram]] = []
         grown = min(self.height + bool(len(tops)), self.n - 1)

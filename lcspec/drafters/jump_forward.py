@@ -1,7 +1,7 @@
-"""Text that a grammar or JSON schema forces (jump-forward): drafted whole, one token short.
+"""Jump-forward: drafts the text that a grammar or JSON schema forces, without its last token.
 
-Where the grammar leaves a single string (llguidance finds out), no model is needed to know it. How the target would
-*tokenize* it is only known up to the last token, which may run on into what follows; so that one is left out.
+Where the grammar allows a single string (llguidance finds it), no model is needed to know the text. But its last token
+may merge with what follows, so the *tokens* are certain only before it; the last one is left out.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from lcspec.errors import TokenizeError
 from lcspec.spec.token_tree import TokenTree
 
 CERTAINTY = 0.95
-# Characters a token stands for at the most, as far as looking ahead is concerned.
+# An upper bound for the characters of a token, to decide how far to look ahead.
 CHARACTERS_PER_TOKEN = 6
 
 
 @register("forced")
 class ForcedDrafter(Drafter):
-    """Drafts what the request's grammar allows no alternative to."""
+    """Drafts the text to which the request's grammar leaves no alternative."""
 
     name = "forced"
     default_nodes = 8
@@ -31,7 +31,7 @@ class ForcedDrafter(Drafter):
         spec.check_keys({"nodes"})
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """The forced string's tokens but the last."""
+        """The tokens of the forced string, without the last one."""
         tree = TokenTree.root(sequence.tokens[-1])
         nodes = min(budget.nodes, budget.depth)
         text = sequence.forced_text((nodes + 1) * CHARACTERS_PER_TOKEN)
@@ -40,9 +40,9 @@ class ForcedDrafter(Drafter):
         try:
             tokens = self._vocab.tokenize(text, special=False, parse_special=False)
         except TokenizeError:
-            return tree  # the vocabulary lacks some of it: the request will hear of that where it gets there
+            return tree  # the vocabulary lacks part of it; the request fails with an error when it gets there
         if self._vocab.text(tokens) != text:
-            return tree  # this tokenizer puts a space in front, say: its tokens are not what follows here
+            return tree  # the tokenizer added something in front, such as a space, so these tokens do not follow
         node = 0
         for token in tokens[:-1][:nodes]:
             node = tree.add(node, token, CERTAINTY, budget.source)

@@ -1,4 +1,4 @@
-"""Models that drafts come from are loaded beside the target."""
+"""Loading draft models and heads beside the target."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from lcspec.llama import Model
 
 
 def load_beside(env: DrafterEnv, path: Path, *, head: bool = False, **own: Any) -> Model:
-    """Load a file where drafts are to run; `own`: its own ModelOptions, `head`: as for Model.load.
+    """Load a file on the devices for drafting; `own`: further ModelOptions, `head`: as in Model.load.
 
     Raises:
         ModelFileError, ModelLoadError: it cannot be loaded.

@@ -1,8 +1,8 @@
-"""Lookahead decoding: no draft model at all (Fu et al. 2024, arXiv:2402.02057).
+"""Lookahead decoding: drafting without a draft model (Fu et al. 2024, arXiv:2402.02057).
 
-A window of Jacobi guesses rides along in the target's batches as probes; the n-grams it gives are kept in a pool, with
-those of the answer itself, and the ones that begin with the pending token are drafted as an ordinary tree.
-docs/lookahead.md has the picture.
+Every batch of the target carries a window of Jacobi guesses as probes. A pool keeps the n-grams that they give, and
+those of the answer itself; n-grams that start with the pending token are drafted as a tree. docs/lookahead.md has a
+picture.
 """
 
 from __future__ import annotations
@@ -22,25 +22,26 @@ from lcspec.drafters.jacobi_window import Entry, Gram, JacobiWindow, NgramPool
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
-# Columns of the window, tokens of an n-gram and n-grams kept for a token, when nobody says otherwise (the paper's).
+# Default columns of the window, tokens in an n-gram and n-grams kept for a token (those of the paper).
 DEFAULT_W = 15
 DEFAULT_N = 5
 DEFAULT_G = 15
 MAX_W = 60
 MAX_N = 9
-# How often an n-gram was seen is told apart in calibration up to this.
+# Calibration tells apart how often an n-gram was seen, up to this number.
 MAX_SEEN = 3
 
 
 class Grams(NamedTuple):
-    """What n-grams say comes next: tokens, of which `at` are taken already, weight, and what is known of each."""
+    """N-grams that may continue at a node: their tokens, the first `at` of which are drafted, their weights and
+    figures."""
 
     at: int
     items: list[tuple[Gram, float, Entry]]
 
     @classmethod
     def after(cls, pool: NgramPool, text: Sequence[int], n: int) -> Grams:
-        """Those that overlap with the end of `text`, the ones that share most of it; the latest used weigh most."""
+        """The n-grams that overlap most with the end of `text`; the most recently used weigh most."""
         for shared in range(min(n - 1, len(text)), 0, -1):
             known = tuple(text[len(text) - shared + 1 :])
             found = [(g[shared - 1 :], e) for g, e in pool.after(text[-shared]) if g[: shared - 1] == known]
@@ -51,11 +52,11 @@ class Grams(NamedTuple):
 
     @property
     def ended(self) -> bool:
-        """Whether none of them has a token left."""
+        """Whether all n-grams have run out of tokens."""
         return all(len(gram) <= self.at for gram, _, _ in self.items)
 
     def below(self) -> dict[int, list[tuple[Gram, float, Entry]]]:
-        """They by their next token."""
+        """The n-grams grouped by their next token."""
         out: dict[int, list[tuple[Gram, float, Entry]]] = {}
         for item in self.items:
             if self.at < len(item[0]):
@@ -70,21 +71,21 @@ class _State:
     window: JacobiWindow
     pool: NgramPool
     width: int
-    length: int  # of the n-grams taken from the text; 0: none are
-    read: int = 0  # tokens of the text up to which they have been taken
-    asked: dict[int, int] = field(default_factory=dict)  # node of the window -> index among those asked for
+    length: int  # of the n-grams taken from the text; 0: none are taken
+    read: int = 0  # how many tokens of the text they have been taken from
+    asked: dict[int, int] = field(default_factory=dict)  # node of the window -> index among the nodes in `ask`
     top_nodes: list[int] = field(default_factory=list)
     tops: list[int] = field(default_factory=list)
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest n-grams in the pool."""
+        """Length in tokens of the longest n-grams in the pool."""
         return max(self.window.n, self.length)
 
 
 @register("lookahead")
 class LookaheadDrafter(ProbingDrafter):
-    """Drafts the n-grams that the target itself came up with for later positions."""
+    """Drafts n-grams that the target itself produced for later positions."""
 
     name = "lookahead"
     default_nodes = 60
@@ -94,11 +95,11 @@ class LookaheadDrafter(ProbingDrafter):
         self._slots: dict[int, _State] = {}
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Begin with an empty window, its first guesses being tokens of the prompt.
+        """Start with an empty window, whose first guesses are tokens of the prompt.
 
-        Options: `w` columns, `n` tokens an n-gram, `g` n-grams a token, `pool_from_prompt` (begin with the prompt's
-        n-grams), `pool_from_answer` (take the answer's as it grows; on unless it is 0, which is for company that reads
-        the text itself), `nodes`.
+        Options: `w` columns, `n` tokens in an n-gram, `g` n-grams for a token, `pool_from_prompt` (start with the
+        prompt's n-grams), `pool_from_answer` (add the answer's as it grows; on by default, 0 turns it off, which suits
+        a strategy with another drafter that reads the text), `nodes`.
         """
         spec.check_keys({"w", "n", "g", "pool_from_prompt", "pool_from_answer", "nodes"})
         n = spec.integer("n", DEFAULT_N, 3, MAX_N)
@@ -115,16 +116,17 @@ class LookaheadDrafter(ProbingDrafter):
         self._slots[sequence.id] = state
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """N-grams of the pool that go on after the pending token, as one tree.
+        """A tree of the pool's n-grams that continue after the pending token.
 
-        Those that share most with the end of the text, at least the pending token; the paper has all that begin with
-        it. Where they end, others that overlap with their ends go on, so drafts are not bound to n - 1 tokens.
+        It takes those that overlap most with the end of the text, by at least the pending token; the paper takes all
+        that start with it. Where they end, others that overlap with their ends continue, so a draft can be longer than
+        n - 1 tokens.
         """
         state = self._slots[sequence.id]
         tree = TokenTree.root(sequence.tokens[-1])
         n = state.longest
         text = list(sequence.tokens[-n:-1])
-        # Of every node to go on from: its reach, itself, and the n-grams there.
+        # For every node that can be continued: its reach (negated), the node, and the n-grams there.
         heap: list[tuple[float, int, Grams]] = [(-1.0, 0, Grams(0, []))]
         while heap and tree.n_drafted < budget.nodes:
             reach, node, grams = heapq.heappop(heap)
@@ -137,19 +139,19 @@ class LookaheadDrafter(ProbingDrafter):
             weights = {token: sum(weight for _, weight, _ in items) for token, items in below.items()}
             total = sum(weight for _, weight, _ in grams.items)
             for token, items in itertools.islice(below.items(), min(budget.branch, budget.nodes - tree.n_drafted)):
-                # More than counted: that an n-gram was found once does not make it certain.
+                # The total plus one: an n-gram that was found once is not certain.
                 share = weights[token] / (total + 1.0)
                 child = tree.add(node, token, share, budget.source, _feature([entry for _, _, entry in items]))
                 heapq.heappush(heap, (reach * share, child, Grams(grams.at + 1, items)))
         return tree
 
     def reserved_rows(self, sequence: SequenceView) -> int:
-        """The warm window's rows."""
+        """The rows of the warm window."""
         state = self._slots[sequence.id]
         return max(0, state.width * (state.window.n - 1) - 1)
 
     def window(self, sequence: SequenceView, kept: TokenTree, rows: int, leaves: int) -> Window:
-        """The probes of as many columns as there is room for."""
+        """The probes of as many columns as fit into `rows` and `leaves`."""
         state = self._slots[sequence.id]
         window = state.window
         columns = min(window.columns_for(rows, state.width), leaves)
@@ -162,12 +164,12 @@ class LookaheadDrafter(ProbingDrafter):
         return Window(self, tree, tuple(ask))
 
     def harvest(self, sequence: SequenceView, best: NDArray[np.int32]) -> None:
-        """The new top of every column."""
+        """Take the new top of every column."""
         state = self._slots[sequence.id]
         state.tops = [int(best[state.asked[node]]) for node in state.top_nodes]
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Move the window on and keep the n-grams it gave."""
+        """Advance the window, and add the n-grams that it completed to the pool."""
         state = self._slots[sequence.id]
         key, emitted, at = tree.tokens[0], verdict.tokens, len(sequence.tokens) - 1
         state.pool.used(key, emitted)
@@ -177,7 +179,7 @@ class LookaheadDrafter(ProbingDrafter):
         self._read(sequence)
 
     def _read(self, sequence: SequenceView) -> None:
-        """Take the n-grams of the text itself that are complete by now: what was written may be written again."""
+        """Add the new n-grams of the text itself to the pool: text tends to repeat."""
         state = self._slots[sequence.id]
         n, text = state.length, sequence.tokens
         if 0 < n <= len(text) - state.read:
@@ -190,7 +192,8 @@ class LookaheadDrafter(ProbingDrafter):
 
 
 def _feature(entries: list[Entry]) -> int:
-    """What tells n-grams apart in calibration: how often they came up, and whether one was right before."""
+    """The feature that calibration tells n-grams apart by: how often they occurred, and whether one was right
+    before."""
     seen = hits = 0
     for entry in entries:
         seen += entry.seen

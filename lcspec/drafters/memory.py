@@ -1,4 +1,4 @@
-"""What drafters remember from one session to the next (see lcspec.profiles.history)."""
+"""What drafters keep from one session to the next (see lcspec.profiles.history)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lcspec.profiles import history
 
 
 def restored(drafter: Drafter, env: DrafterEnv) -> Drafter:
-    """The drafter with what it kept from earlier sessions."""
+    """Load into the drafter what earlier sessions stored; returns the drafter."""
     data = history.load(env.target.options.path, None, drafter.name) if env.history else None
     if data is not None:
         with contextlib.suppress(ValueError):
@@ -19,7 +19,7 @@ def restored(drafter: Drafter, env: DrafterEnv) -> Drafter:
 
 
 def keep_texts(drafters: Iterable[Drafter], env: DrafterEnv) -> None:
-    """Keep what the drafters remember."""
+    """Store what the drafters keep."""
     if not env.history:
         return
     for drafter in drafters:

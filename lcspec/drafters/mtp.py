@@ -1,8 +1,8 @@
-"""Multi-token prediction: layers of the model itself that say what comes after the next token.
+"""Multi-token prediction (MTP): layers in the model's own file that predict the tokens after the next one.
 
-Gloeckle et al. 2024 (arXiv:2404.19737), in the sequential form of DeepSeek-V3 (arXiv:2412.19437). Three kinds: one
-layer that is used again and again; several layers, each for its own depth; and a companion file that reads the target's
-own cells (Gemma 4's assistant).
+Gloeckle et al. 2024 (arXiv:2404.19737), in the sequential form of DeepSeek-V3 (arXiv:2412.19437). There are three
+kinds: one layer that is applied again and again; several layers, each for its own depth; and a companion file that
+reads the target's own cells (Gemma 4's assistant).
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from lcspec.spec.token_tree import TokenTree
 
 
 class MtpDrafter(FeatureDrafter):
-    """One layer, run on its own states from the second token on."""
+    """One layer, applied to its own states from the second token on."""
 
     name = "mtp"
 
     def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
-        """Draft with the layers in `model`, which is the target or, as the drafter's `own`, a companion of it.
+        """Draft with the layers in `model`: the target, or (`own`) a companion file that the drafter closes.
 
         Raises:
             ModelLoadError: there is no memory for another context.
-            UnsupportedModel: this build of the library cannot.
+            UnsupportedModel: this build of the library cannot run the layers.
         """
         require("multi-token prediction", set_nextn, get_nextn, set_head)
         self._model = model if own else None
@@ -43,21 +43,21 @@ class MtpDrafter(FeatureDrafter):
 
     @staticmethod
     def options(env: DrafterEnv, model: Model) -> ModelOptions:
-        """How the layers' context is made."""
+        """The options of the layers' context."""
         return replace(
             model.options, ctx=env.ctx, slots=env.slots, batch=SLICE, max_width=MAX_LEVEL, planes=False,
             exact=False, kv_type_v=None, attention="library", threads=env.threads, embeddings=False,
         )  # fmt: skip
 
     def close(self) -> None:
-        """Free the context, and a companion."""
+        """Free the context, and a companion file's model."""
         super().close()
         if self._model is not None:
             self._model.close()
 
 
 class ChainedMtpDrafter(MtpDrafter):
-    """Several layers: that of number d drafts the token at depth d, over cells of its own for the whole text."""
+    """Several layers: layer d drafts the token at depth d, and has its own cells for the whole text."""
 
     def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
         """As MtpDrafter."""
@@ -66,17 +66,17 @@ class ChainedMtpDrafter(MtpDrafter):
         self._chain: list[tuple[int, States]] = []
 
     def branch(self, budget: Budget) -> int:
-        """A chain: every layer has the tokens before its own decoded anew."""
+        """1: a chain, because every layer decodes the tokens of the layers before it anew."""
         return 1
 
     def read(self, state: FeatureState, tokens: Sequence[int], states: States) -> float:
-        """The same rows through every layer."""
+        """Read the same rows through every layer."""
         return sum(
             self._decode(state, head, list(zip(tokens, states)), last=False) for head in range(self.deepest or 1)
         )
 
     def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
-        """Read what is behind; the pending token's own row is read again when the next layers can read it too."""
+        """Read the unread rows; the pending token's row is read again when the next layers can read it too."""
         while state.next < base:
             self._read_slice(sequence, state, base)
         self._drop_known(state)
@@ -88,18 +88,18 @@ class ChainedMtpDrafter(MtpDrafter):
         return list(fresh[:1])
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """The whole chain through the next layer."""
+        """Decode the whole chain through the next layer."""
         (node,) = level
         self._chain.append((tree.tokens[node], state.node_states[tree.parents[node]]))
         self._decode(state, tree.depths[node], self._chain)
 
     def drop_tree(self, state: FeatureState) -> None:
-        """Forget the chain, the pending token's row as well."""
+        """Drop the chain, and the pending token's row as well."""
         self.context.seq_remove(state.cache.main, len(state.rows))
         self._chain, state.node_states = [], {}
 
     def _decode(self, state: FeatureState, head: int, rows: list[tuple[int, States]], last: bool = True) -> float:
-        """Put rows behind those of the text through one layer; `last`: with logits of the last one."""
+        """Decode rows after those of the text through one layer; `last`: with logits of the last row."""
         at, batch = len(state.rows), self._batch()
         self.context.seq_remove(state.cache.main, at)
         for i, (token, given) in enumerate(rows):
@@ -112,9 +112,9 @@ class ChainedMtpDrafter(MtpDrafter):
 
 
 class AssistantDrafter(MtpDrafter):
-    """Layers in a companion file that have no cells of their own: they look at the target's.
+    """Layers in a companion file that have no cells of their own and read the target's.
 
-    So a text needs nothing but the target's latest state, and every drafted token is decoded at the pending one's
+    So drafting needs only the target's latest state, and every drafted token is decoded at the pending token's
     position.
     """
 
@@ -123,14 +123,15 @@ class AssistantDrafter(MtpDrafter):
 
     @staticmethod
     def options(env: DrafterEnv, model: Model) -> ModelOptions:
-        """The cells are the target's, and so is what they are made of."""
+        """The options of a context over the target's cells, with the target's cell types."""
         assert env.context is not None
         kept = env.context.options
         own = MtpDrafter.options(env, model)
         return replace(own, kv_type=kept.kv_type, kv_type_v=kept.kv_type_v, attention=kept.attention)
 
     def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
-        """As MtpDrafter, while the target's cells are all free: to share them the library makes them anew."""
+        """As MtpDrafter. All cells of the target must be free, because the library allocates them anew to share
+        them."""
         assert env.context is not None
         if any(env.context.seq_end(seq) for seq in range(env.context.n_seq)):
             raise UsageError(f"{model.options.path.name} must be there before the first text: start again with --draft")
@@ -145,13 +146,13 @@ class AssistantDrafter(MtpDrafter):
         self._running[sequence.id] = sequence, FeatureState(cache, spec.number("p_min", 0.0), [], 0, 0, none)
 
     def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: States) -> None:
-        """Keep the latest state."""
+        """Keep only the latest state."""
         if sequence.id in self._running and len(states):
             state = self._running[sequence.id][1]
             state.cells, state.begin, state.states = cells, start + len(states) - 1, states[-1:].copy()
 
     def ready(self, state: FeatureState, base: int) -> bool:
-        """Whether the target has decoded the text up to the pending token, in the context whose cells are looked at."""
+        """Whether the target has decoded the text up to the pending token, in the context whose cells are shared."""
         cells = state.cells
         return cells is not None and cells.context is self._target and cells.length == base and state.end == base
 
@@ -159,7 +160,7 @@ class AssistantDrafter(MtpDrafter):
         return True
 
     def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
-        """The pending token with the target's state before it."""
+        """Decode the pending token with the target's state before it."""
         assert state.cells is not None
         self._position, self._seq = base, state.cells.main
         batch = self._batch()
@@ -167,11 +168,11 @@ class AssistantDrafter(MtpDrafter):
         self.context.decode()
 
     def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
-        """None needs an id of its own."""
+        """All new nodes: none needs a sequence id of its own."""
         return list(fresh) if branch == 1 else growth.next_level(fresh, branch)
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """Side by side."""
+        """Decode the nodes of a level together."""
         batch = self._batch()
         for node in level:
             given = state.node_states[tree.parents[node]]
@@ -179,22 +180,22 @@ class AssistantDrafter(MtpDrafter):
         self.context.decode()
 
     def drop_tree(self, state: FeatureState) -> None:
-        """Nothing was kept."""
+        """Do nothing: no cell was written."""
         state.node_states = {}
 
     def end(self, sequence: SequenceView) -> None:
-        """Nothing is kept."""
+        """Drop the sequence's state."""
         if sequence.id in self._running:
             self._running.pop(sequence.id)[1].cache.release()
 
 
 @register("mtp")
 def mtp(env: DrafterEnv) -> Drafter:
-    """The drafter for the layers in the target, or in its companion.
+    """The drafter for the MTP layers in the target, or in its companion file.
 
     Raises:
-        UsageError: there are none.
-        LcspecError: a companion cannot be loaded or is another model's.
+        UsageError: there are no such layers.
+        LcspecError: a companion file cannot be loaded or belongs to another model.
     """
     file = env.draft.mtp
     if file is None:

@@ -1,7 +1,7 @@
-"""Prompt lookup: find where the text's last n tokens occurred before and propose what followed there.
+"""Prompt lookup: find where the text's last n tokens occurred before, and propose what followed there.
 
-Saxena 2023 ("Prompt Lookup Decoding"); Yang et al. 2023 (LLMA, arXiv:2304.04487). The longest match is tried first;
-with `branch` > 1 different continuations of it (and of shorter matches) are merged into a tree.
+Saxena 2023 ("Prompt Lookup Decoding"); Yang et al. 2023 (LLMA, arXiv:2304.04487). The longest match is tried first.
+With `branch` > 1, different continuations of it and of shorter matches are merged into a tree.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from lcspec.spec.verifiers import Verdict
 
 MAX_N = 4
 MIN_N = 2
-# Occurrences of one n-gram that are looked at, newest first.
+# The most occurrences of an n-gram that are used, newest first.
 LOOK_BACK = 16
 
 
@@ -50,7 +50,7 @@ class _Index:
 
 @register("ngram")
 class NgramDrafter(Drafter):
-    """Drafts from the request's own prompt and answer; costs next to nothing."""
+    """Drafts from the request's own prompt and answer; takes microseconds."""
 
     name = "ngram"
     default_nodes = 3
@@ -67,7 +67,7 @@ class NgramDrafter(Drafter):
         self._slots[sequence.id] = index
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """Continuations of the longest match; P of a continuation is its share of the occurrences."""
+        """Continuations of the longest match; a continuation's estimate is its share of the occurrences."""
         index = self._slots[sequence.id]
         tree = TokenTree.root(sequence.tokens[-1])
         for n in range(index.max_n, index.min_n - 1, -1):
@@ -80,9 +80,9 @@ class NgramDrafter(Drafter):
         return tree
 
     def continuation(self, sequence: SequenceView, more: Sequence[int], limit: int) -> tuple[list[int], int]:
-        """`limit` tokens that the text with `more` behind it may go on with, and the length of the match they are from
-        (0, and no tokens: there is none). What followed the latest longest match is copied; where the copy catches
-        up with the end it copies itself, so that a short period goes on.
+        """At most `limit` tokens that may follow the text plus `more`, and the length of the match they come from;
+        ([], 0) without a match. It copies what followed the latest longest match. Where the copy reaches the end of
+        the text it copies itself, so that a short period is repeated.
         """
         index = self._slots[sequence.id]
         known = len(index.tokens)
@@ -99,10 +99,10 @@ class NgramDrafter(Drafter):
         return [], 0
 
     def _add(self, tree: TokenTree, tokens: list[int], places: list[int], budget: Budget, n: int) -> None:
-        """Walk all occurrences together, always down the most frequent (then newest) continuation first. One that
-        catches up with the end of the text goes on with what was drafted, so that a short period does too.
+        """Follow all occurrences together, the most frequent (then newest) continuation first. An occurrence that
+        reaches the end of the text continues with what was drafted, so that a short period is repeated.
 
-        A chain ends where fewer than half of the occurrences agree: it has nothing else to offer if it is wrong there.
+        A chain ends where fewer than half of the occurrences agree, because it has no alternative there.
         """
         known, chain = len(tokens), budget.branch == 1
         open_nodes: list[tuple[int, list[int]]] = [(0, places)]
@@ -120,15 +120,15 @@ class NgramDrafter(Drafter):
                     continue
                 if chain and 2 * len(rest) < len(here):
                     break
-                # One more occurrence than counted keeps a single match from looking certain.
+                # One more occurrence than was counted: a single match is not certain.
                 child = tree.add(node, token, len(rest) / (len(here) + 1), budget.source, feature=n)
                 open_nodes.append((child, rest))
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Index what was emitted."""
+        """Index the emitted tokens."""
         index = self._slots[sequence.id]
         index.extend(list(sequence.tokens[len(index.tokens) :]))
 
     def end(self, sequence: SequenceView) -> None:
-        """Drop the slot's index."""
+        """Drop the sequence's index."""
         self._slots.pop(sequence.id, None)

@@ -1,7 +1,8 @@
-"""A text the caller expects (OpenAI's predicted outputs): an edited file, a template, an earlier answer.
+"""Drafts from a text that the caller expects (OpenAI's predicted outputs): an edited file, a template, an earlier
+answer.
 
-The drafter walks along the prediction; where the answer departs from it, it finds its place again by matching the
-last tokens of the answer, nearest to where it lost it.
+The drafter follows the prediction. Where the answer departs from it, the last tokens of the answer are searched in the
+prediction, and the match nearest to the place of departure is taken.
 """
 
 from __future__ import annotations
@@ -13,14 +14,14 @@ from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, regi
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
-# Tokens that must match to find the place again, the longest first.
+# Numbers of tokens that must match to find the place again, tried in this order.
 ANCHORS = (8, 5, 3, 2)
 MAX_RUN = 15
 
 
 @dataclass
 class _Place:
-    """Where the answer is in the prediction: the next expected index, and how many tokens matched so far."""
+    """A place in the prediction: the index of the next expected token, and how many tokens have matched so far."""
 
     text: tuple[int, ...]
     anchors: dict[tuple[int, ...], list[int]] = field(default_factory=dict)
@@ -29,7 +30,7 @@ class _Place:
     read: int = 0
 
     def index(self) -> None:
-        """Note where every anchor ends."""
+        """Index where every anchor ends."""
         for n in ANCHORS:
             for i in range(n, len(self.text) + 1):
                 self.anchors.setdefault(self.text[i - n : i], []).append(i)
@@ -49,7 +50,7 @@ class _Place:
         for n in ANCHORS:
             places = self.anchors.get(tuple(answer[-n:])) if len(answer) >= n else None
             if places:
-                # An edit inserts or deletes a little: the place nearest to the lost one is the likeliest.
+                # An edit inserts or deletes a little: the match nearest to the place of departure is the likeliest.
                 self.at = min(places, key=lambda p: abs(p - self.at))
                 self.run = n
                 return
@@ -66,14 +67,14 @@ class PredictionDrafter(Drafter):
         self._slots: dict[int, _Place] = {}
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Index the request's prediction; without one there is nothing to draft."""
+        """Index the request's prediction; without one it drafts nothing."""
         spec.check_keys({"nodes"})
         place = _Place(tuple(sequence.prediction))
         place.index()
         self._slots[sequence.id] = place
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """The prediction from here on; the longer it has held, the surer."""
+        """The prediction from its current place on; the more tokens have matched, the higher the estimate."""
         place = self._slots[sequence.id]
         ahead = place.text[place.at : place.at + min(budget.nodes, budget.depth)]
         started = bool(sequence.tokens[sequence.n_prompt :])
@@ -92,5 +93,5 @@ class PredictionDrafter(Drafter):
         place.follow(list(sequence.tokens[sequence.n_prompt :]))
 
     def end(self, sequence: SequenceView) -> None:
-        """Drop the slot's place."""
+        """Drop the sequence's place."""
         self._slots.pop(sequence.id, None)

@@ -1,4 +1,4 @@
-"""The same text in two vocabularies: following a growing text, and carrying a continuation over."""
+"""One text in two vocabularies: following a growing text, and translating a continuation."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Protocol, Sequence
 
 from lcspec.answers.text import StreamDecoder
 
-# Tokens at the end of the text that may come out differently when more text follows.
+# Tokens at the end of the text that may change when more text follows.
 UNSETTLED = 16
-# Tokens of the text before a continuation that are looked at to find where it begins.
+# Tokens before a continuation that are searched for its start.
 ANCHOR = 8
 
 
@@ -29,34 +29,35 @@ class Tokenizer(Protocol):
 
 
 def puts_space(vocab: Tokenizer) -> bool:
-    """Whether the tokenizer puts a space in front of every text it is given, as SentencePiece's usually does."""
+    """Whether the tokenizer puts a space in front of every text, as SentencePiece usually does."""
     return b"".join(map(vocab.piece, vocab.tokenize("a", special=False, parse_special=False))) == b" a"
 
 
 class GrowingText:
-    """A growing text in a vocabulary, tokenized anew at its end only.
+    """A growing text in another vocabulary; only its end is tokenized anew.
 
-    Tokenizing the whole text at once could differ in rare places; for a draft model that costs acceptance at most.
+    The result may differ from tokenizing the whole text at once in rare places; for a draft model that costs only
+    acceptance.
 
     Attributes:
-        tokens: the text so far, after the vocabulary's own beginning of a text.
+        tokens: the text so far, after the tokens with which the vocabulary starts a text.
     """
 
     def __init__(self, vocab: Tokenizer) -> None:
         self.vocab = vocab
         self.tokens: list[int] = [vocab.bos] if vocab.add_bos else []
         self._first = len(self.tokens)
-        self._ends: list[int | None] = [0] * self._first  # where each token ends in `_data`; None: nobody knows
+        self._ends: list[int | None] = [0] * self._first  # where each token ends in `_data`; None: unknown
         self._data = bytearray()
         self._decoder = StreamDecoder()
         self._spaced = puts_space(vocab)
-        self.held = False  # the text ends within a character
+        self.held = False  # the text ends inside a character
 
     def add(self, data: bytes) -> int:
-        """Append bytes; returns how many leading tokens stayed as they were.
+        """Append bytes; returns how many leading tokens did not change.
 
         Raises:
-            TokenizeError: the vocabulary cannot express them.
+            TokenizeError: the vocabulary cannot express the bytes.
         """
         text = self._decoder.feed(data)
         self.held = self._decoder.holds
@@ -67,7 +68,7 @@ class GrowingText:
         start = self._ends[keep - 1] or 0 if keep else 0
         fragment = self._data[start:].decode()
         if self._spaced and start:
-            fragment = fragment[1:]  # it will be put in front again
+            fragment = fragment[1:]  # the tokenizer will add it again
         new = self.vocab.tokenize(fragment, special=False)
         before = self.tokens[keep:]
         same = next((i for i, (a, b) in enumerate(zip(before, new)) if a != b), min(len(before), len(new)))
@@ -76,7 +77,7 @@ class GrowingText:
         return keep + same
 
     def _settled(self, keep: int) -> int:
-        """The largest number of tokens up to `keep` behind which the text can be cut."""
+        """The largest number of tokens, at most `keep`, after which the text can be cut."""
         while keep > self._first:
             end = self._ends[keep - 1]
             if end is not None and 0 < end < len(self._data):
@@ -99,7 +100,7 @@ class GrowingText:
 
 
 def carried_over(vocab: Tokenizer, before: Sequence[int], text: str, spaced: bool) -> list[int]:
-    """Tokens of `text` as it continues the tokens `before`; empty where that cannot be told.
+    """Tokens of `text` as the continuation of the tokens `before`; empty if they cannot be determined.
 
     Args:
         vocab: the vocabulary of `before` and of the result.
@@ -121,7 +122,7 @@ def carried_over(vocab: Tokenizer, before: Sequence[int], text: str, spaced: boo
             if at == len(anchor):
                 return tokens[i:]
             at += len(vocab.piece(token))
-    # The border falls into a token: begin at it all the same.
+    # The border lies inside a token: start with that token.
     if spaced:
         return vocab.tokenize(text[1:], special=False, parse_special=False) if text[:1] == " " else []
     return vocab.tokenize(text, special=False, parse_special=False)

@@ -17,16 +17,16 @@ from lcspec.errors import UsageError
 from lcspec.spec.token_tree import TokenTree
 
 MIN_MATCH = 3
-# Occurrences whose continuations are weighed, and tokens of each at most.
+# The most occurrences whose continuations are weighed, and the most tokens of each.
 MAX_PLACES = 48
 MAX_AHEAD = 24
-# Matches are told apart in calibration up to this length.
+# Calibration tells matches apart up to this length.
 MAX_FEATURE = 15
 
 
 @register("store")
 class StoreDrafter(Drafter):
-    """Drafts from a datastore; costs microseconds."""
+    """Drafts from a datastore; takes microseconds."""
 
     name = "store"
     default_nodes = 6
@@ -35,7 +35,7 @@ class StoreDrafter(Drafter):
         """Map the datastore.
 
         Raises:
-            UsageError: none was named.
+            UsageError: the user named none.
             DatastoreError: it cannot be used, or was made for another vocabulary.
         """
         if env.draft.store is None:
@@ -54,7 +54,7 @@ class StoreDrafter(Drafter):
         self._min_match: dict[int, int] = {}
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Options: `min_match`, the shortest match in tokens that is drafted from."""
+        """Option `min_match`: the shortest match, in tokens."""
         spec.check_keys({"branch", "min_match", "nodes"})
         self._min_match[sequence.id] = spec.integer("min_match", MIN_MATCH, 1, MAX_MATCH)
 
@@ -75,7 +75,7 @@ class StoreDrafter(Drafter):
 
     @staticmethod
     def _grow(tree: TokenTree, match: Match, budget: Budget) -> None:
-        """Add continuations best first by P(v), the product of their shares of the occurrences."""
+        """Add continuations, best first by P(v): the product of their shares of the occurrences."""
         heap: list[tuple[float, int, int, int, float, Sequence[tuple[int, ...]]]] = []
         ties = itertools.count()
 
@@ -88,7 +88,7 @@ class StoreDrafter(Drafter):
                 if at < len(text):
                     followers.setdefault(text[at], []).append(text)
             for token, those in sorted(followers.items(), key=lambda item: -len(item[1]))[: budget.branch]:
-                share = len(those) / (len(texts) + 1)  # one more than counted: a single match is not a certainty
+                share = len(those) / (len(texts) + 1)  # one more than was counted: a single match is not certain
                 heapq.heappush(heap, (-reach * share, next(ties), node, token, share, those))
 
         look_below(0, 1.0, match.continuations)
@@ -100,7 +100,7 @@ class StoreDrafter(Drafter):
             look_below(tree.add(parent, token, share, budget.source, feature), -reach, texts)
 
     def end(self, sequence: SequenceView) -> None:
-        """Forget the slot's options."""
+        """Drop the sequence's options."""
         self._min_match.pop(sequence.id, None)
 
     def close(self) -> None:

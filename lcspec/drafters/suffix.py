@@ -1,8 +1,8 @@
-"""Suffix decoding: continuations of the longest suffix seen before, weighted by how often each followed.
+"""Suffix decoding: continuations of the longest suffix that occurred before, weighted by how often each followed.
 
-Oliaro et al. 2024 ("SuffixDecoding", arXiv:2411.04975). Two suffix automata (Blumer et al. 1985) are looked up: one
-over the request's own prompt and answer, one over the earlier texts of this engine. An automaton finds the longest
-match of any length in constant time a token, and counts how often every substring occurred.
+Oliaro et al. 2024 ("SuffixDecoding", arXiv:2411.04975). There are two suffix automata (Blumer et al. 1985): one over
+the request's own prompt and answer, one over earlier texts of this engine. An automaton finds the longest match of any
+length in constant time per token, and counts how often every substring occurred.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, regi
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
-# Tokens of earlier texts that are remembered; beyond that the older half is dropped.
+# Tokens of earlier texts to keep; above that, the older half is dropped.
 MAX_REMEMBERED = 50_000
-# Tokens of them that are kept between sessions; reading them in takes a few microseconds each.
+# Tokens of them to store between sessions; loading takes a few microseconds for each.
 MAX_KEPT = 16_000
 MIN_MATCH = 2
-# Matches are told apart in calibration up to this length.
+# Calibration tells matches apart up to this length.
 MAX_FEATURE = 15
 
 
@@ -40,7 +40,7 @@ class SuffixAutomaton:
         self.last = 0
 
     def restart(self) -> None:
-        """The next token begins a new text."""
+        """Start a new text with the next token."""
         self.last = 0
 
     def extend(self, token: int) -> None:
@@ -52,9 +52,9 @@ class SuffixAutomaton:
             state = self.link[state]
 
     def _state_after(self, last: int, token: int) -> int:
-        """The state of the current text plus `token`, made if need be."""
+        """The state of the current text plus `token`, made if it does not exist."""
         known = self.next[last].get(token)
-        if known is not None:  # the text so far is a prefix of an earlier one
+        if known is not None:  # the text so far begins an earlier text, too
             return known if self.length[known] == self.length[last] + 1 else self._clone(last, token, known)
         state = self._new(self.length[last] + 1)
         p = last
@@ -69,7 +69,7 @@ class SuffixAutomaton:
         return state
 
     def _clone(self, p: int, token: int, q: int) -> int:
-        """Split off from `q` the substrings that end like `p` plus `token`."""
+        """Split off from `q` the substrings that end with those of `p` plus `token`."""
         clone = self._new(self.length[p] + 1)
         self.next[clone] = dict(self.next[q])
         self.link[clone] = self.link[q]
@@ -88,7 +88,7 @@ class SuffixAutomaton:
         return len(self.length) - 1
 
     def step(self, state: int, matched: int, token: int) -> tuple[int, int]:
-        """The longest known suffix after reading `token` in (`state`, `matched` tokens long)."""
+        """Read `token` in (`state`, `matched` tokens long); returns the longest known suffix in the same form."""
         while state and token not in self.next[state]:
             state = self.link[state]
             matched = self.length[state]
@@ -101,21 +101,21 @@ class SuffixAutomaton:
 class _Slot:
     own: SuffixAutomaton = field(default_factory=SuffixAutomaton)
     read: int = 0
-    # Where the text ends in the automaton of earlier texts, and how many tokens match there.
+    # Where the text ends in the automaton of earlier texts, and how many tokens match it.
     state: int = 0
     matched: int = 0
 
 
 @register("suffix")
 class SuffixDrafter(Drafter):
-    """Drafts from what was written before, in this text and in earlier ones; costs microseconds."""
+    """Drafts from what occurred before, in this text and in earlier ones; takes microseconds."""
 
     name = "suffix"
     default_nodes = 6
 
     def __init__(self, env: DrafterEnv) -> None:
         self._n_vocab = env.target.n_vocab
-        self._fresh = False  # there are texts of this session
+        self._fresh = False  # whether texts of this session were added
         self._earlier = SuffixAutomaton()
         self._texts: list[list[int]] = []
         self._slots: dict[int, _Slot] = {}
@@ -137,7 +137,7 @@ class SuffixDrafter(Drafter):
         """The most probable continuations of the longer of the two matches, then of the other one."""
         mine = self._slots[sequence.id]
         tree = TokenTree.root(sequence.tokens[-1])
-        # The longest suffix of the text that also occurs earlier in it is the suffix link of the whole text.
+        # The longest suffix that also occurs earlier in the same text is the suffix link of the whole text.
         own = mine.own.link[mine.own.last]
         sources = [(mine.own.length[max(own, 0)], mine.own, max(own, 0)), (mine.matched, self._earlier, mine.state)]
         for matched, automaton, state in sorted(sources, key=lambda s: -s[0]):
@@ -147,7 +147,7 @@ class SuffixDrafter(Drafter):
 
     @staticmethod
     def _grow(tree: TokenTree, automaton: SuffixAutomaton, state: int, feature: int, budget: Budget) -> None:
-        """Add continuations best first by P(v), the product of their shares of the occurrences."""
+        """Add continuations, best first by P(v): the product of their shares of the occurrences."""
         heap: list[tuple[float, int, int, int, float, int]] = []  # (-P, tie breaker, parent, token, share, state)
         ties = itertools.count()
 
@@ -155,7 +155,7 @@ class SuffixDrafter(Drafter):
             if tree.depths[node] >= budget.depth:
                 return
             followers = [(automaton.count[to], token, to) for token, to in automaton.next[at].items()]
-            total = sum(f[0] for f in followers) + 1  # one more than counted: a single match is not a certainty
+            total = sum(f[0] for f in followers) + 1  # one more than was counted: a single match is not certain
             followers.sort(key=lambda f: -f[0])
             for count, token, to in followers[: budget.branch]:
                 share = count / total
@@ -169,16 +169,16 @@ class SuffixDrafter(Drafter):
             look_below(tree.add(parent, token, share, budget.source, feature), to, -reach)
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Read what was emitted."""
+        """Read the emitted tokens."""
         self._read(sequence)
 
     def end(self, sequence: SequenceView) -> None:
-        """Remember the text for later requests."""
+        """Add the text to the earlier texts."""
         if self._slots.pop(sequence.id, None) is not None:
             self.remember(list(sequence.tokens))
 
     def remember(self, tokens: Sequence[int]) -> None:
-        """Add an earlier text; the oldest ones go when there are too many."""
+        """Add an earlier text; the oldest ones are dropped when there are too many tokens."""
         self._fresh = True
         self._texts.append(list(tokens)[-MAX_REMEMBERED:])
         if sum(map(len, self._texts)) > MAX_REMEMBERED:
@@ -193,7 +193,7 @@ class SuffixDrafter(Drafter):
             self._add(self._texts[-1])
 
     def dump(self) -> Any:
-        """The latest texts, at most MAX_KEPT tokens of them, for later sessions (see lcspec.profiles.history)."""
+        """The latest texts, at most MAX_KEPT tokens, for later sessions (see lcspec.profiles.history)."""
         if not self._fresh:
             return None
         room, kept = MAX_KEPT, list[list[int]]()
@@ -205,10 +205,10 @@ class SuffixDrafter(Drafter):
         return {"n_vocab": self._n_vocab, "texts": kept[::-1]}
 
     def restore(self, data: Any) -> None:
-        """Remember the texts of an earlier session.
+        """Add the texts of an earlier session.
 
         Raises:
-            ValueError: the data is not `dump`'s.
+            ValueError: the data has another form.
         """
         try:
             texts = [[int(t) for t in text] for text in data["texts"]]

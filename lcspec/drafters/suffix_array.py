@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 def suffix_array(tokens: NDArray[np.integer]) -> NDArray[np.uint32]:
     """The start of every suffix of `tokens`, uint32 [n], in lexicographic order; a suffix sorts before its extensions.
 
-    Prefix doubling (Manber and Myers 1990) that only looks at suffixes which are not in their final place yet
-    (Larsson and Sadakane 1999). About 45 bytes of working memory a token; at most 2^31 tokens.
+    Prefix doubling (Manber and Myers 1990) that only sorts suffixes which are not in their final place yet
+    (Larsson and Sadakane 1999). It needs about 45 bytes of working memory per token; at most 2^31 tokens.
     """
     n = len(tokens)
     order = np.argsort(tokens, kind="stable").astype(np.uint32)
@@ -20,7 +20,7 @@ def suffix_array(tokens: NDArray[np.integer]) -> NDArray[np.uint32]:
     first = np.concatenate([[True], sorted_[1:] != sorted_[:-1]])
     del sorted_
     open_ = np.arange(n, dtype=np.uint32)
-    # The rank of a suffix is where its group of still equal suffixes begins in `order`.
+    # The rank of a suffix is the start in `order` of its group, the suffixes that are still equal.
     rank = np.empty(n, dtype=np.uint32)
     rank[order] = np.maximum.accumulate(np.where(first, open_, np.uint32(0)))
     open_ = open_[_together(first)]
@@ -30,7 +30,7 @@ def suffix_array(tokens: NDArray[np.integer]) -> NDArray[np.uint32]:
         key = rank[suffixes].astype(np.int64)
         key *= n + 1
         inside = suffixes < n - step
-        # A suffix that ends first is the smaller one: it gets 0, the others their rank there plus 1.
+        # A suffix that ends here is the smaller one: its key is 0, that of the others their rank plus 1.
         key[inside] += rank[suffixes[inside] + np.uint32(step)]
         key += inside
         by_key = np.argsort(key, kind="stable")
@@ -46,6 +46,6 @@ def suffix_array(tokens: NDArray[np.integer]) -> NDArray[np.uint32]:
 
 
 def _together(first: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Which members of groups are not alone in theirs; `first` marks where groups begin."""
+    """Which members share their group with others; `first` marks where groups start."""
     alone: NDArray[np.bool_] = first & np.concatenate([first[1:], [True]])
     return ~alone

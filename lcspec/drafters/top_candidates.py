@@ -1,4 +1,4 @@
-"""What a row of a drafter's logits speaks for most (numpy only)."""
+"""The top candidates of a row of a drafter's logits (numpy only)."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from lcspec.sampling.distribution import Distribution
 from lcspec.sampling.parameters import SamplingParams, coupled_scores, coupled_top
 from lcspec.sampling.top_k import largest
 
-# For a model that drafts for another: its probability of a token may be small because there is much to say, and it is
-# the target's favourite all the same if nothing else comes close. Squared probabilities tell hits from misses better
-# than plain ones, at any temperature (docs/drafters.md has figures).
+# For a model that drafts for another. Its probability of a token may be small only because many continuations are good;
+# the target still chooses that token if no other comes close. Squared probabilities separate hits from misses better
+# than plain ones, at any temperature (figures: docs/drafters.md).
 SHARPNESS = 2.0
 
 
@@ -26,17 +26,18 @@ def top_candidates(
 ) -> list[tuple[int, float]]:
     """The `n` best tokens for `position`, best first, each with the probability that the target agrees.
 
-    At temperature > 0 the ranking uses the very noise the target will use. What the target is kept from saying is not
-    worth drafting, so the request's `logit_bias` counts here as well.
+    At temperature > 0 the ranking uses the same noise as the target. The request's `logit_bias` counts, because
+    drafting a token that the target may not emit is useless.
 
     Args:
-        slot: whose sampling parameters and seed they are.
+        sequence: whose sampling parameters and seed are used.
         logits: float32 [k], k >= 1.
         position: absolute position of the token to choose.
-        n: how many, at least 1; there may be fewer.
-        tokens: the token of each logit, int32 [k]; None: they are numbered by it.
-        sharpness: the power that probabilities are raised to. With 1 they are the model's own that the text goes on
-            so; that another model's choice is the same depends more on how far the best is ahead (see SHARPNESS).
+        n: at least 1; fewer may be returned.
+        tokens: the token id of each logit, int32 [k]; None: its index.
+        sharpness: the power to which probabilities are raised. At 1 they are the model's own. Whether another model
+            makes the same choice depends more on the lead of the best token: a higher power fits that better (see
+                SHARPNESS).
     """
     logits = biased(logits, sequence.params, tokens)
     if sequence.params.greedy:
@@ -46,7 +47,7 @@ def top_candidates(
         ids = top if tokens is None else tokens[top]
     else:
         dist = _distribution(logits, sequence.params)
-        if tokens is not None:  # the noise is that of the token, not of its place
+        if tokens is not None:  # the noise belongs to the token id, not to its index
             dist = dist._replace(ids=tokens[dist.ids])
         score = coupled_scores(dist, sequence.seed, position)
         order = coupled_top(score, n)
@@ -61,7 +62,7 @@ def biased(
 ) -> NDArray[np.float32]:
     """Logits float32 [n] with the request's `logit_bias`; `tokens` as in `top_candidates`.
 
-    A bias that forbids every one of them tells nothing about what to draft, and they stay as they are.
+    If the bias forbids all of them, the logits are returned unchanged, so that there is still something to rank.
     """
     if not params.logit_bias:
         return logits
@@ -77,7 +78,7 @@ def biased(
 def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
     """The draft's distribution from logits float32 [n]: logit_bias, top-k, temperature, top-p and min-p of the request.
 
-    Penalties and grammars are left to the target: they only cost acceptance here, never correctness.
+    Penalties and grammars are left to the target: ignoring them costs acceptance, never correctness.
     """
     return _distribution(biased(logits, params), params)
 
@@ -89,10 +90,10 @@ def _distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distri
     probs = np.exp(x - x[0])
     probs /= probs.sum()
     keep = np.cumsum(probs) - probs < params.top_p
-    keep[0] = True  # with a top_p of 0 as well
+    keep[0] = True  # even with a top_p of 0
     ids, x, probs = ids[keep], x[keep], probs[keep]
     keep = probs >= params.min_p * probs[0]
     ids, x = ids[keep], x[keep]
-    # (at temperature 0 as well, where the temperature is dynamic)
+    # (even at temperature 0, if the temperature is dynamic)
     weights = np.exp((x - x[0]) / max(params.temperature, params.dynatemp_range / 2))
     return Distribution(ids.astype(np.int32), weights / weights.sum())

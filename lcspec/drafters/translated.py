@@ -1,8 +1,8 @@
 """A draft model with another vocabulary: it drafts text, which is tokenized again for the target.
 
-Universal assisted decoding (Timor et al. 2025, arXiv:2502.05202, whose string-level exact match this is). What the
-target verifies are proposals without a draft distribution, so the coupled and greedy verifiers lose nothing; the
-sampling verifiers would need the draft's probabilities of the target's tokens, which nobody knows, and are refused.
+Universal assisted decoding (Timor et al. 2025, arXiv:2502.05202; this is their string-level exact match). The target
+verifies proposals without a draft distribution, so the coupled and greedy verifiers lose nothing. The sampling
+verifiers need the draft's probabilities of the target's tokens, which are unknown, and are refused.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from lcspec.spec.verifiers import Verdict
 
 log = logging.getLogger(__name__)
 
-# Tokens the draft model writes beyond those asked for: the target's may be longer.
+# Draft tokens beyond the number asked for: the target's tokens may be longer.
 EXTRA = 3
-# Confidence in a target token that ends within a draft token.
+# Estimate of a target token that ends inside a draft token.
 WITHIN = 0.9
-# Calibration tells the last token, which may run on into what follows, from the others.
+# Features: calibration tells the last token, which may merge with what follows, from the others.
 LAST, INNER = 1, 0
 
 
 @dataclass
 class _View:
-    """What the draft model sees: the text in its own vocabulary. Its most probable text is wanted, not a sample."""
+    """What the draft model sees: the text in its own vocabulary, without sampling (it drafts its most probable
+    text)."""
 
     id: int
     tokens: Sequence[int]
@@ -56,20 +57,20 @@ class _View:
 class _State:
     text: GrowingText
     view: _View
-    read: int = 0  # the target's tokens that `text` holds
+    read: int = 0  # how many of the target's tokens `text` holds
     mute: bool = False  # the draft model's vocabulary cannot express the text
     drafted: TokenTree | None = field(default=None, repr=False)
 
 
 class TranslatedDrafter(Drafter):
-    """Drafts with a model whose vocabulary is not the target's. Made in place of ModelDrafter, under its name."""
+    """Drafts with a model whose vocabulary is not the target's. It replaces ModelDrafter under the same name."""
 
     default_nodes = 5
     costly = True
 
     def __init__(self, env: DrafterEnv, index: int, model: Model, problem: VocabularyMismatch) -> None:
         """Draft with `model`; `problem` says how its vocabulary differs."""
-        # Its tokens may be shorter than the target's, so that it needs more of them.
+        # Its tokens may be shorter than the target's, so the same text may need more of them.
         options = replace(model.options, ctx=2 * env.ctx)
         self.inner = ModelDrafter(env, index, model, options)
         self.inner.n_vocab = model.n_vocab
@@ -84,7 +85,7 @@ class TranslatedDrafter(Drafter):
         """Options: `nodes` and `p_min` as for `model`.
 
         Raises:
-            VocabularyMismatch: the verifier needs drafts that were drawn.
+            VocabularyMismatch: the verifier needs drawn drafts.
         """
         spec.check_keys({"nodes", "p_min", "branch"})
         if sequence.draws:
@@ -101,11 +102,11 @@ class TranslatedDrafter(Drafter):
         self.inner.begin(view, DrafterSpec(self.name, options))
 
     def _read(self, state: _State, sequence: SequenceView) -> int:
-        """Take in the target's new tokens; returns how many of the draft's tokens stayed as they were."""
+        """Add the target's new tokens to the text; returns how many of the draft's tokens did not change."""
         start, state.read = state.read, len(sequence.tokens)
         new = sequence.tokens[start:]
         if start == 0 and self._target.add_bos and new and new[0] == self._target.bos:
-            new = new[1:]  # the draft model begins a text in its own way
+            new = new[1:]  # the draft model has its own token for the start of a text
         if state.mute:
             return len(state.text.tokens)
         try:
@@ -135,12 +136,12 @@ class TranslatedDrafter(Drafter):
         return self._translate(sequence, state.drafted, budget).best(budget.nodes)
 
     def _translate(self, sequence: SequenceView, chain: TokenTree, budget: Budget) -> TokenTree:
-        """The draft's chain in the target's tokens."""
+        """The draft's chain as target tokens."""
         tree = TokenTree.root(sequence.tokens[-1])
         data, ends = bytearray(), list[tuple[int, float]]()
         for token, prob in zip(chain.tokens[1:], chain.probs[1:]):
             if not self._draft.piece(token):
-                break  # an end or another control token
+                break  # an end token or another control token
             data += self._draft.piece(token)
             ends.append((len(data), prob))
         text = StreamDecoder().feed(bytes(data))
@@ -162,7 +163,7 @@ class TranslatedDrafter(Drafter):
         return tree
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Follow the text, and roll the draft's cache back to what is left of its own."""
+        """Follow the text, and roll the draft model's cache back to the tokens that did not change."""
         state = self._slots[sequence.id]
         before, kept = len(state.text.tokens), self._read(state, sequence)
         tokens = state.text.tokens
@@ -174,7 +175,7 @@ class TranslatedDrafter(Drafter):
         state.view.tokens = tokens
 
     def end(self, sequence: SequenceView) -> None:
-        """Keep the cache for a later request with the same beginning."""
+        """Keep the cache for later requests whose texts begin alike."""
         state = self._slots.pop(sequence.id, None)
         if state is not None:
             self.inner.end(state.view)
@@ -184,7 +185,7 @@ class TranslatedDrafter(Drafter):
         return self.inner.step_seconds(repeat)
 
     def forget(self) -> None:
-        """Later requests read their texts from the beginning."""
+        """Drop the caches of ended texts."""
         self.inner.forget()
 
     def close(self) -> None:

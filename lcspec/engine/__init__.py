@@ -1,1 +1,1 @@
-"""The engine: what runs, in which step, and what comes of it."""
+"""The engine: it decides what runs in a step, runs it, and processes the output."""

@@ -1,4 +1,4 @@
-"""What a request must pass before it is queued."""
+"""Checks that a request must pass before it is queued."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from lcspec.spec.verifiers import make_verifier
 
 
 def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
-    """Refuse what cannot run in a context of `n_ctx` tokens and a vocabulary of `n_vocab`.
+    """Refuse a request that cannot run in a context of `n_ctx` tokens with a vocabulary of `n_vocab` tokens.
 
     Raises:
         UsageError: the prompt is empty, the token limit negative, a token id outside the vocabulary, or the verifier
-            one that cannot keep to a grammar.
+            cannot follow a grammar.
         ContextOverflow: the prompt does not fit.
     """
     if not request.prompt:
@@ -32,10 +32,10 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
         raise ContextOverflow(f"the text has {len(request.prompt) + len(request.emitted)} tokens, and that is the end")
     for token in (min(request.prompt), max(request.prompt)):
         if not 0 <= token < n_vocab:
-            raise UsageError(f"the prompt holds token {token}, and the vocabulary ends at {n_vocab - 1}")
+            raise UsageError(f"the prompt holds token {token}, but the vocabulary ends at {n_vocab - 1}")
     request.sampling.check_vocabulary(n_vocab)
     if request.sampling.constrained and not make_verifier(request.speculation.verifier).lossless:
-        # It judges by the model's own distribution.
+        # Such a verifier judges by the model's own distribution, which knows nothing of the grammar.
         raise UsageError(
             f"the verifier {request.speculation.verifier} may accept what a grammar, a JSON schema or a "
             "reasoning budget forbids: use coupled with it"
@@ -43,24 +43,24 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
 
 
 def check_writes(context: Context) -> None:
-    """Refuse an encoder.
+    """Refuse a model that generates no text.
 
     Raises:
-        UnsupportedModel: the model has no memory, so it can only read.
+        UnsupportedModel: the model is an encoder: it has no KV cache.
     """
     if context.memory is None:
         raise UnsupportedModel(
-            f"{context.model.options.path.name} reads texts and writes none: use it for embeddings, or load a "
+            f"{context.model.options.path.name} is an encoder and generates no text: use it for embeddings, or load a "
             "text-generation GGUF"
         )
 
 
 def possible(context: Context, spec: SpeculationParams) -> SpeculationParams:
-    """A request's speculation as it can be run: `auto` becomes plain decoding where nothing can be taken back.
+    """A request's speculation as it can run: `auto` becomes plain decoding if the memory cannot be rolled back.
 
     Raises:
-        UnsupportedModel: the model cannot write, or drafters are named and nothing can be taken back.
-        UsageError: the verifier is unknown, or changes the text although it is to be exact.
+        UnsupportedModel: the model generates no text, or drafters are named and the memory cannot be rolled back.
+        UsageError: the verifier is unknown, or it changes the text although the request is exact.
     """
     check_writes(context)
     if not make_verifier(spec.verifier).lossless and spec.exact:
@@ -68,10 +68,10 @@ def possible(context: Context, spec: SpeculationParams) -> SpeculationParams:
     if context.branching is not Branching.NONE:
         return spec
     if spec.auto:
-        return replace(spec, drafters=(), auto=False)  # the best choice for such a model is plain decoding
+        return replace(spec, drafters=(), auto=False)  # for such a model, plain decoding is the best choice
     if spec.drafters:
         raise UnsupportedModel(
-            f"{context.model.options.path.name} was loaded without states to go back to, because speculation was off, "
-            "so nothing can be drafted: start again with --speculate auto"
+            f"{context.model.options.path.name} was loaded without states to roll back to, because speculation was "
+            "off, so nothing can be drafted: start again with --speculate auto"
         )
     return spec

@@ -1,4 +1,4 @@
-"""From a step's plan to the rows of its batch."""
+"""Turns a step's plan into the rows of its batch."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from lcspec.llama import Batch
 
 
 def build_batch(batch: Batch, plan: StepPlan, strict: Callable[[Request], bool]) -> list[BatchRows]:
-    """Put everybody's tokens into `batch`; where they are, by part.
+    """Put the tokens of all parts into `batch`; returns for each part where its rows are.
 
     `strict`: whether a request needs an output row for each of its tokens to be exact (see ScratchPad).
     """
     batch.clear()
-    # Hidden states are read by position, so they need a row of every token as well.
+    # Hidden states are read by position, so they need an output row for every token as well.
     every_row = any(part.sequence.wants_hidden or strict(part.sequence.request) for part in plan.parts)
     return [_add(batch, part, every_row, strict(part.sequence.request)) for part in plan.parts]
 

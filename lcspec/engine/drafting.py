@@ -1,4 +1,4 @@
-"""The drafters of an engine, and who plans for them."""
+"""The drafters of an engine, and their planners."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ from lcspec.spec.verifiers import Verdict
 
 
 class Drafting:
-    """Makes drafters when they are first named, and lets sequences begin and end with them.
+    """Makes drafters when they are first named, and starts and ends them with their sequences.
 
     Attributes:
         env: what drafters are made from.
         drafters: by name, in the order of their bits.
-        auto: the planner that decides, made when it is first needed: it wants a measured cost curve.
+        auto: the planner that decides; made when it is first needed, because it needs a measured cost curve.
     """
 
     def __init__(
         self, context: Context, scratch: int, env: DrafterEnv, drafters: dict[str, Drafter] | None = None
     ) -> None:
-        """Plan for decodes in `context`, whose sequence id `scratch` is free between steps.
+        """Draft for decodes in `context`. The sequence id `scratch` must be unused between steps.
 
-        `drafters`: another engine's, which keeps them.
+        `drafters`: those of another engine, which closes them.
         """
         self.env = env
         self.drafters = {} if drafters is None else drafters
@@ -40,22 +40,22 @@ class Drafting:
         self._fixed = FixedPlanner()
         self._context, self._scratch = context, scratch
         self._owned = drafters is None
-        self._forgot = False  # forget_texts was called: what drafters know now is not worth keeping
+        self._forgot = False  # forget_texts was called: from then on nothing that drafters know is stored
 
     # ------------------------------------------------------------ before a request runs
 
     def make(self, names: Iterable[str]) -> None:
-        """Make the drafters that are not there yet.
+        """Make the drafters that do not exist yet.
 
         Raises:
-            LcspecError: one cannot be had; the message says why.
+            LcspecError: a drafter cannot be made; the message says why.
         """
         for name in names:
             if name not in self.drafters:
                 self.drafters[name] = restored(create(name, self.env), self.env)
 
     def make_planner(self, progress: Progress | None = None) -> AutoPlanner:
-        """The planner that decides; the first call may measure T(n)."""
+        """Make the planner that decides, if it does not exist; that may measure T(n)."""
         if self.auto is None:
             self.auto = prepare(self._context, self._scratch, self.env, list(self.drafters), progress)
         return self.auto
@@ -69,21 +69,21 @@ class Drafting:
 
     @property
     def planners(self) -> tuple[Planner, ...]:
-        """Those there are."""
+        """The planners that exist."""
         return (self._fixed,) if self.auto is None else (self._fixed, self.auto)
 
     def planner_of(self, request: Request) -> Planner:
-        """Who plans for a request."""
+        """The planner for a request."""
         return self.auto if self.auto is not None and request.speculation.auto else self._fixed
 
     def begin(self, sequence: ActiveSequence) -> None:
-        """Let the request's drafters begin.
+        """Start the request's drafters.
 
         Raises:
-            LcspecError: one of them cannot.
+            LcspecError: a drafter cannot start.
         """
         sequence.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
-        sequence.hidden, sequence.unobserved = None, 0  # what an earlier set of drafters left is out of date
+        sequence.hidden, sequence.unobserved = None, 0  # values from an earlier set of drafters are out of date
         sequence.drafters = []
         for spec in sequence.request.speculation.drafters:
             self.drafters[spec.name].begin(sequence, spec)
@@ -91,10 +91,10 @@ class Drafting:
         sequence.wants_hidden = any(drafter.wants_hidden for drafter in sequence.drafters)
 
     def swap(self, sequence: ActiveSequence, request: Request) -> None:
-        """Go on with the drafters that `request` names.
+        """Continue with the drafters that `request` names.
 
         Raises:
-            LcspecError: one of them cannot begin.
+            LcspecError: a drafter cannot start.
         """
         for drafter in sequence.drafters:
             drafter.end(sequence)
@@ -102,7 +102,7 @@ class Drafting:
         self.begin(sequence)
 
     def end(self, sequence: ActiveSequence) -> None:
-        """The request is over."""
+        """End the drafters of a request that has ended."""
         for drafter in sequence.drafters:
             drafter.end(sequence)
         if self.auto is not None:
@@ -110,7 +110,7 @@ class Drafting:
 
     @staticmethod
     def flush(sequence: ActiveSequence) -> None:
-        """Let the drafters observe the plain steps that they were not told of, as one."""
+        """Let the drafters observe the plain steps that they missed, as one step."""
         if sequence.unobserved:
             n, sequence.unobserved = sequence.unobserved, 0
             tree = TokenTree.root(sequence.tokens[-n - 1])
@@ -121,8 +121,8 @@ class Drafting:
     # ------------------------------------------------------------ between requests
 
     def forget_texts(self) -> None:
-        """Make the drafters that run no model anew, in their places: they know nothing of earlier texts any more; the
-        others have to read theirs again. They keep nothing for later sessions from then on.
+        """Let no drafter remember earlier texts: replace those that run no model by new ones, and clear the caches of
+        the others. From then on drafters store nothing for later sessions.
         """
         self._forgot = True
         for name, drafter in self.drafters.items():
@@ -133,7 +133,7 @@ class Drafting:
                 drafter.forget()
 
     def close(self) -> None:
-        """Keep what was learned and free the drafters."""
+        """Store what was learned, and free the drafters."""
         keep(self.auto, self._context, self.env, list(self.drafters))
         if not self._owned:
             return

@@ -1,10 +1,10 @@
-"""THE loop. One thread owns an Engine and every llama object in it.
+"""The engine's loop. One thread owns an Engine and every llama object in it.
 
 admit           waiting requests get free slots
 schedule        who runs, how many prompt tokens, which drafts                    -> StepPlan
 build batch     prompt chunks, pending tokens and trees in one batch
 decode          the only expensive line; timed
-process output  verify, commit the accepted path, tell drafters and planners      -> StepResult
+process output  verify, commit the accepted path, inform drafters and planners    -> StepResult
 report          events
 """
 
@@ -41,7 +41,7 @@ from lcspec.profiles.exactness import Certificate, ScratchPad
 class Engine:
     """Runs requests in one context of the target. Not thread-safe: one thread calls everything.
 
-    `lcspec.session.make_engine` puts one together.
+    `lcspec.session.make_engine` assembles one.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Engine:
         make_lane: Callable[[], Lane],
         counters: Counters | None = None,
     ) -> None:
-        """Take parts that belong together.
+        """Assemble parts that belong to one context.
 
         Args:
-            prefix_cache: whose cells are where, in the target's context.
-            padding: fills batches up.
+            prefix_cache: the sequence caches in the target's context.
+            padding: the tokens that pad a batch.
             exact: what exact requests need in this context.
             drafting: the drafters and their planners.
             prompts: reads long prompts in a context of its own.
             make_lane: makes an engine with a single slot for an exact request (see lcspec.engine.lanes).
-            counters: another engine's, to count along.
+            counters: those of another engine, to add to; None: new ones.
         """
         self.context = prefix_cache.context
         self.model, self.options = self.context.model, self.context.options
@@ -82,7 +82,7 @@ class Engine:
     # ---------------------------------------------------------------- the loop
 
     def step(self) -> list[Event]:
-        """One step for everything that runs; returns what happened. An empty list means there is nothing to do."""
+        """Run one step for all running requests; returns its events. An empty list means there was nothing to do."""
         events = self._admit()
         events += self.lanes.step()
         if not self.running:
@@ -114,14 +114,14 @@ class Engine:
             self.padding.drop()
 
     def _account(self, result: StepResult, beside: float) -> None:
-        """Learn what the step took; `beside`: seconds besides the decode that the plan has not counted."""
+        """Learn what the step took; `beside`: seconds besides the decode that the plan does not contain."""
         self.scheduler.budget.observe(result.padded, result.seconds)
         self.counters.stepped(result.width, result.seconds, result.only_decodes)
         if self.drafting.auto is not None:
             self.drafting.auto.observe_overhead(beside)
 
     def _report(self, plan: StepPlan, result: StepResult, overhead: float) -> list[Event]:
-        """What the step is to the world."""
+        """The step's events."""
         events: list[Event] = []
         for found in result.parts:
             sequence, stats, proposal = found.part.sequence, found.part.sequence.stats, found.part.proposal
@@ -141,7 +141,7 @@ class Engine:
         return events + [self._finish(sequence) for sequence in list(self.running) if sequence.reason]
 
     def _read_apart(self) -> list[Event]:
-        """Read a piece of a long prompt in a context of its own."""
+        """Read a piece of a long prompt in its own context."""
         for sequence in self.running:
             if sequence.prompt.apart and sequence.prompt.follows is None and sequence.n_uncached <= 1:
                 self.prompts.end(sequence)
@@ -158,15 +158,15 @@ class Engine:
             self.scheduler.budget.observe(piece.tokens, piece.seconds)
         return [Prefill(sequence.id, piece.read, sequence.n_prompt)]
 
-    # ------------------------------------------------------- requests come and go
+    # ------------------------------------------------------- requests start and end
 
     def submit(self, request: Request) -> int:
         """Queue a request; returns its number.
 
         Raises:
             ContextOverflow: the prompt does not fit a slot.
-            UsageError: the request asks for something that does not exist here.
-            ExactnessError: identical output cannot be promised for this model.
+            UsageError: the request names something that does not exist.
+            ExactnessError: identical output cannot be guaranteed for this model.
         """
         check_request(request, self.context.n_ctx, self.model.n_vocab)
         return self._queue.add(replace(request, speculation=self.prepare(request.speculation)))
@@ -174,10 +174,10 @@ class Engine:
     def prepare(self, speculation: SpeculationParams) -> SpeculationParams:
         """Make what a request's speculation needs: drafters, cost curve, certificate.
 
-        Returns the parameters as they can be run: `auto` becomes plain decoding where nothing can be taken back.
+        Returns the parameters as they can run: `auto` becomes plain decoding if the memory cannot be rolled back.
 
         Raises:
-            LcspecError: something cannot be had; the message says why.
+            LcspecError: a part cannot be made; the message says why.
         """
         spec = possible(self.context, speculation)
         if spec.exact and not self.exact.independent:
@@ -194,22 +194,22 @@ class Engine:
         return spec
 
     def certify(self, known: Certificate | None = None) -> Certificate:
-        """What the context is certified for, measured if need be; `known`: of another one alike.
+        """The context's certificate, measured if need be; `known`: that of another context of the same kind.
 
         Raises:
-            ExactnessError: nothing can be certified here.
+            ExactnessError: nothing can be certified for this model.
         """
         if self.exact.certificate is None:
             self.exact.certificate = known or certificate_for(self.prefix_cache, self.padding)
         return self.exact.certificate
 
     def held(self, request: Request) -> int:
-        """Tokens of a request's prompt that are evaluated already."""
+        """How many tokens of a request's prompt are in the cache."""
         reuse = self.exact.reuse(request, self.prompts.wants(request.prompt))
         return self.prefix_cache.held(request.prompt, reuse)
 
     def start(self, number: int, request: Request) -> None:
-        """Give a request that has passed `submit` a free slot.
+        """Start a request that has passed `submit` in a free slot.
 
         Raises:
             LcspecError: it cannot start.
@@ -222,7 +222,7 @@ class Engine:
         sequence.prompt.apart = apart
         for token in request.prompt:
             sampler.accept(token, generated=False)
-        # What is read may differ in its last bits from what is decoded, unless rows depend on nothing but their text.
+        # Prompt rows may differ from decoded rows in their last bits, unless a row depends only on its own text.
         sequence.resume(again=self.exact.strict(request) or sampler.learns)
         self.running.append(sequence)
         try:
@@ -237,7 +237,7 @@ class Engine:
             self.scheduler.enter(sequence, self.running)
 
     def cancel(self, number: int) -> None:
-        """Stop a request between steps; it ends with reason `cancelled`."""
+        """Cancel a request between steps; it ends with reason `cancelled`."""
         for sequence in [*self.running, *self.lanes.running]:
             if sequence.id == number:
                 sequence.cancelled = True
@@ -254,12 +254,12 @@ class Engine:
             self.counters.ended("cancelled")
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:
-        """Give a running request other drafters between two steps; its text stays what it would have been.
+        """Change a running request's drafters between two steps; its text stays the same.
 
         `exact` and the verifier stay as they were when the request started.
 
         Raises:
-            LcspecError: as `submit` does; the request goes on as before.
+            LcspecError: as `submit` raises; the request continues as before.
         """
         lane = self.lanes.of(number)
         if lane is not None:
@@ -278,7 +278,7 @@ class Engine:
                 self._follow_hidden()
 
     def _admit(self) -> list[Event]:
-        """Drop cancelled requests, then give free slots to waiting ones."""
+        """Report cancelled requests, then start waiting ones in free slots."""
         events = self._queue.take_cancelled()
         for sequence in [s for s in self.running if s.cancelled]:
             sequence.reason = "cancelled"
@@ -299,13 +299,13 @@ class Engine:
         return events + [self._finish(sequence) for sequence in list(self.running) if sequence.reason]
 
     def _finish(self, sequence: ActiveSequence) -> Event:
-        """End a request, whose cache others may go on from."""
+        """End a request; its cache stays for others."""
         self.counters.ended(sequence.reason or "cancelled", sequence)
         self.prefix_cache.put(sequence.cache, sequence.tokens)
         return self._dismiss(sequence)
 
     def _fail(self, sequence: ActiveSequence, error: LcspecError) -> Event:
-        """End a request by an error; nothing of its cache is trusted any more."""
+        """End a request with an error, and drop its cache, which may be damaged."""
         self.counters.ended("failed", sequence)
         sequence.cache.release()
         self.prefix_cache.lost(sequence.cache)
@@ -313,7 +313,7 @@ class Engine:
         return Failed(sequence.id, error)
 
     def fail_all(self, error: LcspecError) -> list[Event]:
-        """End everything that runs after a step broke off somewhere; what waits is not touched."""
+        """End all running requests after a step failed midway; waiting ones stay."""
         return [self._fail(sequence, error) for sequence in list(self.running)] + self.lanes.fail_all(error)
 
     def _dismiss(self, sequence: ActiveSequence) -> Finished:
@@ -325,45 +325,45 @@ class Engine:
         return sequence.finished()
 
     def _follow_hidden(self) -> None:
-        """Hidden states are kept while a running request needs them."""
+        """Have the context keep hidden states while a running request needs them."""
         self.context.want_hidden(any(sequence.wants_hidden for sequence in self.running))
         drafters = [drafter for sequence in self.running for drafter in sequence.drafters]
         self.context.want_states(layer for drafter in drafters for layer in drafter.wants_states)
 
-    # ------------------------------------------------------- the whole
+    # ------------------------------------------------------- the engine as a whole
 
     @property
     def waiting(self) -> collections.deque[tuple[int, Request]]:
-        """Requests that have no slot yet, by number."""
+        """Requests that wait for a slot, with their numbers."""
         return self._queue.waiting
 
     @property
     def busy(self) -> bool:
-        """Whether a step would have anything to do."""
+        """Whether a step has anything to do."""
         return bool(self.running or self._queue or self.lanes.running)
 
     def totals(self) -> Totals:
-        """What happened since the engine was made, as figures that only grow, and how it stands now."""
+        """Counters since the engine was made, and gauges of its present state."""
         running = [*self.running, *self.lanes.running]
         return self.counters.totals(running, len(self.waiting), self.options.slots, self.drafting.auto)
 
     def read_ahead(self) -> bool:
-        """While nothing runs: go on reading the latest conversation; False if there is nothing to do."""
+        """While nothing runs: read the latest conversation further; returns False if there is nothing to read."""
         latest = self.prefix_cache.latest
         return latest is not None and not self.busy and self.prompts.ahead(*latest)
 
     def forget_texts(self) -> None:
-        """Let drafters forget earlier texts. Only while nothing runs.
+        """Let drafters drop earlier texts. Only while nothing runs.
 
-        For measurements, which would otherwise find the answer to a repeated prompt in an earlier one.
+        Measurements need this: else a drafter finds the answer to a repeated prompt in the earlier run.
         """
         self.drafting.forget_texts()
 
     def run(self, request: Request) -> Iterator[Event]:
-        """Submit one request and yield its events to the end. Closing the iterator cancels the request.
+        """Submit one request and yield its events until it ends. Closing the iterator cancels the request.
 
         Raises:
-            LcspecError: whatever ended the request.
+            LcspecError: the request ended with this error.
         """
         number = self.submit(request)
         try:
@@ -383,7 +383,7 @@ class Engine:
             self.lanes.drop(number)
 
     def close(self) -> None:
-        """End everything and free the context (not the model)."""
+        """End all requests and free the context (not the model)."""
         for sequence in list(self.running):
             self._finish(sequence)
         self.lanes.close()

@@ -1,5 +1,4 @@
-"""What the engine tells the world about a request, in order: Started, Prefill*, (Tokens | StepStats)*, then one of
-Finished or Failed."""
+"""The events of a request, in order: Started, Prefill*, (Tokens | StepStats)*, then one of Finished or Failed."""
 
 from __future__ import annotations
 
@@ -15,10 +14,10 @@ if TYPE_CHECKING:
 
 
 class TokenInfo(NamedTuple):
-    """One emitted token: its id, who drafted it (None: the target's own), and the target's log-probability of it.
+    """One emitted token: its id, its drafter (None: the target itself), and the target's log-probability.
 
-    `logprob` is log softmax of the target's raw logits; `top` the most probable (id, logprob) pairs, both only
-    when the request asked for logprobs.
+    `logprob` is the log softmax of the target's raw logits; `top` are the most probable (id, logprob) pairs. Both are
+    set only if the request asked for log-probabilities.
     """
 
     id: int
@@ -29,7 +28,7 @@ class TokenInfo(NamedTuple):
 
 @dataclass(frozen=True)
 class Started:
-    """The request got a slot. `reused` prompt tokens were in its cache already."""
+    """The request started in a slot; `reused` prompt tokens were already in its cache."""
 
     request: int
     prompt_tokens: int
@@ -47,7 +46,7 @@ class Prefill:
 
 
 class Tokens(NamedTuple):
-    """Newly emitted tokens, and the text that became safe to show (it may lag behind the tokens)."""
+    """Newly emitted tokens, and the text that can now be shown (it may lag behind the tokens)."""
 
     request: int
     tokens: tuple[TokenInfo, ...]
@@ -62,9 +61,9 @@ class Tokens(NamedTuple):
 class StepStats(NamedTuple):
     """One decode step of one request.
 
-    `width` counts all tokens of the batch without padding; seconds are those of the whole step, which all running
-    slots share. `plan` says what the planner expected. `probes`: tokens of the slot that were evaluated and are no
-    drafts (see lcspec.planner.lookahead_budget).
+    `width` counts all tokens of the batch without padding. Seconds are those of the whole step, which all running
+    sequences share. `plan` is what the planner expected. `probes`: tokens of the sequence that were evaluated but are
+    no drafts (see lcspec.planner.lookahead_budget).
     """
 
     request: int
@@ -81,7 +80,8 @@ class StepStats(NamedTuple):
 
 @dataclass
 class RequestStats:
-    """Totals of one request, `accepted_by_depth[d]` counting accepted nodes at depth d + 1. Probes are no drafts."""
+    """Totals of one request. `accepted_by_depth[d]` counts accepted nodes at depth d + 1. Probes do not count as
+    drafts."""
 
     target_steps: int = 0
     drafted: int = 0
@@ -99,7 +99,7 @@ class RequestStats:
 
     @property
     def mean_acceptance_length(self) -> float:
-        """Emitted tokens per target step (bonus included)."""
+        """Emitted tokens per target step, bonus tokens included."""
         return self.step_tokens / self.target_steps if self.target_steps else 0.0
 
     @property
@@ -109,7 +109,8 @@ class RequestStats:
 
     @property
     def tokens_per_second(self) -> float:
-        """Tokens emitted by decode steps over their time; the first token comes from the prompt's last row."""
+        """Tokens emitted by decode steps per second; the first token comes from the prompt's last row and is left
+        out."""
         return self.step_tokens / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
     def count(self, tree: TokenTree, path: Sequence[int], emitted: int, bits: Mapping[str, int]) -> int:

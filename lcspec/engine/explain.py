@@ -1,4 +1,4 @@
-"""`--explain`: what the planner considered and expected, step by step, and what it measured."""
+"""`--explain`: what the planner compared and expected in each step, and what was measured."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from lcspec.engine.events import Event, StepStats
 if TYPE_CHECKING:
     from lcspec.llama import Vocab
 
-# Widths shown per step besides plain decoding and the chosen one.
+# Widths shown for a step, besides plain decoding and the chosen one.
 SHOWN = 3
 
 
 @dataclass
 class Explainer:
-    """Collects steps; prints a line each to stderr, and a summary at the end."""
+    """Collects steps; prints a line for each to stderr, and a summary at the end."""
 
     vocab: Vocab
     steps: int = 0

@@ -1,9 +1,9 @@
-"""Exact requests where rows depend on the rest of a batch: each in a context of its own.
+"""Exact requests in contexts of their own, for contexts in which a row depends on the rest of the batch.
 
-Requests that share a cache change each other's bits there: cells that one frees are taken by another out of order, and
-prompt kernels group keys by absolute cell. Matrix products do so in every step. So an exact request gets a *lane*: an
-engine with a single slot over the same weights and the same drafters, with the library's own attention and a planner of
-its own. Lanes take turns with the shared context, a step each; what is lost is batching.
+There, requests that share a cache change each other's bits: cells that one request frees are taken by another out of
+order, and prompt kernels group keys by absolute cell (matrix products do so in every step). So an exact request gets a
+*lane*: an engine with a single slot over the same weights and drafters, with the library's own attention and its own
+planner. Lanes and the shared context take turns, one step each; exact requests are then not batched.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ class Lane(Protocol):
 
     @property
     def running(self) -> Sequence[ActiveSequence]:
-        """Requests that have a slot."""
+        """The running request, if any."""
 
     def certify(self, known: Certificate | None = None) -> Certificate:
-        """What its context is certified for; `known`: of another one alike."""
+        """The certificate of its context; `known`: that of another context of the same kind."""
 
     def held(self, request: Request) -> int:
-        """Tokens of a request's prompt that are evaluated already."""
+        """How many tokens of a request's prompt are in the cache."""
 
     def prepare(self, speculation: SpeculationParams) -> SpeculationParams:
-        """Make what a request's speculation needs."""
+        """Make what a request's speculation needs; see Engine.prepare."""
 
     def start(self, number: int, request: Request) -> None:
-        """Give a request the slot."""
+        """Start a request in the slot."""
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:
-        """Give a running request other drafters."""
+        """Change a running request's drafters."""
 
     def step(self) -> list[Event]:
-        """One step."""
+        """Run one step; returns its events."""
 
     def fail_all(self, error: LcspecError) -> list[Event]:
-        """End everything that runs."""
+        """End the running request with an error."""
 
     def close(self) -> None:
         """Free the context."""
 
 
 class Lanes:
-    """The lanes of one engine, made when they are first needed."""
+    """The lanes of an engine, made when they are first needed."""
 
     def __init__(self, make: Callable[[], Lane]) -> None:
         self._make = make
@@ -62,26 +62,26 @@ class Lanes:
 
     @property
     def running(self) -> list[ActiveSequence]:
-        """Requests in lanes."""
+        """Requests that run in lanes."""
         return [sequence for lane in self._lanes for sequence in lane.running]
 
     def of(self, number: int) -> Lane | None:
-        """The lane in which a request runs."""
+        """The lane in which a request runs; None if in none."""
         return next((lane for lane in self._lanes for sequence in lane.running if sequence.id == number), None)
 
     def certify(self) -> Certificate:
-        """What is certified for a lane; all lanes are alike.
+        """The certificate of lanes; all lanes have the same.
 
         Raises:
-            ExactnessError: nothing can be certified here.
-            ModelLoadError: there is no memory for a further context.
+            ExactnessError: nothing can be certified for this model.
+            ModelLoadError: there is no memory for another context.
         """
         if not self._lanes:
             self._lanes.append(self._make())
         return self._lanes[0].certify()
 
     def start(self, number: int, request: Request) -> None:
-        """Begin a request in the lane that knows most of its prompt.
+        """Start a request in the lane whose cache has most of its prompt.
 
         Raises:
             LcspecError: it cannot start.
@@ -97,7 +97,7 @@ class Lanes:
         lane.start(number, request)
 
     def step(self) -> Iterator[Event]:
-        """A step of every lane that has something to do."""
+        """Run one step of every lane that has something to do."""
         for lane in self._lanes:
             if lane.running:
                 yield from lane.step()
@@ -109,7 +109,7 @@ class Lanes:
             lane.step()
 
     def fail_all(self, error: LcspecError) -> list[Event]:
-        """End everything that runs in lanes."""
+        """End all requests in lanes with an error."""
         return [event for lane in self._lanes for event in lane.fail_all(error)]
 
     def close(self) -> None:

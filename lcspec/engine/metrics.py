@@ -1,4 +1,4 @@
-"""Totals of an engine for a metrics endpoint: counters that only grow, and a few gauges."""
+"""Totals of an engine for a metrics endpoint: counters, which only grow, and a few gauges."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Totals:
-    """A snapshot; it shares nothing with the engine, so any thread may keep it.
+    """A snapshot. It shares no data with the engine, so any thread may keep it.
 
-    Counters since the engine was made (running requests included, so they grow step by step):
+    Counters since the engine was made, running requests included:
 
     Attributes:
-        done: requests that ended, by reason (stop, length, context, cancelled, failed).
+        done: ended requests by reason (stop, length, context, cancelled, failed).
         prompt_evaluated: prompt tokens that were evaluated.
-        prompt_reused: prompt tokens that were there already, from an earlier request or a running one.
-        decode_tokens: tokens emitted, the first of each request included.
+        prompt_reused: prompt tokens that were taken from the cache of an ended or running request.
+        decode_tokens: emitted tokens, the first of each request included.
         decode_steps: decode steps summed over requests (see `steps` for those of the engine).
         drafted: drafted tokens that the target verified.
-        accepted: those of them that it accepted and that were emitted.
-        by_drafter: name -> {"drafted": n, "accepted": n}; a token that two proposed counts for both.
+        accepted: drafted tokens that were accepted and emitted.
+        by_drafter: name -> {"drafted": n, "accepted": n}; a token that two drafters proposed counts for both.
         drafted_by_depth: [d] counts drafted tokens at depth d + 1.
-        accepted_by_depth: likewise.
+        accepted_by_depth: [d] counts accepted tokens at depth d + 1.
         steps: decode steps of the engine by their width in tokens, padding not counted. Steps that also read a
             prompt are in `mixed_steps`.
-        mixed_steps: steps that read (also) a prompt.
-        decode_seconds: time of the target in the steps of `steps`.
-        mixed_seconds: time of the target in the steps of `mixed_steps`.
+        mixed_steps: steps that read a prompt.
+        decode_seconds: the target's time in `steps`.
+        mixed_seconds: the target's time in `mixed_steps`.
 
     Gauges:
         waiting: requests without a slot.
-        running: requests with one.
-        slots: how many can run.
-        plain_seconds: what a decode of a single token takes now by the cost curve; None while there is no curve.
+        running: requests with a slot.
+        slots: the most requests that can run.
+        plain_seconds: what a decode of a single token takes now by the cost curve; None without a curve.
         speedup: tokens per second over those of plain decoding in recent steps; None while unknown.
-        rate: tokens per second that a lone stream reaches in the long run: speedup / plain_seconds; None while unknown.
+        rate: tokens per second of a single stream, on average: speedup / plain_seconds; None while unknown.
     """
 
     waiting: int = 0
@@ -68,7 +68,7 @@ class Totals:
 
 
 class Counters:
-    """Adds up what `Totals` shows. Costs a step nothing but its width: the rest is taken from ended requests."""
+    """Adds up what `Totals` shows. A step only adds its width; the rest is taken from ended requests."""
 
     def __init__(self) -> None:
         self.done: Counter[str] = Counter()
@@ -79,7 +79,7 @@ class Counters:
         self._sum = _Sum()
 
     def stepped(self, width: int, seconds: float, decoding_only: bool) -> None:
-        """The target took `seconds` for a step of `width` tokens."""
+        """Count a step of `width` tokens for which the target took `seconds`."""
         if decoding_only:
             self.steps[width] += 1
             self.decode_seconds += seconds
@@ -88,7 +88,7 @@ class Counters:
             self.mixed_seconds += seconds
 
     def ended(self, reason: str, sequence: ActiveSequence | None = None) -> None:
-        """A request ended; `sequence` is as it was then."""
+        """Count an ended request; `sequence`: its final state, None if it never ran."""
         self.done[reason] += 1
         if sequence is not None:
             self._sum.add(sequence)
@@ -96,7 +96,7 @@ class Counters:
     def totals(
         self, running: Sequence[ActiveSequence], waiting: int, slots: int, planner: AutoPlanner | None
     ) -> Totals:
-        """The snapshot. Requests that run count with what they have done so far."""
+        """Make the snapshot. Running requests count with what they have done so far."""
         total = self._sum.copy()
         for sequence in running:
             total.add(sequence)
@@ -130,7 +130,7 @@ class Counters:
 
 @dataclass
 class _Sum:
-    """What requests did, added up."""
+    """Sums over requests."""
 
     stats: RequestStats = field(default_factory=RequestStats)
     evaluated: int = 0

@@ -1,4 +1,4 @@
-"""What comes of a decode: drafts are verified, the accepted path is committed, drafters and planners learn of it."""
+"""Processes a decode's output: verifies drafts, commits the accepted path, informs drafters and planners."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from lcspec.spec.verifiers import Verdict
 
 
 class OutputProcessor:
-    """Turns a step's logits into text, cells and knowledge."""
+    """Turns a step's logits into text and KV cells, and lets drafters and planners learn."""
 
     def __init__(self, prefix_cache: PrefixCache, exact: ExactPolicy, drafting: Drafting) -> None:
         self._context = prefix_cache.context
@@ -32,10 +32,10 @@ class OutputProcessor:
     def process(
         self, plan: StepPlan, placed: Sequence[BatchRows], width: int, padded: int, seconds: float
     ) -> StepResult:
-        """The result of a decode that took `seconds`.
+        """The result of a decode.
 
         Args:
-            plan: what was decoded; `placed`: where its tokens are, as build_batch gave it.
+            plan: what was decoded; `placed`: where its rows are, as build_batch returned it.
             width, padded: tokens in the batch, without padding and with it.
             seconds: what the decode took.
         """
@@ -43,7 +43,7 @@ class OutputProcessor:
         for part, where in zip(plan.parts, placed):
             try:
                 results.append(self._process(part, where, rows))
-            except GrammarFailed as error:  # this text cannot go on; the others can
+            except GrammarFailed as error:  # only this text cannot continue
                 results.append(PartResult(part, error=error))
         result = StepResult(tuple(results), width, padded, seconds)
         self._learn(result)
@@ -94,7 +94,7 @@ class OutputProcessor:
             sequence.cache.canonical = sequence.cache.length
 
     def _observe(self, part: Part, tree: TokenTree, verdict: Verdict, where: BatchRows, emitted: int) -> None:
-        """Tell the sequence's drafters what became of their drafts."""
+        """Let the sequence's drafters observe what became of their drafts."""
         sequence = part.sequence
         if sequence.wants_hidden:
             hidden, last = self._context.hidden(), where.row_of[verdict.path[-1] if verdict.path else 0]
@@ -107,7 +107,7 @@ class OutputProcessor:
                 drafter.observe(sequence, tree, verdict)
 
     def _learn(self, result: StepResult) -> None:
-        """Tell the planners what came of the step."""
+        """Let the planners learn from the step."""
         for found in result.parts:
             if found.decoded and found.part.proposal is not None and found.error is None:
                 planner = self._drafting.planner_of(found.part.sequence.request)

@@ -1,4 +1,4 @@
-"""Long prompts of one engine, read in a context of their own and handed over (see lcspec.kv_cache.prompt_reader)."""
+"""Reads an engine's long prompts in a context of their own and hands them over (see lcspec.kv_cache.prompt_reader)."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
 from lcspec.llama import Model
 
-# Seconds that a new request may have to wait for a piece that is read ahead.
+# The longest time in seconds that a new request may wait for a piece that is read ahead.
 UNNOTICED = 0.5
 
 
 class Piece(NamedTuple):
-    """Tokens of a prompt that have been read by now, tokens that were read just now, and the seconds they took."""
+    """How many tokens of a prompt are read, how many were read just now, and how many seconds those took."""
 
     read: int
     tokens: int
@@ -25,22 +25,22 @@ class Piece(NamedTuple):
 
 
 class PromptReading:
-    """Who is read apart, and how far."""
+    """Which sequences' prompts are read apart, and how far they are."""
 
     def __init__(self, model: Model, options: ModelOptions, n_ctx: int, pool: SequencePool, on: bool) -> None:
-        """For prompts of up to `n_ctx` tokens; not `on`: none is read apart."""
+        """Prepare for prompts of up to `n_ctx` tokens; not `on`: no prompt is read apart."""
         self.on = on
         self.reader: PromptReader | None = None  # made for the first long prompt
         self._make: Callable[[], PromptReader] = lambda: PromptReader(model, options, n_ctx)
         self._pool = pool
-        self._slow = False  # a piece takes too long to be read while somebody may come
+        self._slow = False  # reading a piece takes so long that a new request would wait too long
 
     def wants(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt is read apart."""
+        """Whether a prompt is read in a context of its own."""
         return self.on and len(prompt) > LONG_PROMPT
 
     def read(self, sequence: ActiveSequence, n: int) -> Piece:
-        """Read up to `n` more tokens of a slot's prompt, and hand over what was read at its end (but the last token).
+        """Read up to `n` more tokens of a sequence's prompt; at the end hand over its cells (but not the last token's).
 
         Raises:
             LcspecError: there is no memory for the context, or the library failed.
@@ -58,16 +58,16 @@ class PromptReading:
         return Piece(stop, stop - start, seconds)
 
     def end(self, sequence: ActiveSequence) -> None:
-        """A slot's prompt is read no further."""
+        """Stop reading a sequence's prompt."""
         sequence.prompt.apart = False
         if sequence.prompt.place is not None and self.reader is not None:
             self.reader.end(sequence.prompt.place)
             sequence.prompt.place = None
 
     def ahead(self, cache: SequenceCache, text: list[int]) -> bool:
-        """Read a piece of an ended conversation as it will be read when it goes on.
+        """Read a piece of an ended conversation as it will be read when it continues.
 
-        False if there is nothing to read, or if a piece takes so long that a new request would notice.
+        Returns False if there is nothing to read, or if a piece takes so long that a new request would notice.
         """
         if self._slow or not self.wants(text) or cache.handed >= len(text):
             return False

@@ -1,4 +1,4 @@
-"""What a front end asks the engine for."""
+"""A request, as front ends hand it to the engine."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from lcspec.sampling.parameters import SamplingParams
 
 @dataclass(frozen=True)
 class Request:
-    """One completion to make.
+    """One completion to generate.
 
     Attributes:
         prompt: token ids, at least one.
         sampling: how the target samples.
         speculation: how to speculate.
-        max_tokens: tokens to generate at most; None = until the model or the context ends.
+        max_tokens: the most tokens to generate; None: until the model or the context ends the text.
         stop: strings that end the text (not included in it).
-        logprobs: None = none; k = each token's log-probability and the k most probable tokens.
-        ignore_end: go on after end-of-text tokens (for benchmarks).
-        prediction: the answer the caller expects, as token ids (OpenAI's predicted outputs).
-        emitted: tokens of the answer that the caller has already, from an engine that has died (then `sampling` needs
-            its seed): what follows is what would have followed there, and only that is told.
+        logprobs: None: none; k: each token's log-probability and the k most probable tokens.
+        ignore_end: continue after end-of-text tokens (for benchmarks).
+        prediction: the answer that the caller expects, as token ids (OpenAI's predicted outputs).
+        emitted: tokens of the answer that the caller already has, from an engine that has died (`sampling` then needs
+            its seed). The request continues after them, and events contain only what follows.
     """
 
     prompt: tuple[int, ...]

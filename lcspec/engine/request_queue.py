@@ -1,4 +1,4 @@
-"""Requests that have no slot yet."""
+"""The queue of requests that wait for a slot."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lcspec.engine.request import Request
 
 
 class RequestQueue:
-    """Who waits, in the order in which they came."""
+    """Waiting requests in the order in which they came."""
 
     def __init__(self) -> None:
         self.waiting: collections.deque[tuple[int, Request]] = collections.deque()
@@ -18,17 +18,17 @@ class RequestQueue:
         self._numbers = itertools.count(1)
 
     def __bool__(self) -> bool:
-        """Whether anybody waits, or has yet to be told of an end."""
+        """Whether a request waits, or the end of a cancelled one is still to be reported."""
         return bool(self.waiting or self._cancelled)
 
     def add(self, request: Request) -> int:
-        """Queue a request; returns its number."""
+        """Add a request; returns its number."""
         number = next(self._numbers)
         self.waiting.append((number, request))
         return number
 
     def cancel(self, number: int | None = None) -> int:
-        """Drop request `number`, or all of them; returns how many were dropped."""
+        """Cancel request `number`, or all of them; returns how many were cancelled."""
         gone = [item for item in self.waiting if number in (None, item[0])]
         for item in gone:
             self.waiting.remove(item)
@@ -37,6 +37,6 @@ class RequestQueue:
         return len(gone)
 
     def take_cancelled(self) -> list[Event]:
-        """The last words of those that were dropped."""
+        """The last events of the cancelled requests."""
         events, self._cancelled = self._cancelled, []
         return events

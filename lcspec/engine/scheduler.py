@@ -1,7 +1,7 @@
-"""What goes into a step: who decodes, who gets how many prompt tokens, and what every sequence drafts.
+"""Decides what goes into a step: who decodes, who gets how many prompt tokens, and what every sequence drafts.
 
 Iteration-level scheduling (Yu et al. 2022, Orca) with prompts in chunks beside running decodes (Agrawal et al. 2023,
-arXiv:2308.16369). How long a chunk is follows from what steps take: see `PrefillBudget`.
+arXiv:2308.16369). The size of a chunk follows from what steps take: see `PrefillBudget`.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.exactness import PROMPT_BLOCK
 from lcspec.spec.token_tree import TokenTree
 
-# Prompt tokens that are not worth a step's wait.
+# So few prompt tokens that they are not worth another step.
 SHORT = 32
-# Tokens not in the cache yet from which a step drafts nothing where every refusal has them decoded again.
+# Where every refusal means that tokens are decoded again: with so many uncached tokens, the step drafts nothing.
 REDECODED = 8
 
 
@@ -70,12 +70,12 @@ class Scheduler:
         return StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan)
 
     def _plans(self, planner: Planner, part: Part) -> bool:
-        """Whether `planner` has a say in a part; one without drafters keeps its bare tree."""
+        """Whether `planner` plans a part; a part without drafters keeps the pending token alone."""
         sequence = part.sequence
         return part.decodes and bool(sequence.drafters) and planner is self._drafting.planner_of(sequence.request)
 
     def _share_room(self, proposals: Sequence[Proposal], base: int) -> int:
-        """Cut trees that do not fit together, and let windows have what is left; returns the rows drafts take."""
+        """Cut trees that do not fit together, and give windows the rows that are left; returns the rows of drafts."""
         room = max(0, self._widest - base)
         ids = self._prefix_cache.pool
         if len(proposals) > 1:
@@ -85,7 +85,7 @@ class Scheduler:
         return drafted + sum(p.n_probes for p in proposals)
 
     def _padded(self, parts: Sequence[Part], plan: Plan, needed: int) -> int:
-        """The width to pad the step to, 0 for none."""
+        """The width to pad the step to; 0: no padding."""
         exact = self._exact.certificate
         if exact is None or not any(self._exact.strict(part.sequence.request) for part in parts):
             return plan.width
@@ -96,13 +96,13 @@ class Scheduler:
         return min(self._context.batch.n_max, self._options.max_width)
 
     def _limits(self, sequence: ActiveSequence, base: int) -> Limits:
-        """What this step can take for `sequence`, when `base` tokens are in the batch anyway."""
+        """What this step has room for, for `sequence`, with `base` tokens in the batch anyway."""
         nodes = self._widest - base
         depth, leaves = sequence.max_depth, sequence.cache.max_leaves
         if self._context.branching is Branching.CHAIN:
             depth, leaves = min(depth, self._context.max_chain - 1), 1
             if self._context.redecodes and sequence.n_uncached > REDECODED:
-                depth = 0  # what was accepted has been decoded again often enough: a plain step keeps it
+                depth = 0  # the accepted tokens were decoded again often enough: a plain step keeps their state
         exact = self._exact.certificate
         if exact is None or not self._exact.strict(sequence.request):
             return Limits(max(0, nodes), depth, leaves)
@@ -112,16 +112,17 @@ class Scheduler:
     # ------------------------------------------------------------ prompts
 
     def enter(self, sequence: ActiveSequence, running: Sequence[ActiveSequence]) -> None:
-        """A sequence begins: give its prompt a place among those that are read.
+        """A sequence starts: give its prompt a place in the order of reading.
 
-        The shorter of two prompts that come together is read first, which gives the least waiting altogether. Nobody is
-        passed for long: a prompt that comes later needs to be shorter by what has been read meanwhile.
+        Of two prompts that come together, the shorter is read first: that gives the least waiting in all. A later
+            prompt
+        goes first only if it is shorter by what has been read meanwhile, so no prompt is passed for long.
         """
         sequence.prompt.order = self._read + sequence.n_uncached
         self._follow(sequence, running)
 
     def may_start(self, sequence: ActiveSequence, running: Sequence[ActiveSequence]) -> bool:
-        """Whether a sequence need not wait for another's prompt any longer; takes over what that has evaluated."""
+        """Whether a sequence need no longer wait for another's prompt; takes over what that one has evaluated."""
         while sequence.prompt.follows is not None:
             other, shared = sequence.prompt.follows
             if other.cache.length < shared and other in running:
@@ -130,14 +131,14 @@ class Scheduler:
             if self._prefix_cache.top_up(sequence.cache, sequence.request.prompt, reuse):
                 self._follow(sequence, running)
             else:
-                sequence.prompt.follows = None  # nothing more can be shared: cells outside a window may be gone
+                sequence.prompt.follows = None  # no more can be shared: cells outside a window may be gone
         return True
 
     def _follow(self, sequence: ActiveSequence, running: Sequence[ActiveSequence]) -> None:
-        """Let a sequence wait while one before it evaluates the beginning of its prompt: then it is evaluated once.
+        """Let a sequence wait while an earlier one evaluates the shared beginning of their prompts.
 
-        So the choices of one prompt, and requests with the same instructions that come together, cost little more
-        than one. Nobody waits in a circle, because a sequence only follows those that were admitted before.
+        So several choices of one prompt, or requests with the same instructions that come together, cost little more
+        than one. There is no circular waiting, because a sequence only follows those admitted before it.
         """
         sequence.prompt.follows = None
         prompt, apart = sequence.request.prompt, sequence.prompt.apart
@@ -151,7 +152,8 @@ class Scheduler:
                 sequence.prompt.follows, most = (other, shared), shared
 
     def next_apart(self, running: Sequence[ActiveSequence]) -> tuple[ActiveSequence, int] | None:
-        """Whose prompt is read in a context of its own in this step, and how many tokens of it; None: nobody's."""
+        """The sequence whose prompt is read in a context of its own in this step, and how many tokens of it; or
+        None."""
         waiting = [s for s in running if s.prompt.apart and s.prompt.follows is None]
         if not waiting:
             return None
@@ -164,12 +166,12 @@ class Scheduler:
         return sequence, min(most, max(LEAST_ROWS, self.budget.room(base, *self._where(ready), sequence.n_uncached)))
 
     def _undrafted(self, running: Sequence[ActiveSequence]) -> list[Part]:
-        """Everybody's part without drafts: pending tokens first, then what prompts may take beside them."""
+        """All parts without drafts: pending tokens first, then what prompts may take beside them."""
         ready: list[ActiveSequence] = []
         reading: list[ActiveSequence] = []
         for sequence in running:
             if sequence.prompt.follows is None and not sequence.prompt.apart:
-                # A recurrent state that could not be taken back is evaluated again like a prompt.
+                # After a recurrent state that could not be rolled back, tokens are evaluated again like a prompt.
                 long = sequence.prefilling or sequence.n_uncached > self._options.max_width
                 (reading if long else ready).append(sequence)
         parts = [_whole(sequence) for sequence in ready]
@@ -184,7 +186,7 @@ class Scheduler:
             if n == sequence.n_uncached:
                 parts.append(_whole(sequence))
                 if place == 0:
-                    # Its answer begins with this step, which is no place for the others' prompts.
+                    # The answer begins with this step, so the other prompts take little of it.
                     left = min(left, self._riders(ready, n, len(wishes) - 1))
             elif n > 0:
                 parts.append(Part(sequence, sequence.cache.length + n))
@@ -196,19 +198,20 @@ class Scheduler:
         return self.budget.riders(base + finished, others, *self._where(ready))
 
     def _where(self, ready: Sequence[ActiveSequence]) -> tuple[int, CostCurve | None]:
-        """What decides how long steps take besides their width: the mean context, and the measured curve."""
+        """What decides the time of steps besides their width: the mean context, and the measured curve."""
         context = sum(len(sequence.tokens) for sequence in ready) // len(ready) if ready else 0
         return context, self._drafting.auto.curve if self._drafting.auto is not None else None
 
     def _wishes(
         self, reading: Sequence[ActiveSequence], running: Sequence[ActiveSequence]
     ) -> list[tuple[ActiveSequence, int]]:
-        """The prompts to be read, in their order, and how far each of them goes at most in one step."""
+        """The prompts to read, in order, and the most tokens of each in one step."""
         orders = {sequence.id: sequence.prompt.order for sequence in reading}
         stops = {sequence.id: len(sequence.tokens) for sequence in reading}
         for sequence in running:
             if sequence.prompt.follows is not None:
-                # It waits for a beginning of another's prompt: that is read in its turn, and a step ends there.
+                # It waits for the beginning of another's prompt: that is read in this one's turn, and a step ends
+                # there.
                 other, shared = sequence.prompt.follows
                 if other.id in orders:
                     orders[other.id] = min(orders[other.id], sequence.prompt.order)
@@ -222,7 +225,7 @@ class Scheduler:
         return wishes
 
     def _chunk(self, ready: Sequence[ActiveSequence], wishes: Sequence[tuple[ActiveSequence, int]]) -> int:
-        """Prompt tokens of this step, over all prompts."""
+        """Prompt tokens of this step, of all prompts together."""
         first, wish = wishes[0]
         if self._exact.strict(first.request):
             return PROMPT_BLOCK - first.cache.length % PROMPT_BLOCK
@@ -230,9 +233,9 @@ class Scheduler:
         most = min(self._options.batch, self._context.batch.n_max - base)
         where = self._where(ready)
         room = self.budget.room(base, *where, wish)
-        # With nobody to wait for it the first prompt is read in one step, or in a few if somebody may come. Others come
-        # along as far as that makes the step no dearer for each token; beyond that they would only keep the first
-        # answer from beginning.
+        # While no sequence decodes, the first prompt is read in one step, or in a few if a request may arrive. Others
+        # join as far as that makes the step no more expensive per token; beyond that they would only delay the first
+        # answer.
         if not ready:
             alone = self.budget.alone(*where) if self._options.slots > 1 else None
             room = max(room, wish if alone is None else min(wish, alone))
@@ -240,6 +243,6 @@ class Scheduler:
 
 
 def _whole(sequence: ActiveSequence) -> Part:
-    """Everything that is not in the cache yet, up to the pending token, whose row is wanted."""
+    """Everything that is not in the cache, up to the pending token, whose row is needed."""
     bare = TokenTree.root(sequence.tokens[-1])
     return Part(sequence, len(sequence.tokens), bare, bare)

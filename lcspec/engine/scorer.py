@@ -1,4 +1,4 @@
-"""Log-probabilities of a given text's own tokens, from a context of its own over weights that are loaded already."""
+"""Log-probabilities of the tokens of a given text, from another context over the loaded weights."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from lcspec.llama.model import Model
 from lcspec.sampling.parameters import log_sum_exp
 from lcspec.sampling.top_k import largest
 
-# Tokens a decode: each of them has a row of the vocabulary's size.
+# Tokens in a decode: each has a row as long as the vocabulary.
 CHUNK = 64
 
 
 def score(
     model: Model, tokens: Sequence[int], limit: int, top: int, threads: int = 0
 ) -> Generator[list[TokenInfo] | None, None, None]:
-    """Evaluate `tokens`: yields None after every decode but the last, then what each token's log-probability was.
+    """Evaluate `tokens`: yields None after every decode but the last, then every token's log-probability.
 
     Args:
         model: the loaded model.
-        tokens: token ids; the first has nothing before it, so it has no log-probability.
-        limit: tokens a text may have.
-        top: how many of the most probable tokens to give with each.
+        tokens: token ids; the first follows nothing, so it has no log-probability.
+        limit: the most tokens of a text.
+        top: how many of the most probable tokens to return with each.
         threads: CPU threads; 0 = the physical cores this process may use.
 
     Raises:

@@ -1,4 +1,4 @@
-"""A request while it runs: its text, its sampler, its share of the KV cache, its drafters."""
+"""A running request: its text, its sampler, its share of the KV cache, its drafters."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lcspec.spec.verifiers import Verdict, make_verifier
 
 @dataclass(eq=False)
 class PromptProgress:
-    """How far the reading of a prompt is, for those who schedule it.
+    """How far a prompt has been read, for the scheduler.
 
     Attributes:
-        follows: it waits until that sequence has evaluated so many shared tokens.
-        apart: it is read in a context of its own (see lcspec.kv_cache.prompt_reader); `place`: where, once begun.
-        order: prompts are read in the order of these (see Scheduler.enter).
+        follows: (sequence, n): wait until that sequence has evaluated n shared tokens.
+        apart: it is read in a context of its own (see lcspec.kv_cache.prompt_reader); `place`: where, once it started.
+        order: prompts are read in ascending order of this (see Scheduler.enter).
         started: the Started event has been sent.
         reused: prompt tokens that were not evaluated for this request.
     """
@@ -42,7 +42,7 @@ class PromptProgress:
 
 
 class ActiveSequence:
-    """A request that has a slot. Drafters see it as `drafters.SequenceView`, the planner as `PlannedSequence`."""
+    """A request in a slot. Drafters see it as `drafters.SequenceView`, the planner as `PlannedSequence`."""
 
     def __init__(
         self, number: int, request: Request, cache: SequenceCache, sampler: Sampler, vocab: Vocab, seed: int, n_ctx: int
@@ -56,8 +56,8 @@ class ActiveSequence:
         self.n_ctx = n_ctx
         self.tokens: list[int] = list(request.prompt)
         self.n_prompt = len(request.prompt)
-        self._to_read = self.n_prompt  # tokens that are there before the first is decided here
-        self._untold = 0  # tokens of the answer that the caller has and that are decided again
+        self._to_read = self.n_prompt  # tokens that are given, before the first that is decided here
+        self._untold = 0  # tokens of the answer that the caller has and that are decided again, without events
         self.params = request.sampling.effective
         self.prediction = request.prediction
         self.verifier = make_verifier(request.speculation.verifier)
@@ -66,7 +66,7 @@ class ActiveSequence:
         self.stats = RequestStats()
         self.reason: str | None = None
         self.cancelled = False
-        # Who drafts (see Drafting).
+        # The drafters (see Drafting).
         self.drafters: list[Drafter] = []
         self.bits: dict[str, int] = {}  # drafter name -> its bit in TokenTree.sources
         self.wants_hidden = False  # one of its drafters needs the target's hidden states
@@ -76,7 +76,7 @@ class ActiveSequence:
         self._decode_start = 0.0
 
     def resume(self, again: bool) -> None:
-        """Go on after the tokens that were emitted before: they are read, or with `again` decided once more."""
+        """Continue after the tokens that were emitted before: read them, or with `again` decide them once more."""
         if again:
             self._untold = len(self.request.emitted)
             return
@@ -88,12 +88,12 @@ class ActiveSequence:
 
     @property
     def generated(self) -> int:
-        """Tokens emitted so far."""
+        """Number of tokens emitted so far."""
         return len(self.tokens) - self.n_prompt
 
     @property
     def prefilling(self) -> bool:
-        """Whether the last row of what there was at the beginning has not been evaluated yet."""
+        """Whether the last given token has not been evaluated yet."""
         return len(self.tokens) == self._to_read
 
     @property
@@ -103,12 +103,12 @@ class ActiveSequence:
 
     @property
     def uncached_tokens(self) -> list[int]:
-        """Tokens that are not in the cache yet; the last one is node 0 of the next tree."""
+        """Tokens that are not in the cache; the last one is node 0 of the next tree."""
         return self.tokens[self.cache.length :]
 
     @property
     def max_depth(self) -> int:
-        """Depth beyond which drafting is pointless: the context or the token limit ends there."""
+        """The depth after which drafts are useless, because the context or the token limit ends there."""
         room = self.n_ctx - len(self.tokens)
         if self.request.max_tokens is not None:
             room = min(room, self.request.max_tokens - self.generated)
@@ -116,15 +116,15 @@ class ActiveSequence:
 
     @property
     def end_tokens(self) -> frozenset[int]:
-        """Tokens that end this request's text."""
+        """Tokens that end the request's text."""
         return frozenset() if self.request.ignore_end else self.vocab.end_tokens
 
     def target_rows(self, rows: NDArray[np.float32], row_of: Sequence[int]) -> TargetRows:
-        """A step's logits float32 [n_outputs, n_vocab] as the verifier sees them; node i's row is `row_of[i]`."""
+        """A step's logits float32 [n_outputs, n_vocab], as the verifier reads them; node i's row is `row_of[i]`."""
         return TargetRows(rows, row_of, self.sampler, self.vocab, self.params.greedy, self.request.ignore_end)
 
     def forced_text(self, limit: int) -> str:
-        """What the grammar allows no alternative to (see drafters.SequenceView)."""
+        """The text to which the grammar leaves no alternative (see drafters.SequenceView)."""
         return self.sampler.forced_text(limit)
 
     def bit_of(self, drafter: Drafter) -> int:
@@ -132,7 +132,7 @@ class ActiveSequence:
         return self.bits[drafter.name]
 
     def drafter_of(self, source: int) -> str | None:
-        """Name of the first of the sequence's drafters in a node's source mask."""
+        """Name of the sequence's first drafter in a node's source mask."""
         return next((d.name for d in self.drafters if source & self.bits[d.name]), None)
 
     def emit(self, tree: TokenTree, verdict: Verdict, rows: TargetRows) -> list[Event]:
@@ -145,7 +145,7 @@ class ActiveSequence:
             drafter = self.drafter_of(tree.sources[verdict.path[i]]) if i < len(verdict.path) else None
             info = TokenInfo(token, drafter)
             if self.request.logprobs is not None:
-                # The row that decided token i: node 0 for the first, then the accepted node before it.
+                # The row that decided token i: node 0's for the first, then that of the accepted node before it.
                 at = verdict.path[i - 1] if i else 0
                 logprob, ranked = rows.log_probs(at, token, self.request.logprobs)
                 info = TokenInfo(token, drafter, logprob, tuple(ranked))
@@ -167,11 +167,11 @@ class ActiveSequence:
         return [Tokens(self.id, tuple(infos), tuple(pieces))] if infos or pieces else []
 
     def first_token(self) -> None:
-        """The answer begins: its time counts from here."""
+        """The answer starts: start its clock."""
         self._decode_start = time.perf_counter()
 
     def finished(self) -> Finished:
-        """The closing event."""
+        """The last event."""
         if self._decode_start:
             self.stats.decode_seconds = time.perf_counter() - self._decode_start
         return Finished(

@@ -1,4 +1,4 @@
-"""What goes into a step, and what came of it. Made once, then only read."""
+"""The plan of a step and its result. Both are made once and then only read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ class Part(NamedTuple):
     """One sequence's part of a step.
 
     Attributes:
-        sequence: whose it is.
-        end: so many of its tokens are evaluated after the step, drafts aside.
+        sequence: whose part it is.
+        end: how many of its tokens are evaluated after the step, not counting drafts.
         kept: the drafts to verify, below the pending token; None: a prompt chunk that does not reach the end.
-        evaluated: `kept`, and what drafters want evaluated besides (see lcspec.planner.lookahead_budget).
-        mute: nodes of `evaluated` whose rows nobody reads.
-        proposal: what the planner proposed and learns from; None where it had no say.
-        unobserved: a plain step that planner and drafters hear of later.
+        evaluated: `kept`, and what drafters need evaluated besides (see lcspec.planner.lookahead_budget).
+        mute: nodes of `evaluated` whose rows are not read.
+        proposal: the planner's proposal, from which it learns; None if it did not plan this part.
+        unobserved: a plain step that planner and drafters observe later.
     """
 
     sequence: ActiveSequence
@@ -34,12 +34,12 @@ class Part(NamedTuple):
 
     @property
     def decodes(self) -> bool:
-        """Whether the sequence's answer goes on in this step (rather than its prompt being read)."""
+        """Whether the step continues the sequence's answer (and does not just read its prompt)."""
         return self.kept is not None and not self.sequence.prefilling
 
 
 class StepPlan(NamedTuple):
-    """A step: everybody's part, the width to pad to (0: as it is), and what the planner expects of it."""
+    """A step: all parts, the width to pad to (0: no padding), and what the planner expects."""
 
     parts: tuple[Part, ...]
     width: int
@@ -47,14 +47,14 @@ class StepPlan(NamedTuple):
 
     @property
     def drafting_seconds(self) -> float:
-        """Time that the drafters took."""
+        """Seconds that the drafters took."""
         return sum(part.proposal.seconds for part in self.parts if part.proposal is not None)
 
 
 class BatchRows(NamedTuple):
-    """Where a part's nodes are: `order` in the batch, `row_of` every node its row of logits.
+    """Where a part's rows are: `order` of its nodes in the batch, `row_of` each node in the logits.
 
-    `text`: which tokens of the batch are the text's, from position `start` on, drafts aside.
+    `text`: which tokens of the batch belong to the text, from position `start` on, not counting drafts.
     """
 
     order: list[int]
@@ -63,22 +63,22 @@ class BatchRows(NamedTuple):
     text: range
 
     def accepted(self, path: Sequence[int]) -> list[int]:
-        """Which tokens of the batch are the text's when the drafted nodes of `path` are accepted."""
+        """The indices in the batch of the text's tokens, if the drafted nodes of `path` are accepted."""
         root = self.text.stop - 1
         at = {node: root + i for i, node in enumerate(self.order)} if path else {}
         return [*self.text, *(at[node] for node in path)]
 
 
 class PartResult(NamedTuple):
-    """What came of a part.
+    """The result of a part.
 
     Attributes:
-        part: of which.
-        tokens: those of the verdict, the first of which may end the text.
-        accepted: drafted nodes that were accepted and emitted.
-        first: the prompt was finished in this step.
+        part: the part.
+        tokens: the verdict's tokens, up to the one that ends the text.
+        accepted: how many drafted nodes were accepted and emitted.
+        first: whether the prompt was finished in this step.
         events: for the front end.
-        error: the sequence cannot go on.
+        error: why the sequence cannot continue; None: it can.
     """
 
     part: Part
@@ -90,12 +90,12 @@ class PartResult(NamedTuple):
 
     @property
     def decoded(self) -> bool:
-        """Whether it was a step of an answer."""
+        """Whether it was a decode step of an answer."""
         return self.part.kept is not None and not self.first
 
 
 class StepResult(NamedTuple):
-    """What came of a step: every part's result, the tokens in its batch, and the seconds of its decode.
+    """The result of a step: those of its parts, the tokens in its batch, and the seconds of its decode.
 
     `width`: tokens without padding; `padded`: with it.
     """
@@ -107,6 +107,6 @@ class StepResult(NamedTuple):
 
     @property
     def only_decodes(self) -> bool:
-        """Whether no prompt was read in it."""
+        """Whether no prompt was read in the step."""
         alive = [found.decoded for found in self.parts if found.error is None]
         return bool(alive) and all(alive)

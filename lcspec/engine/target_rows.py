@@ -1,4 +1,4 @@
-"""One step's logits of one sequence, as the verifiers see the target."""
+"""One step's logits of one sequence, as the verifiers read the target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from lcspec.sampling.top_k import largest
 
 
 class TargetRows:
-    """The rows that a tree's nodes got (a `verifiers.Target`)."""
+    """The rows of a tree's nodes (a `verifiers.Target`)."""
 
     __slots__ = ("_ignore_end", "_row_of", "_rows", "_vocab", "greedy", "sampler")
 
@@ -68,5 +68,5 @@ class TargetRows:
         return self._vocab.is_end(token) and not self._ignore_end
 
     def fork(self) -> TargetRows:
-        """The same rows with a sampler that goes on by itself."""
+        """The same rows with a copy of the sampler."""
         return TargetRows(self._rows, self._row_of, self.sampler.fork(), self._vocab, self.greedy, self._ignore_end)

@@ -1,4 +1,4 @@
-"""From the tokens of a verdict to the pieces of text that a front end shows."""
+"""Turns emitted tokens into the pieces of text that a front end shows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from lcspec.llama.vocab import Vocab
 
 
 class TextOutput:
-    """One request's text: bytes become characters, stop strings are looked for."""
+    """One request's text: it decodes bytes to characters and searches for stop strings."""
 
     def __init__(self, request: Request, vocab: Vocab) -> None:
         self._vocab = vocab
@@ -21,11 +21,11 @@ class TextOutput:
         return self._stops.found
 
     def feed(self, token: int, drafter: str | None) -> list[Piece]:
-        """The text that can be shown after another token; `drafter` proposed it."""
+        """Add a token, which `drafter` proposed; returns the text that can now be shown."""
         text = self._decoder.feed(self._vocab.piece(token))
         return self._stops.feed(Piece(text, drafter, self._vocab.control(token)))
 
     def flush(self) -> list[Piece]:
-        """Text held back for an unfinished character or a possible stop string."""
+        """The text held back for an incomplete character or a possible stop string."""
         rest = self._decoder.finish()
         return (self._stops.feed(Piece(rest, None)) if rest else []) + self._stops.finish()

@@ -1,8 +1,8 @@
-"""The engine's process: an EngineThread behind a pipe. It ends when the program at the other end does.
+"""The engine's process: an EngineThread behind a pipe. It ends when the program at the other end ends.
 
-main thread      reads messages and hands them on; never waits for the engine
-engine thread    steps; sends what a step gave in one message
-text threads     tokenizing and grammars, beside the engine
+main thread      reads messages and passes them on; never waits for the engine
+engine thread    runs steps; sends all events of a step in one message
+text threads     tokenize and compile grammars, beside the engine
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ from lcspec.errors import LcspecError
 from lcspec.sampling.grammar import CompiledGrammar
 from lcspec.session import Session
 
-# Threads for text; more would take time from the decodes.
+# Threads for text; more of them would take time from the decodes.
 THREADS = 2
-# Grammars that are kept for the requests they were compiled for.
+# Compiled grammars to keep for the requests that need them.
 GRAMMARS = 16
-# How long the engine may take to end when nobody is there any more.
+# The most seconds that the engine may take to end after the program has gone.
 END_SECONDS = 2.0
 
 
 class Host:
-    """An engine for whoever is at the other end of a pipe."""
+    """An engine for the program at the other end of a pipe."""
 
     def __init__(self, pipe: Pipe, opening: Open) -> None:
-        """Begin to load what `opening` says."""
+        """Start loading what `opening` names."""
         self._pipe = pipe
         self._tables = opening.tables
         self._step: list[tuple[int, list[Event]]] = []  # what the sinks got since the last message
@@ -73,7 +73,7 @@ class Host:
         threading.Thread(target=self._watch, name="lcspec-watch", daemon=True).start()
 
     def take(self, message: Message) -> None:
-        """Do what a message asks for."""
+        """Carry out a message."""
         if isinstance(message, Submit):
             self._submit(message)
         elif isinstance(message, Cancel):
@@ -104,7 +104,7 @@ class Host:
         self._pipe.send(Ready(self._loaded.facts, tables))
 
     def _watch(self) -> None:
-        """Tell the end of the engine thread."""
+        """Report the end of the engine thread."""
         self.worker.wait()
         error = self.worker.ready.exception() or self.worker.error
         self._pipe.send(Ended(sendable(error) if error is not None else None))
@@ -159,7 +159,7 @@ class Host:
             ticket.add_done_callback(lambda entered: None if entered.exception() else entered.result().cancel())
 
     def _sink(self, number: int) -> Sink:
-        """Collects a request's events; nobody out there wants steps and the progress of prompts."""
+        """A sink that collects a request's events, without the step statistics and prompt progress."""
 
         def put(events: Sequence[Event]) -> None:
             wanted: list[Event] = [event for event in events if not isinstance(event, (StepStats, Prefill))]
@@ -172,7 +172,7 @@ class Host:
         return put
 
     def _flush(self) -> None:
-        """One message for all that a step gave."""
+        """Send all events of a step in one message."""
         if self._step:
             step, self._step = self._step, []
             self._pipe.send(Events(tuple(step)))
@@ -180,7 +180,7 @@ class Host:
     # ------------------------------------------------------------ all else
 
     def _answer(self, number: int, future: Future[Any], shown: Callable[[Any], Any] = lambda value: value) -> None:
-        """Send what comes of `future`."""
+        """Send the result of `future` when it is done."""
 
         def done(future: Future[Any]) -> None:
             self._asked.pop(number, None)
@@ -204,7 +204,7 @@ class Host:
             return self._grammars.get(text)
 
     def _compiled(self, text: str) -> CompiledGrammar:
-        """A grammar, kept for a while: a request that has checked it comes with it soon."""
+        """A compiled grammar, kept for a while: the request that needs it comes soon after the check."""
         found = self._known(text)
         if found is None:
             found = self.worker.compile(text)
@@ -221,7 +221,7 @@ def _with_grammar(request: Request, grammar: CompiledGrammar) -> Request:
 
 def main() -> None:
     """Run until the other end of the pipe, whose number is the first argument, is closed."""
-    # The program finishes what it has accepted when it is told to end, and then ends this process.
+    # The program finishes accepted requests when it is told to end, and then ends this process.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)
     os.set_inheritable(int(sys.argv[1]), False)
@@ -243,4 +243,4 @@ def main() -> None:
         if host is not None:
             host.worker.close(timeout=END_SECONDS)
     sys.stderr.flush()
-    os._exit(0)  # threads that still work on something must not keep it
+    os._exit(0)  # do not wait for threads that are still working

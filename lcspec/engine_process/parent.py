@@ -1,7 +1,7 @@
 """An engine in a process of its own, as the program sees it (see lcspec.engine_host.EngineHost).
 
-A thread reads what the process says, and starts another one when it has died: at once the first time, then after waits
-that double. Requests that were running go on there after the tokens they had; the others are queued there again.
+A thread reads the child's messages and starts a new child when one has died: at once the first time, then after waits
+that double. Running requests continue there after the tokens they already have; waiting ones are queued again.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ from lcspec.session import Progress as OnProgress
 from lcspec.session import Session
 
 T = TypeVar("T")
-# Seconds before another process is started: none after a first death, then from the first of these to the second.
+# Seconds before another process is started: none after a first death, then the first of these, doubling to the second.
 WAIT, LONGEST_WAIT = 0.5, 30.0
 # Seconds that a process must have lived for its death to count as a first one.
 WELL = 60.0
-# Starts that may fail before those who wait are told.
+# Failed starts before waiting requests are told.
 PATIENCE = 3
-# Seconds that an engine with nothing to do may take to end.
+# Seconds that an idle engine may take to end.
 END_SECONDS = 10.0
 
 
@@ -79,14 +79,14 @@ class EngineProcess:
         verbose: bool = False,
         prelude: Callable[[], None] | None = None,
     ) -> None:
-        """Start loading at once. `progress` is called on another thread, and what it returns is ignored.
+        """Start loading at once. `progress` is called on another thread, and its result is ignored.
 
         Args:
             options, draft, history: see EngineThread.
             verbose: show the library's own log.
-            prelude: what the process calls before it loads anything; for tests.
+            prelude: a function that the process calls before it loads anything; for tests.
         """
-        self.error: LcspecError | None = None  # what ended it, if that was not `close`
+        self.error: LcspecError | None = None  # the error that ended it
         self._opening = Open(options, draft, history, verbose, True, prelude)
         self._progress = progress
         self._ready: Future[Loaded] = Future()
@@ -106,17 +106,17 @@ class EngineProcess:
 
     @property
     def alive(self) -> bool:
-        """Whether it takes requests, now or once it is back."""
+        """Whether it takes requests, now or after a restart."""
         return self._thread.is_alive()
 
     @property
     def life(self) -> Life:
-        """How it has lived until now."""
+        """Its state and restarts."""
         with self._lock:
             return replace(self._life, pid=self._child.pid if self._child is not None else None)
 
     def loaded(self) -> Loaded:
-        """The model, as soon as it is there.
+        """Wait for the model to be loaded, and return it.
 
         Raises:
             LcspecError: it could not be loaded.
@@ -124,25 +124,25 @@ class EngineProcess:
         return self._ready.result()
 
     def submit(self, request: Request, sink: Sink) -> Future[Ticket]:
-        """Queue a request (see EngineThread.submit). While a process is being started it waits."""
+        """Queue a request (see EngineThread.submit). While a process is starting, the request waits."""
         answer = Answer(next(self._numbers), portable(request), sink)
         self._ask(answer)
         answer.result.add_done_callback(partial(self._unwanted, answer.number))
         return answer.result
 
     def call(self, function: Callable[[Session], T]) -> Future[T]:
-        """Run `function` on the engine's thread, between two steps. It must be one that can be pickled."""
+        """Run `function` on the engine's thread, between two steps. It must be picklable."""
         return self._asked(lambda number: Call(number, function))
 
     def in_pieces(self, start: Callable[[Session], Generator[T | None, None, None]]) -> Future[T]:
-        """What the generator `start(session)` yields at last (see EngineThread.in_pieces); `start` can be pickled."""
+        """Run a generator over there (see EngineThread.in_pieces). `start` must be picklable."""
         return self._asked(lambda number: Call(number, start, pieces=True))
 
     def compile(self, grammar: str) -> str:
-        """Check a grammar, and have it compiled for a request that brings it.
+        """Check a grammar, and have it compiled for the request that will need it.
 
         Raises:
-            GrammarError: it is none, it is too large, or no text follows it.
+            GrammarError: it is invalid or too large, or allows no text.
         """
         self._asked(lambda number: Compile(number, grammar)).result()
         return grammar
@@ -161,8 +161,8 @@ class EngineProcess:
             answer.end_cancelled()
 
     def close(self, drain: bool = False, timeout: float | None = None) -> bool:
-        """Stop: after the requests at hand with `drain`, else after cancelling them. A process that has not ended in
-        time, or that hangs with nothing to do, is killed."""
+        """Stop: with `drain` finish the running requests, else cancel them. A process that does not end in time, or
+        that hangs while idle, is killed."""
         end = None if timeout is None else time.monotonic() + timeout
         with self._lock:
             self._closing = Close(drain)
@@ -186,7 +186,7 @@ class EngineProcess:
         return ids
 
     def _asked(self, message: Callable[[int], Message]) -> Future[Any]:
-        """Ask something that has one answer."""
+        """Send a message that has one answer."""
         number = next(self._numbers)
         task = Task(number, message(number))
         self._ask(task)
@@ -217,7 +217,7 @@ class EngineProcess:
         task.sent = True
 
     def _unwanted(self, number: int, result: Future[Any]) -> None:
-        """Somebody has cancelled what was asked for."""
+        """Handle the cancellation of a result's future."""
         if result.cancelled() and self._tasks.get(number) is not None:
             self._tasks.drop(number)
             with self._lock:
@@ -243,10 +243,10 @@ class EngineProcess:
             self._tasks.fail(left, self.error or LcspecError("the engine has been closed"))
 
     def _live(self) -> None:
-        """One process after the other, until the end is ordered.
+        """Run one process after the other, until the end is ordered.
 
         Raises:
-            LcspecError: the first one could not load the model, or a later one loaded another.
+            LcspecError: the first process could not load the model, or a later one loaded another model.
         """
         deaths = failed = 0  # in a row
         while True:
@@ -273,15 +273,15 @@ class EngineProcess:
                 return
 
     def _over(self, ended: bool = False) -> bool:
-        """Whether the end was ordered, and has come (`ended`) or nothing is left to be done before."""
+        """Whether the end was ordered, and the process has ended (`ended`) or no task is left."""
         closing = self._closing
         return closing is not None and (ended or not closing.drain or not self._tasks.all())
 
     def _run(self) -> tuple[BaseException | None, str]:
-        """A process from its start to its end: the error that it told, and how it ended ("": as it was told to).
+        """Run a process to its end; returns the error that it reported, and how it ended ("": as ordered).
 
         Raises:
-            LcspecError: it has loaded another model than the one before.
+            LcspecError: it loaded another model than the process before.
         """
         try:
             child = Child(replace(self._opening, tables=not self._ready.done()))
@@ -307,7 +307,7 @@ class EngineProcess:
         return error, "" if told and error is None else why
 
     def _mourn(self, opened: bool, reason: str, why: str) -> None:
-        """Say that there is no process now, and end what it was at for the second time."""
+        """Note that there is no process, and refuse tasks that have now died twice."""
         refused = resumed = 0
         if opened:
             refused, resumed = self._tasks.died(self.loaded().facts.slots, why)
@@ -322,7 +322,7 @@ class EngineProcess:
             )
 
     def _give_up(self, reason: str) -> None:
-        """It cannot be started for now: who waits is told, and who comes until it can."""
+        """The process cannot be started for now: refuse waiting and new requests until it can."""
         with self._lock:
             self._refusal = f"{reason}; it is tried again: try again later"
         self._tasks.fail(self._tasks.all(), LcspecError(self._refusal))
@@ -340,7 +340,7 @@ class EngineProcess:
             self._opened(child, message)
 
     def _opened(self, child: Child, message: Ready) -> None:
-        """A process has loaded the model: it gets all that is at hand."""
+        """A process has loaded the model: send it all open tasks."""
         if message.tables is not None:
             header = read_header(self._opening.options.path)
             settle(self._ready, Loaded(message.facts, RemoteVocab(message.tables, self._tokenize), header))
@@ -368,7 +368,7 @@ class EngineProcess:
             self._tasks.drop(number)
 
     def _settle(self, message: Result) -> None:
-        """An answer, or that the engine has taken or refused a request."""
+        """Handle an answer, or that the engine has accepted or refused a request."""
         task = self._tasks.get(message.number)
         if task is None:
             return

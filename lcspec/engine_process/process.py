@@ -1,4 +1,4 @@
-"""The child: started, talked to, and how it ended."""
+"""The child process: starting it, the pipe to it, and how it ended."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection
 
 from lcspec.engine_process.protocol import Message, Open, QueuedPipe
 
-# The interpreter puts the current folder on its path for -c; nothing is to be imported from there.
+# With -c the interpreter puts the current folder on its path; nothing must be imported from there.
 RUN = "import sys; sys.path[:] = filter(None, sys.path); from lcspec.engine_process.child import main; main()"
 
 
@@ -18,10 +18,10 @@ class Child:
     """An engine's process and the program's end of the pipe to it."""
 
     def __init__(self, opening: Open) -> None:
-        """Start it.
+        """Start the process.
 
         Raises:
-            OSError: there is no process to be had.
+            OSError: no process can be started.
         """
         ours, theirs = socket.socketpair()
         with theirs:
@@ -43,25 +43,25 @@ class Child:
         self._pipe.send(message)
 
     def receive(self) -> Message:
-        """The next message.
+        """Wait for the next message.
 
         Raises:
-            EOFError: it has ended.
+            EOFError: the process has ended.
         """
         return self._pipe.receive()
 
     def kill(self) -> None:
-        """End it now, even if it is stopped."""
+        """Kill it, even if it is stopped."""
         self._process.kill()
 
     def wait(self) -> str:
-        """Wait for its end, and let go of the pipe; how it ended, to be read after "it"."""
+        """Wait for its end, and close the pipe; returns how it ended, as a phrase to follow "it"."""
         self._pipe.close()
         return ended(self._process.wait())
 
 
 def ended(code: int) -> str:
-    """What an exit code means."""
+    """Describe an exit code."""
     if code >= 0:
         return f"ended with code {code}"
     try:

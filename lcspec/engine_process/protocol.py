@@ -1,6 +1,6 @@
-"""What goes over the pipe between a program and its engine's process: frozen dataclasses, pickled, one a message.
+"""The messages between a program and its engine's process: frozen dataclasses, each pickled by itself.
 
-Both ends are the same program, of the same user, and nobody else has an end of the pipe.
+Both ends are the same program of the same user, and no other process has an end of the pipe.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Open:
         options, draft, history: see EngineThread.
         verbose: show the library's own log.
         tables: send the vocabulary's tables.
-        prelude: what is called before anything is loaded; for tests, which do harm with it.
+        prelude: called before anything is loaded; tests use it to cause failures.
     """
 
     options: ModelOptions
@@ -45,7 +45,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Submit:
-    """A request. It is answered with Result, and then with Events."""
+    """Submit a request. The answer is a Result, and then Events."""
 
     number: int
     request: Request
@@ -80,14 +80,14 @@ class Compile:
 
 @dataclass(frozen=True)
 class Cancel:
-    """End a request, or drop what was asked for."""
+    """End a request, or drop a task."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Close:
-    """End: after the requests at hand with `drain`, else after cancelling them."""
+    """Stop: with `drain` finish the running requests, else cancel them."""
 
     drain: bool
 
@@ -97,7 +97,7 @@ class Close:
 
 @dataclass(frozen=True)
 class Progress:
-    """Of loading."""
+    """How far loading is."""
 
     what: str
     fraction: float
@@ -113,7 +113,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Result:
-    """The answer to what had that number."""
+    """The answer to the message with that number."""
 
     number: int
     value: Any = None
@@ -122,14 +122,14 @@ class Result:
 
 @dataclass(frozen=True)
 class Events:
-    """What a step had for each of its requests."""
+    """The events of a step, for each of its requests."""
 
     of: tuple[tuple[int, list[Event]], ...]
 
 
 @dataclass(frozen=True)
 class Ended:
-    """The engine has ended, by an error if there is one: before Ready it could not be loaded."""
+    """The engine has ended, with an error if there is one; before Ready, it could not be loaded."""
 
     error: BaseException | None
 
@@ -145,14 +145,14 @@ def _pickled(message: Message) -> bytes:
 
 
 class Pipe:
-    """An end that sends at once. Any thread may send, one receives."""
+    """An end of the pipe that sends at once. Any thread may send; one thread receives."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._lock = threading.Lock()
 
     def send(self, message: Message) -> None:
-        """Send; nothing happens if the other end has gone, which the receiving thread finds out.
+        """Send a message; if the other end has gone, nothing happens (the receiving thread notices it).
 
         Raises:
             Exception: the message cannot be pickled.
@@ -165,7 +165,7 @@ class Pipe:
                 return
 
     def receive(self) -> Message:
-        """The next message.
+        """Wait for the next message.
 
         Raises:
             EOFError: the other end has gone.
@@ -177,13 +177,13 @@ class Pipe:
         return message
 
     def close(self) -> None:
-        """Let go of this end, from the thread that receives."""
+        """Close this end, on the thread that receives."""
         with self._lock:
             self._connection.close()
 
 
 class QueuedPipe(Pipe):
-    """An end whose `send` never waits, even if the other process does not read at the moment."""
+    """An end whose `send` never waits, even if the other process is not reading."""
 
     def __init__(self, connection: Connection) -> None:
         super().__init__(connection)
@@ -192,7 +192,7 @@ class QueuedPipe(Pipe):
         self._writer.start()
 
     def send(self, message: Message) -> None:
-        """Queue it.
+        """Queue a message.
 
         Raises:
             Exception: the message cannot be pickled.
@@ -207,17 +207,17 @@ class QueuedPipe(Pipe):
                 return
 
     def close(self) -> None:
-        """Let go of this end, once the other one has gone or reads what is queued."""
+        """Close this end, after the other one has gone or has read everything."""
         self._queue.put(None)
         self._writer.join()
         self._connection.close()
 
 
-# --- what does not fit through it -------------------------------------------------------------------------------------
+# --- what cannot be pickled -------------------------------------------------------------------------------------------
 
 
 def portable(request: Request, piece: Callable[[int], bytes] | None = None) -> Request:
-    """A request whose reasoning budget reads tokens with `piece`: None to send it, the vocabulary's over there."""
+    """A copy of a request whose reasoning budget reads tokens with `piece`; None: without it, ready to be sent."""
     budget = request.sampling.reasoning_budget
     if budget is None:
         return request
@@ -230,7 +230,7 @@ def _nobody(token: int) -> bytes:
 
 
 def sendable(error: BaseException) -> BaseException:
-    """`error`, or one that says the same where it cannot be pickled."""
+    """`error`, or an error with the same message if it cannot be pickled."""
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:

@@ -1,4 +1,4 @@
-"""What a program wants of its engine's process, and what it has of it so far: all that is needed to ask another one."""
+"""The program's open tasks for its engine's process, with all that is needed to give them to another process."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from lcspec.engine_host import Sink
 from lcspec.engine_process.protocol import Message, Submit
 from lcspec.errors import EngineDied, LcspecError
 
-# A request that was running so often when the process died is not tried again.
+# A request that was running in this many processes that died is not tried again.
 DEATHS = 2
 
 
 class Task:
-    """A message that waits for its answer; `deaths`: processes that died while they worked on it."""
+    """A message that waits for its answer; `deaths`: how many processes died while they worked on it."""
 
     def __init__(self, number: int, message: Message) -> None:
         self.number = number
         self._message = message
         self.result: Future[Any] = Future()
         self.deaths = 0
-        self.sent = False  # to the process that there is
-        self.queued = False  # which has said that it is going to do it
+        self.sent = False  # to the present process
+        self.queued = False  # the process has confirmed it
 
     def message(self) -> Message:
-        """What is to be sent to a process that knows nothing of it."""
+        """The message to send to a new process."""
         return self._message
 
     def fail(self, error: LcspecError) -> None:
-        """It comes to nothing."""
+        """Fail the task."""
         settle(self.result, error=error)
 
 
@@ -44,25 +44,25 @@ class Answer(Task):
     def __init__(self, number: int, request: Request, sink: Sink) -> None:
         self.request = request
         self._sink = sink
-        self.accepted = False  # it has a ticket, so what becomes of it is told by events
+        self.accepted = False  # it has a ticket, so its end is reported by an event
         self.cancelled = False
         self._seed: int | None = None
         self._emitted: list[int] = []
         super().__init__(number, Submit(number, request))
 
     def message(self) -> Message:
-        """The request, to go on where it was."""
+        """The request, to continue after the tokens it already has."""
         if self._seed is None:
             return Submit(self.number, self.request)
         sampling = replace(self.request.sampling, seed=self._seed)
         return Submit(self.number, replace(self.request, sampling=sampling, emitted=tuple(self._emitted)))
 
     def take(self, events: Sequence[Event]) -> bool:
-        """Hand on what a step gave; True if that was the end."""
+        """Pass on a step's events; returns True if the last one was among them."""
         told: list[Event] = []
         for event in events:
             if isinstance(event, Started):
-                if self._seed is not None:  # it was told by the process before
+                if self._seed is not None:  # an earlier process has already reported it
                     continue
                 self._seed = event.seed
             elif isinstance(event, Tokens):
@@ -73,20 +73,20 @@ class Answer(Task):
         return bool(told) and isinstance(told[-1], (Finished, Failed))
 
     def fail(self, error: LcspecError) -> None:
-        """It comes to nothing."""
+        """Fail the request."""
         if self.accepted:
             self._sink([Failed(self.number, error)])
         else:
             settle(self.result, error=error)
 
     def end_cancelled(self) -> None:
-        """It was cancelled, and there is no process to say so."""
+        """End a cancelled request while there is no process that could."""
         counts = len(self.request.prompt), len(self._emitted)
         self._sink([Finished(self.number, "cancelled", None, *counts, self._seed or 0, RequestStats())])
 
 
 def settle(result: Future[Any], value: Any = None, error: BaseException | None = None) -> None:
-    """Give a future its result, unless nobody waits for it any more."""
+    """Set a future's result, unless it was cancelled."""
     if result.done() or not result.set_running_or_notify_cancel():
         return
     if error is not None:
@@ -96,53 +96,53 @@ def settle(result: Future[Any], value: Any = None, error: BaseException | None =
 
 
 class Tasks:
-    """Those at hand, the oldest first. From any thread."""
+    """The open tasks, the oldest first. May be used from any thread."""
 
     def __init__(self) -> None:
         self._tasks: dict[int, Task] = {}
         self._changed = threading.Condition()
 
     def add(self, task: Task) -> None:
-        """One more."""
+        """Add a task."""
         with self._changed:
             self._tasks[task.number] = task
 
     def get(self, number: int) -> Task | None:
-        """The one with that number, if it is at hand."""
+        """The task with that number; None if it is not open."""
         return self._tasks.get(number)
 
     def drop(self, number: int) -> bool:
-        """It is over; False if it was before: whoever ends a task has dropped it."""
+        """Remove a task; returns False if it was removed before: the caller that removes a task ends it."""
         with self._changed:
             found = self._tasks.pop(number, None)
             self._changed.notify_all()
         return found is not None
 
     def all(self) -> list[Task]:
-        """All at hand."""
+        """All open tasks."""
         with self._changed:
             return list(self._tasks.values())
 
     def wait_until_none(self, timeout: float | None) -> None:
-        """Until nothing is at hand, or the time is over."""
+        """Wait until no task is open, or for `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: not self._tasks, timeout)
 
     def fail(self, tasks: Iterable[Task], error: LcspecError) -> None:
-        """These come to nothing."""
+        """Fail these tasks."""
         for task in tasks:
             if self.drop(task.number):
                 task.fail(error)
 
     def died(self, slots: int, why: str) -> tuple[int, int]:
-        """A process died. What it worked on twice is refused, what was cancelled ends.
+        """A process died: refuse tasks that it worked on for the second time, and end cancelled ones.
 
         Args:
-            slots: requests that may have been running: the engine takes them in the order they came in.
+            slots: how many requests may have been running; the engine takes them in the order they came in.
             why: how it ended.
 
         Returns:
-            How many were refused, and how many requests will go on in another process.
+            How many were refused, and how many requests will continue in another process.
         """
         resumed = refused = 0
         for task in self._at_work(slots):
@@ -161,7 +161,7 @@ class Tasks:
         return refused, resumed
 
     def _at_work(self, slots: int) -> list[Task]:
-        """What the process may have worked on: of requests those in slots, and the one it was about to queue."""
+        """What the process may have worked on: the requests in slots, and the one that it was about to queue."""
         sent = [task for task in self.all() if task.sent]
         answers = [task for task in sent if isinstance(task, Answer)]
         new = [task for task in answers if not task.queued][:1]

@@ -1,5 +1,5 @@
-"""A model's vocabulary in a program that has not loaded it: tables for what the event loop asks token by token, and the
-child for tokenizing, where the library may abort on a text that nobody has foreseen."""
+"""A model's vocabulary in a program that has not loaded the model. Tables answer what the event loop asks token by
+token; tokenizing is done in the child, because the library may abort on an unforeseen text."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from lcspec.modelfiles.fill_in_middle import FillInMiddle
 if TYPE_CHECKING:
     from lcspec.llama.vocab import Vocab
 
-# llama.cpp's LLAMA_TOKEN_ATTR_*: tokens that are written only where they are asked for (unknown, control).
+# llama.cpp's LLAMA_TOKEN_ATTR_*: tokens that are written only on request (unknown, control).
 HIDDEN = 1 << 0 | 1 << 3
 
 
 @dataclass(frozen=True, eq=False)
 class Tables:
-    """What tokens are. Token t is spelled `spelled[ends[t - 1]:ends[t]]`.
+    """The spelling of tokens. Token t is `spelled[ends[t - 1]:ends[t]]`.
 
     Attributes:
         spelled: the bytes of all tokens, control tokens spelled out; ends: int64 [n_tokens].
-        plain: the tokens that are written otherwise as text, most of them not at all.
-        end_tokens: those that end a generation.
+        plain: the tokens whose plain text differs from their spelling; most of them have none.
+        end_tokens: the tokens that end a generation.
     """
 
     path: Path
@@ -44,7 +44,7 @@ class Tables:
 
     @classmethod
     def of(cls, vocab: Vocab) -> Tables:
-        """Of a loaded vocabulary; takes half a second for 150 000 tokens."""
+        """Make the tables of a loaded vocabulary; it takes half a second for 150 000 tokens."""
         pieces = [vocab.piece(token, special=True) for token in range(vocab.n_tokens)]
         hidden = [token for token in range(vocab.n_tokens) if vocab.attributes(token) & HIDDEN]
         return cls(
@@ -61,10 +61,10 @@ class Tables:
 
 
 class RemoteVocab:
-    """See lcspec.engine_host.TextVocab. Only `tokenize` asks the child, and waits while that is being started again."""
+    """See lcspec.engine_host.TextVocab. Only `tokenize` asks the child, and waits while it is being restarted."""
 
     def __init__(self, tables: Tables, tokenize: Callable[[str, bool, bool], list[int]]) -> None:
-        """Of the child's tables; `tokenize(text, special, parse_special)` asks it."""
+        """Use the child's tables; `tokenize(text, special, parse_special)` asks the child."""
         self.path, self.bos, self.eos, self.add_bos = tables.path, tables.bos, tables.eos, tables.add_bos
         self.n_tokens = len(tables.ends)
         self.end_tokens = tables.end_tokens
@@ -96,7 +96,7 @@ class RemoteVocab:
 
     @cached_property
     def no_end(self) -> tuple[tuple[int, float], ...]:
-        """A `logit_bias` under which the text never ends by itself."""
+        """A `logit_bias` that keeps the text from ending by itself."""
         return tuple((token, float("-inf")) for token in sorted(self.end_tokens))
 
     @property

@@ -67,7 +67,7 @@ def why_not(draft: Path) -> str | None:
     if architecture in HEADS:
         return HEADS[architecture]
     if architecture in ENCODERS or contents.metadata.get(f"{architecture}.attention.causal") is False:
-        return f"it is an encoder ({architecture}), which reads texts and writes none"
+        return f"it is an encoder ({architecture}), which generates no text"
     if architecture in DIFFUSION:
         return f"it is a diffusion model ({architecture}), which does not write from left to right"
     if contents.metadata.get(f"{architecture}.pooling_type"):

@@ -1,11 +1,12 @@
-"""What a step should hold: which drafters to ask, and how many of their nodes are worth a row of the target's.
+"""Decides what a step holds: which drafters to ask, and how many of their nodes get a row of the target's decode.
 
-base        the protocol, limits, plans; fixed: the planner that decides nothing
-auto        the planner that decides; planning_backoff: when it need not think
-policy      whether a drafter that costs time is asked; record: its figures, worth: the arithmetic,
-            longrun: what a second is worth
-acceptance  how likely a node is to be accepted; calibrator: calibration from few examples
-widths      the width rule over everybody's nodes; stake: where refused drafts cost more
-lookahead_budget   columns of probes beside them
-learned     what a planner begins with, and what is kept of what it learned
+base              the protocol, limits and plans
+fixed             the planner for a named strategy: it decides nothing
+auto              the planner that decides
+loss_budget       what a text may lose against plain decoding
+policy            whether to ask a drafter that runs a model; record: its figures; worth: the arithmetic
+acceptance        how likely a node is accepted; calibrator: calibration from few examples
+widths            how many nodes of all sequences go into a step; stake: what refused drafts cost beside their rows
+lookahead_budget  rows for the windows of lookahead and Jacobi decoding
+learned           what a planner starts with, and what is stored of what it learned
 """

@@ -1,11 +1,12 @@
-"""How likely drafted nodes are to be accepted: raw estimates, corrected by what happened.
+"""How likely drafted nodes are to be accepted: each drafter's estimate, corrected by what happened.
 
-Every node carries its proposers, a raw estimate and a small feature (match length, rank among siblings). Nodes alike
-in proposers, rivals and feature are of one *kind*, and a line between the log-odds of estimate and truth is learned
-for each kind (see lcspec.planner.calibrator). A kind nobody has seen is believed.
+Every node carries its proposers, its drafter's estimate and a small feature (match length, or rank among siblings).
+Nodes with the same proposers, rivals and feature are of one *kind*. For each kind a calibrator learns a line from the
+log-odds of the estimate to the log-odds of the truth (see lcspec.planner.calibrator). The estimate of a kind that was
+never seen is taken as it is.
 
-Whether a node *was* the target's choice is known from the emitted tokens alone, also for nodes the planner cut off
-and never verified. So estimates of drafters that are switched off stay current at no cost.
+Whether a node *was* the target's choice is known from the emitted tokens alone, also for nodes that the planner cut off
+and that were never verified. So the calibration of drafters that are switched off stays current at no cost.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, Iterator, Sequence
 
-from lcspec.planner.calibrator import Trend
+from lcspec.planner.calibrator import Calibrator
 from lcspec.spec.token_tree import TokenTree
 
-# Features from here on are one kind: a match of five tokens says what one of four does.
+# Features from this value on count as one kind: matches of three tokens and more are calibrated together.
 HIGHEST = 3
 
 Kind = tuple[int, int, int]  # proposers, rivals, feature up to HIGHEST
 
 
 def kind_of(tree: TokenTree, node: int) -> Kind:
-    """The kind of a node. Rivals are drafters that proposed something else in its place: where drafters disagree each
-    of them is right much less often than where it was asked alone.
+    """The kind of a node. Its rivals are the drafters that proposed a sibling: where drafters disagree, each of them is
+    right much less often than where it is the only one.
     """
     source, rivals = tree.sources[node], 0
     siblings = tree.child_map(tree.parents[node])
@@ -37,7 +38,7 @@ def kind_of(tree: TokenTree, node: int) -> Kind:
 
 
 def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
-    """Nodes whose parent was emitted, with whether they were emitted themselves, given the step's `tokens`."""
+    """Yield (node, hit) for every node whose parent is among the step's emitted `tokens`; hit: the node is, too."""
     node = 0
     for token in tokens:
         for child in tree.children(node):
@@ -50,59 +51,65 @@ def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]
 
 @dataclass
 class Acceptance:
-    """Calibrated acceptance, shared by all requests of an engine and saved per target/drafter pair."""
+    """Calibrated acceptance probabilities, shared by all requests of an engine and stored per target and draft."""
 
-    trends: dict[Kind, Trend] = field(default_factory=dict)
+    calibrators: dict[Kind, Calibrator] = field(default_factory=dict)
 
     def expected(self, source: int, feature: int, prob: float) -> float:
-        """P(a node is accepted, given its parent was), if nobody else proposes it or anything in its place."""
-        trend = self.trends.get((source, 0, min(feature, HIGHEST)))
-        return prob if trend is None else trend.value(prob)
+        """P(a node is accepted, given that its parent was), where no other drafter proposes it or a sibling."""
+        calibrator = self.calibrators.get((source, 0, min(feature, HIGHEST)))
+        return prob if calibrator is None else calibrator.value(prob)
 
     def path_probs(self, tree: TokenTree) -> list[float]:
-        """P(v) of every node: the product of the estimates along its path."""
-        reach, trends, parents, probs = [1.0], self.trends, tree.parents, tree.probs
+        """P(v) of every node, the root's included (1.0): the product of the calibrated estimates along its path."""
+        reach, calibrators, parents, probs = [1.0], self.calibrators, tree.parents, tree.probs
         for node in range(1, len(probs)):
-            trend = trends.get(kind_of(tree, node))
-            reach.append(reach[parents[node]] * (probs[node] if trend is None else trend.value(probs[node])))
+            calibrator = calibrators.get(kind_of(tree, node))
+            reach.append(reach[parents[node]] * (probs[node] if calibrator is None else calibrator.value(probs[node])))
         return reach
 
     def observe(self, tree: TokenTree, tokens: Sequence[int], only: int = -1) -> None:
-        """Learn from a step: `tree` as drafted (before any cutting), `tokens` as emitted.
+        """Learn from a step.
 
-        `only`: a mask of drafters; nodes that none of them proposed or rivalled are left out.
+        Args:
+            tree: as drafted, before any cutting.
+            tokens: as emitted.
+            only: a mask of drafters; nodes that none of them proposed or rivals are left out.
         """
         for node, hit in tested(tree, tokens):
             kind = kind_of(tree, node)
             if only != -1 and not (kind[0] | kind[1]) & only:
                 continue
-            trend = self.trends.get(kind)
-            if trend is None:
-                trend = self.trends[kind] = Trend()
-            trend.learn(tree.probs[node], hit)
+            calibrator = self.calibrators.get(kind)
+            if calibrator is None:
+                calibrator = self.calibrators[kind] = Calibrator()
+            calibrator.learn(tree.probs[node], hit)
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """For the cache file; `names[i]` is the drafter of bit i, so that a later session may number them anew."""
-        return {"drafters": list(names), "trends": [[*kind, *trend.as_list()] for kind, trend in self.trends.items()]}
+        """For the history file. `names[i]` is the drafter of bit i; a later session may number the drafters anew."""
+        return {
+            "drafters": list(names),
+            "trends": [[*kind, *calibrator.as_list()] for kind, calibrator in self.calibrators.items()],
+        }
 
     @classmethod
     def from_dict(cls, data: Any, names: Sequence[str]) -> Acceptance:
-        """Read `as_dict`'s form, renumbering proposers to `names`; kinds of drafters not among them are dropped.
+        """Read what `as_dict` wrote, with the bits changed to those of `names`; kinds with other drafters are dropped.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: the data has another form.
         """
         try:
             bits = {1 << i: 1 << list(names).index(n) for i, n in enumerate(data["drafters"]) if n in names}
             known = sum(bits)
-            trends: dict[Kind, Trend] = {}
+            calibrators: dict[Kind, Calibrator] = {}
             for source, rivals, feature, *line in data["trends"]:
-                trend, feature = Trend.from_list(line), int(feature)
+                calibrator, feature = Calibrator.from_list(line), int(feature)
                 if feature > HIGHEST:
-                    raise ValueError("not what drafts were worth: bad numbers")
+                    raise ValueError("not a record of acceptance: bad numbers")
                 if not (int(source) | int(rivals)) & ~known:
                     who, others = (sum(new for old, new in bits.items() if m & old) for m in (int(source), int(rivals)))
-                    trends[who, others, feature] = trend
+                    calibrators[who, others, feature] = calibrator
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not what drafts were worth: {error}") from error
-        return cls(trends)
+            raise ValueError(f"not a record of acceptance: {error}") from error
+        return cls(calibrators)

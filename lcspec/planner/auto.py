@@ -1,15 +1,15 @@
-"""Which drafters to ask, how deep, and how many of their nodes to keep.
+"""Decides which drafters to ask, how deep, and how many of their nodes to keep.
 
-For a fixed width the best tree has the largest P(v), the probability that node v is accepted; P never grows along a
-path, so the most probable nodes always form a tree. Every step maximises
+Let P(v) be the probability that node v is accepted. P never grows along a path, so the n most probable nodes form a
+tree, and it is the best one of n nodes. Every step maximises
 
     tokens / time = (B + sum of the n best P) / (T(B + n) + drafting time)
 
-for B sequences, with T the measured cost curve; n = 0 is plain decoding. (Where
-drafting cost more than it can bring, more nodes have to beat the rate of plain decoding.) One formula serves one
-sequence and many: the nodes of all of them compete for one width, so speculation fades by itself as load rises.
+for B sequences, with T the measured cost curve; n = 0 is plain decoding. (If drafting cost more than it can bring,
+further nodes must still beat the rate of plain decoding.) The same formula serves one sequence and many: the nodes of
+all of them compete for the rows of one step, so speculation fades as load rises.
 
-What a text may lose by all this is bounded (see lcspec.planner.loss_budget).
+What a text may lose by drafting is bounded (see lcspec.planner.loss_budget).
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.policy import DraftPolicy, DraftRequest, share_of
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.stake import Hold
+from lcspec.planner.stake import AcceptedShare
 from lcspec.planner.widths import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
 from lcspec.spec.token_tree import TokenTree
 
-# Steps for which a table of costs is kept, and the contexts it serves (a power of two).
+# Steps for which a table of costs is kept, and the tokens of context that one table covers (a power of two).
 TABLE_STEPS = 8
 TABLE_CONTEXT = 64
-# Children a node, and nodes, that are asked from a drafter that costs nothing.
+# What a drafter that costs nothing is asked for: children of a node, and nodes.
 FREE_BRANCH = 3
 FREE_NODES = 24
-# The speed-up shown covers about so many tokens, and is known after so many.
+# The displayed speed-up averages over about RECENT plain steps, and is None before KNOWN of them.
 RECENT = 64.0
 KNOWN = 16.0
 
@@ -56,10 +56,10 @@ class AutoPlanner:
         self._costs: Table = {}
         self._tables: dict[tuple[int, frozenset[int] | None], Table] = {}
         self._table_age = 0
-        self._hold = Hold()
+        self._accepted_share = AcceptedShare()
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
-        # The step at hand: whether nobody plans it, sequences that decode, those of them planned for, tokens so far,
-        # seconds of a decode without drafts, and of the decode.
+        # The current step: whether it backs off, sequences that decode, those of them planned for, tokens so far,
+        # seconds of a decode without drafts, and seconds of its decode.
         self._backing_off = False
         self._streams = self._planned = 1
         self._tokens = 0
@@ -67,7 +67,7 @@ class AutoPlanner:
 
     @property
     def speedup(self) -> float | None:
-        """Tokens per second over those of plain decoding in recent steps, at least 1; None before it is known."""
+        """Tokens per second over those of plain decoding in recent steps, at least 1; None until it is known."""
         return max(1.0, self._emitted / self._plain) if self._plain >= KNOWN else None
 
     def backoff(self, others: int) -> Plan | None:
@@ -80,7 +80,7 @@ class AutoPlanner:
         return Plan(width, 1.0, seconds)
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
-        """Free drafters are always asked; costly ones while that promises a better rate, or as a bounded probe."""
+        """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
         for sequence in sequences:
             if sequence.id not in self._texts:
@@ -88,13 +88,13 @@ class AutoPlanner:
                 self.costly.renew()
         trees = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
         free: list[TokenTree | None] = [None] * len(trees)
-        turns = {
-            i: self._turn(sequence, limit, others)
+        requests = {
+            i: self._request(sequence, limit, others)
             for i, (sequence, limit) in enumerate(zip(sequences, limits))
             if self._nodes(sequence, limit) > 0 and any(drafter.costly for drafter in sequence.drafters)
         }
-        self.budget.costly = bool(turns)
-        orders = {i: self.costly.by_turn(turn) for i, turn in turns.items()}
+        self.budget.costly = bool(requests)
+        orders = {i: self.costly.by_promise(request) for i, request in requests.items()}
         for place in range(max(map(len, orders.values()), default=0)):
             groups: dict[str, list[int]] = {}
             for i, order in orders.items():
@@ -102,7 +102,7 @@ class AutoPlanner:
                     groups.setdefault(order[place].name, []).append(i)
             for members in groups.values():
                 drafter = orders[members[0]][place]
-                found = self.costly.ask(drafter, [turns[i] for i in members], [trees[i] for i in members])
+                found = self.costly.ask(drafter, [requests[i] for i in members], [trees[i] for i in members])
                 for i, tree in zip(members, found):
                     if tree is not trees[i]:
                         free[i] = trees[i] if free[i] is None else free[i]
@@ -114,12 +114,12 @@ class AutoPlanner:
         ]
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
-        """Drafted nodes that a step may have for it."""
+        """The most drafted nodes that a step may have for the sequence."""
         cap = sequence.request.speculation.max_draft
         return min(limits.nodes, self.curve.max_width - 1, limits.nodes if cap is None else cap)
 
     def _free(self, sequence: PlannedSequence, limits: Limits) -> TokenTree:
-        """What the drafters say that cost nothing."""
+        """The merged drafts of the drafters that cost nothing."""
         tree, nodes = TokenTree.root(sequence.tokens[-1]), self._nodes(sequence, limits)
         if nodes <= 0:
             return tree
@@ -130,23 +130,23 @@ class AutoPlanner:
                 [tree] = ask(drafter, [sequence], [budget], [tree])
         return tree
 
-    def _turn(self, sequence: PlannedSequence, limits: Limits, others: int) -> DraftRequest:
-        """The step at hand as the sequence's costly drafters see it."""
+    def _request(self, sequence: PlannedSequence, limits: Limits, others: int) -> DraftRequest:
+        """The current step as the sequence's costly drafters see it."""
         nodes, branch = self._nodes(sequence, limits), 1 if limits.leaves == 1 else FREE_BRANCH
         table = self._table(len(sequence.tokens), limits.widths)
         if self.curve.stake is not None:
-            table = self._hold.table(self.curve.stake, table, others + 1)
+            table = self._accepted_share.table(self.curve.stake, table, others + 1)
         costs, base = share_of(table, self._planned, others + 1)
         return DraftRequest(sequence, limits, nodes, branch, others, costs, base, self._planned, self.acceptance)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
-        """Keep the n most probable nodes of all sequences together, n by expected tokens and seconds."""
+        """Keep the n most probable nodes of all sequences together; n maximises expected tokens per second."""
         self._costs = self._table(context, proposals[0].limits.widths)
-        # Streams that draft nothing lose as much by a longer step as the others.
+        # Streams without drafts lose as much by a longer step as the others.
         streams = self._streams = max(streams, len(proposals))
         self._planned, self._tokens = len(proposals), 0
         self._narrowest = self._costs[min(streams, base)][0] if base in self._costs else 0.0
-        # The width is shared, so the room of the step is what any one sequence may still take.
+        # All sequences share the width: what one of them takes is missing for the others.
         room = max((p.limits.nodes for p in proposals), default=0)
         if not self._narrowest:
             for p in proposals:
@@ -160,7 +160,7 @@ class AutoPlanner:
                 continue
             reach = self.acceptance.path_probs(p.tree)
             if p.tree.trials:
-                # Sampled drafts may not be cut by the tokens they drew (see TokenTree.best).
+                # Sampled drafts must not be chosen by the tokens they drew (see TokenTree.best).
                 p.kept = p.tree.best(min(p.limits.nodes, room)).with_leaves(p.limits.leaves)
                 room -= p.kept.n_drafted
                 need += p.kept.n_drafted
@@ -184,7 +184,7 @@ class AutoPlanner:
         return Plan(width, expected, seconds, considered)
 
     def _beside(self, stake: Stake, proposals: Sequence[Proposal], base: int) -> Callable[[Item], float]:
-        """What the drafts added so far cost beside their rows, over all sequences."""
+        """A function that takes the nodes as they are added, and returns what all of them cost beside their rows."""
         reach: dict[int, list[float]] = {}
         seconds: dict[int, float] = {}
 
@@ -198,17 +198,17 @@ class AutoPlanner:
         return beside
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Learn from every drafted node whose fate is known, kept or not."""
+        """Learn from every drafted node whose outcome is known, kept or not."""
         tree, sequence = proposal.tree, proposal.sequence
         self._tokens += len(tokens)
         if self.curve.stake is not None and proposal.kept is not None and proposal.kept.n_drafted:
             drafted, accepted = proposal.kept.n_drafted, len(tokens) - 1
-            self._hold.saw(min(drafted, accepted + 1), accepted)
+            self._accepted_share.saw(min(drafted, accepted + 1), accepted)
         if not tree.n_drafted:
             return
         only = -1
         if proposal.free is not None:
-            # How often they are right when nobody else is asked must be known to decide whether to ask.
+            # To decide whether to ask a costly drafter, the planner must know how often the free ones are right alone.
             self.acceptance.observe(proposal.free, tokens)
             only = sum(sequence.bit_of(d) for d in sequence.drafters if d.costly)
         self.acceptance.observe(tree, tokens, only)
@@ -226,7 +226,7 @@ class AutoPlanner:
             self._table_age = 0
 
     def observe_overhead(self, seconds: float) -> None:
-        """The step took so many seconds besides its decode: settle the account."""
+        """Note the seconds that the step took besides its decode, and update the loss budget and the speed-up."""
         if self._tokens and self._narrowest and self._decode:
             if self._streams == 1:
                 if self._backing_off:
@@ -246,21 +246,21 @@ class AutoPlanner:
         return {"acceptance": self.acceptance.as_dict(names), "records": records}
 
     def restore(self, data: Any, names: Sequence[str]) -> None:
-        """Begin with what `as_dict` gave.
+        """Start with what `as_dict` gave.
 
         Raises:
-            ValueError: it is not that; nothing has changed.
+            ValueError: the data has another form; nothing has changed.
         """
         try:
             acceptance = Acceptance.from_dict(data["acceptance"], names)
             records = {str(name): DrafterRecord.from_dict(r) for name, r in data["records"].items()}
         except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not what a planner learned: {error}") from error
+            raise ValueError(f"not a planner's record: {error}") from error
         self.acceptance = acceptance
         self.costly.records = {n: r for n, r in records.items() if n in names}
 
     def forget(self, sequence: PlannedSequence) -> None:
-        """The request is over; the next text has an account of its own."""
+        """The request has ended; the next text starts with a loss budget of its own."""
         self._texts.discard(sequence.id)
         self.budget.begin()
 

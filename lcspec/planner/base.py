@@ -1,4 +1,4 @@
-"""The planner protocol, and what it works with."""
+"""The planner protocol and its data types."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VerifierInfo
 
-# Gaps in a stream shorter than this are not noticed (Miller 1968: a tenth of a second appears instantaneous), seconds.
+# A pause shorter than this is not noticed in a stream (Miller 1968: a tenth of a second seems instantaneous); seconds.
 UNNOTICED = 0.1
 
 
@@ -19,15 +19,15 @@ class PlannedSequence(SequenceView, Protocol):
 
     @property
     def request(self) -> PlannedRequest:
-        """What was asked for."""
+        """The request."""
 
     @property
     def drafters(self) -> Sequence[Drafter]:
-        """Those that may draft for it."""
+        """The drafters that may draft for it."""
 
     @property
     def verifier(self) -> VerifierInfo:
-        """Who accepts its drafts."""
+        """The verifier that accepts or refuses its drafts."""
 
     @property
     def cache(self) -> LeafRoom:
@@ -46,7 +46,7 @@ class PlannedSequence(SequenceView, Protocol):
 
 
 class PlannedRequest(Protocol):
-    """A request, as far as it says how to speculate."""
+    """The part of a request that says how to speculate."""
 
     @property
     def speculation(self) -> SpeculationParams:
@@ -54,25 +54,25 @@ class PlannedRequest(Protocol):
 
 
 class LeafRoom(Protocol):
-    """A sequence's cache, as far as trees need to know."""
+    """The part of a sequence's cache that matters to trees."""
 
     @property
     def max_leaves(self) -> int:
-        """Leaves that a tree may have now."""
+        """The most leaves that a tree may have now."""
 
 
 class LeafIds(Protocol):
-    """Where leaves get their sequence ids from."""
+    """The pool that gives leaves their sequence ids."""
 
     @property
     def free(self) -> int:
-        """Ids that nobody has."""
+        """How many ids are unused."""
 
 
 class Limits(NamedTuple):
-    """What a step can take for one slot: drafted nodes, their depth, leaves of the tree.
+    """What a step has room for, for one sequence: drafted nodes, their depth, leaves of the tree.
 
-    `widths`: the step must be one of these many tokens wide (padding included); None means any.
+    `widths`: the widths in tokens that the step may have, padding included; None means any.
     """
 
     nodes: int
@@ -86,10 +86,10 @@ NOTHING = Limits(0, 0, 1)
 
 @dataclass(slots=True)
 class Proposal:
-    """What the drafters of one slot said this step, and what was kept of it.
+    """What the drafters of one sequence proposed in this step, and what was kept of it.
 
-    `free`: what the free drafters alone had said, if a costly one was asked as well. `probe_rows`: rows granted to the
-    windows of drafters that have one; `windows`: what they put into them (see lcspec.planner.lookahead_budget).
+    `free`: the draft of the free drafters alone, if a costly one was asked as well. `probe_rows`: rows granted to the
+    windows of drafters that have one; `windows`: their contents (see lcspec.planner.lookahead_budget).
     """
 
     sequence: PlannedSequence
@@ -103,17 +103,17 @@ class Proposal:
 
     @property
     def n_probes(self) -> int:
-        """Probes in the step's batch."""
+        """Number of probes in the step's batch."""
         return sum(window.tree.n_drafted for window in self.windows)
 
     @property
     def evaluated(self) -> TokenTree:
-        """What goes into the batch: the kept drafts, and the probes behind them."""
+        """The tree that goes into the batch: the kept drafts, and the probes after them."""
         assert self.kept is not None
         return self.kept.with_probes(*(window.tree for window in self.windows)) if self.windows else self.kept
 
     def asked(self) -> Iterator[tuple[Window, list[int]]]:
-        """Every window with the nodes of `evaluated` after which it wants the target's argmax."""
+        """Yield every window with the nodes of `evaluated` whose argmax of the target it reads."""
         assert self.kept is not None
         shift = len(self.kept) - 1
         for window in self.windows:
@@ -122,7 +122,7 @@ class Proposal:
 
     @property
     def mute(self) -> set[int]:
-        """Nodes of `evaluated` whose logits nobody reads."""
+        """Nodes of `evaluated` whose logits are not read."""
         if not self.windows:
             return set()
         assert self.kept is not None
@@ -132,14 +132,14 @@ class Proposal:
 
 @dataclass(slots=True)
 class Plan:
-    """The outcome of a step's planning.
+    """The result of planning a step.
 
     Attributes:
-        width: pad the batch to this many tokens (0: as it is).
-        tokens: tokens the step is expected to emit, over all slots.
-        seconds: target time it is expected to take; 0.0 when unknown.
-        considered: (drafted nodes, expected tokens, expected seconds, those of drafting included) of every width that
-            was weighed.
+        width: pad the batch to this many tokens; 0: no padding.
+        tokens: how many tokens the step is expected to emit, over all sequences.
+        seconds: the expected time of the target's decode; 0.0 when unknown.
+        considered: (drafted nodes, expected tokens, expected seconds including drafting) of every width that was
+            compared.
     """
 
     width: int = 0
@@ -149,32 +149,32 @@ class Plan:
 
 
 class Planner(Protocol):
-    """Decides for every step; learns from what it cost and what was accepted."""
+    """Decides every step, and learns from what the step cost and what was accepted."""
 
     def backoff(self, others: int) -> Plan | None:
-        """The plan of a plain step in which nobody is asked for drafts, nor told what came of it; None: ask.
+        """A plan for a plain step, in which no drafter is asked and none observes the outcome; None: ask them.
 
-        `others` is the width the other slots need anyway.
+        `others` is the width in tokens that the other sequences need.
         """
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
-        """Ask the sequences' drafters, one that runs a model for all of them at once.
+        """Ask the sequences' drafters; a drafter that runs a model is asked for all sequences at once.
 
         Args:
             sequences: those that are planned for in this step.
-            limits: what the step can take for each.
-            others: for any one of them, the width that the others need anyway.
+            limits: what the step has room for, for each.
+            others: for any one sequence, the width in tokens that the others need.
         """
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Set `kept` of every proposal.
 
-        `base`: width without any drafted node; `context`: mean context length; `streams`: slots that decode in this
-        step, also those without a proposal (0: there are no others).
+        `base`: width without any drafted node; `context`: mean context length; `streams`: sequences that decode in
+        this step, also those without a proposal (0: as many as proposals).
         """
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """A slot emitted `tokens` after its proposal."""
+        """A sequence emitted `tokens` after its proposal."""
 
     def timed(self, width: int, context: int, seconds: float) -> None:
         """A target decode took `seconds`."""
@@ -184,9 +184,10 @@ class Planner(Protocol):
 
 
 def reading(sequence: PlannedSequence, others: int) -> float:
-    """`Budget.reading` of a slot beside `others`: streams do not wait for a draft model to read somebody else's text.
+    """`Budget.reading` of a sequence, in seconds: how long a draft model may read its text before it drafts.
 
-    Never a matter of time where the text depends on what is drafted, and so on when drafts begin.
+    0 while other sequences decode: they do not wait for it. 0, too, where the text depends on the drafts, and so on
+    the step in which they begin: that must not depend on time.
     """
     steady = sequence.verifier.lossless and not sequence.draws
     return UNNOTICED if steady and not others else 0.0
@@ -195,8 +196,8 @@ def reading(sequence: PlannedSequence, others: int) -> float:
 def ask(
     drafter: Drafter, sequences: Sequence[PlannedSequence], budgets: Sequence[Budget], trees: Sequence[TokenTree]
 ) -> list[TokenTree]:
-    """`trees` with what `drafter` says merged into them, as far as the texts may go on; the drafter's own tree where
-    one is bare."""
+    """Merge what `drafter` proposes into `trees`, cut after tokens that end a text. Where a tree has only its root, the
+    drafter's own tree takes its place."""
     able = [i for i, budget in enumerate(budgets) if budget.nodes > 0 and budget.depth > 0]
     if not able:
         return list(trees)
@@ -211,12 +212,12 @@ def ask(
 
 
 def fit(proposals: Sequence[Proposal], room: int, ids: LeafIds) -> None:
-    """Every sequence was planned for as if the step were its own: cut what does not fit into it together.
+    """Cut what does not fit into the step: every sequence was planned for as if the step were its own.
 
     Args:
         proposals: after `select`.
         room: rows that the step has for drafts.
-        ids: what is left of them is shared.
+        ids: the pool of sequence ids that all trees share.
     """
     free = ids.free
     for p in proposals:

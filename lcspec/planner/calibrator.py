@@ -1,8 +1,8 @@
-"""Calibration that needs few examples: a line between log-odds.
+"""Calibration from few examples: a line between log-odds.
 
-Logistic calibration (Platt 1999) learned online: log-odds of the truth = shift + slope * log-odds of the estimate, both
-with a Gaussian belief that every example updates (an extended Kalman filter on the logistic model). It begins as the
-estimate itself; ten examples move it most of the way where a drafter is much surer, or less sure, than it should be.
+Logistic calibration (Platt 1999), learned online: log-odds of the truth = shift + slope * log-odds of the estimate.
+Shift and slope have a Gaussian prior, which every example updates (an extended Kalman filter on the logistic model).
+The line starts as the identity; ten examples move it most of the way if a drafter is much too sure, or not sure enough.
 """
 
 from __future__ import annotations
@@ -11,25 +11,25 @@ import math
 from dataclasses import astuple, dataclass
 from typing import Any
 
-# Variances at first, and the most that forgetting lets them grow to again.
+# Variances of the prior; forgetting lets them grow back to these at most.
 SHIFT_VARIANCE = 4.0
 SLOPE_VARIANCE = 0.25
-# Examples after which one counts for little.
+# After this many further examples, an example counts for little.
 MEMORY = 400.0
 # Estimates are clipped to these log-odds.
 SUREST = 5.3
 
 
 def log_odds(p: float) -> float:
-    """Of a probability, clipped to what can be told apart from 0 and 1."""
+    """Log-odds of a probability, clipped to +-SUREST."""
     if p <= 0.0 or p >= 1.0:
         return SUREST if p >= 1.0 else -SUREST
     return max(-SUREST, min(SUREST, math.log(p / (1.0 - p))))
 
 
 @dataclass
-class Trend:
-    """The line, and the covariance of what is believed of it: [[shift, both], [both, slope]]."""
+class Calibrator:
+    """The line, and the covariance of its parameters: [[var_shift, var_both], [var_both, var_slope]]."""
 
     shift: float = 0.0
     slope: float = 1.0
@@ -38,18 +38,18 @@ class Trend:
     var_slope: float = SLOPE_VARIANCE
 
     @classmethod
-    def like(cls, other: Trend | None) -> Trend:
-        """A new one that begins with what `other` has found, and as open to be taught as if it had found nothing."""
+    def like(cls, other: Calibrator | None) -> Calibrator:
+        """A new line that starts at `other`'s shift and slope, with the variances of the prior."""
         return cls() if other is None else cls(other.shift, other.slope)
 
     def value(self, estimate: float) -> float:
-        """The probability that an estimate stands for."""
+        """The calibrated probability for an estimate."""
         return 1.0 / (1.0 + math.exp(-self.shift - self.slope * log_odds(estimate)))
 
     def learn(self, estimate: float, hit: bool) -> None:
-        """An example: what was estimated happened, or did not."""
+        """Update the line by an example: what was estimated happened (`hit`), or did not."""
         z, grow = log_odds(estimate), 1.0 + 1.0 / MEMORY
-        # forgetting: what is believed gets less certain, up to what it was at first
+        # forgetting: the variances grow, up to those of the prior
         a, c = min(self.var_shift * grow, SHIFT_VARIANCE), min(self.var_slope * grow, SLOPE_VARIANCE)
         b = self.var_both
         p = min(max(self.value(estimate), 1e-3), 1.0 - 1e-3)
@@ -62,21 +62,21 @@ class Trend:
         self.var_shift, self.var_both, self.var_slope = a - k * u * u, b - k * u * v, c - k * v * v
 
     def as_list(self) -> list[float]:
-        """For the history."""
+        """For the history file."""
         return list(astuple(self))
 
     @classmethod
-    def from_list(cls, data: Any) -> Trend:
-        """Read `as_list`'s form.
+    def from_list(cls, data: Any) -> Calibrator:
+        """Read what `as_list` wrote.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: the data has another form, or impossible numbers.
         """
         try:
             shift, slope, a, b, c = map(float, data)
         except TypeError as error:
-            raise ValueError(f"not a trend: {error}") from error
+            raise ValueError(f"not a calibrator: {error}") from error
         possible = 0.0 < a <= 2 * SHIFT_VARIANCE and 0.0 < c <= 2 * SLOPE_VARIANCE and b * b <= a * c
         if not possible or not all(map(math.isfinite, (shift, slope))) or abs(shift) + abs(slope) > 100.0:
-            raise ValueError("not a trend: bad numbers")
+            raise ValueError("not a calibrator: bad numbers")
         return cls(shift, slope, a, b, c)

@@ -1,4 +1,4 @@
-"""The planner that decides nothing: a user named what to draft."""
+"""The planner for a named strategy: it decides nothing."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from lcspec.spec.token_tree import TokenTree
 
 
 class FixedPlanner:
-    """No decisions: every drafter gets `max_draft` (or its own default) nodes, and the best of them are kept."""
+    """Gives every drafter `max_draft` nodes (or the drafter's default), and keeps the best of them."""
 
     def backoff(self, others: int) -> Plan | None:
         """Never."""
         return None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
-        """The same budget every step, within what the step can take."""
+        """Ask with the same budget in every step, within what the step has room for."""
         start = time.perf_counter()
         trees = {sequence.id: TokenTree.root(sequence.tokens[-1]) for sequence in sequences}
         room = dict(zip(trees, limits))
@@ -33,7 +33,7 @@ class FixedPlanner:
         return [Proposal(sequence, trees[sequence.id], room[sequence.id], seconds) for sequence in sequences]
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
-        """Cut every tree to what the step can take."""
+        """Cut every tree to what the step has room for."""
         for p in proposals:
             wanted = p.sequence.request.speculation.max_draft
             p.probe_rows = reserved(p)

@@ -1,4 +1,4 @@
-"""A planner for a context: what it begins with, and what is kept of what it learned."""
+"""A context's planner: what it starts with, and what is stored of what it learned."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from lcspec.profiles import history
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.step_cost import Progress, load_curve, measure, save_curve
 
-# What the first use of a model may spend on measuring, seconds.
+# The longest measurement at the first use of a model, seconds.
 QUICK_SECONDS = 3.0
-# Steps of a draft model that are timed before it is first asked.
+# How many steps of a draft model are timed before it is first asked.
 DRAFT_STEPS = 3
 
 
 def prepare(
     context: Context, seq: int, env: DrafterEnv, names: Sequence[str], progress: Progress | None = None
 ) -> AutoPlanner:
-    """The planner for a context: with the stored cost curve, or after a short measurement on first use.
+    """Make the planner of a context, with the stored cost curve; at first use, after a short measurement.
 
     Args:
-        context: nothing runs in it.
-        seq: a sequence id that nobody uses.
+        context: a context in which nothing runs.
+        seq: an unused sequence id.
         env: what drafters are made from.
-        names: the drafters there are, in the order of their bits.
-        progress: told the share of the measurement that is done.
+        names: the names of the drafters, in the order of their bits.
+        progress: called with the share of the measurement that is done.
     """
     curve = load_curve(context)
     if curve is None:
@@ -38,7 +38,7 @@ def prepare(
             if not curve.unsteady:
                 save_curve(context, curve)
         except DecodeError:
-            curve = CostCurve()  # no room to measure in: nothing is known, so nothing is speculated
+            curve = CostCurve()  # no room for a measurement: with an empty curve, nothing is speculated
     planner = AutoPlanner(curve)
     if env.history:
         stored = history.load(context.options.path, env.draft, history.pair_key(env.draft))
@@ -49,8 +49,8 @@ def prepare(
 
 
 def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
-    """Time the draft models that `planner` has never asked: what a first ask takes says little about later ones, since
-    it also reads the text and finds everything cold. Only between requests.
+    """Time the draft models that `planner` has never asked. The first ask of a request says little about later ones,
+    because it also reads the text and runs with cold caches. Call it only between requests.
     """
     for drafter in drafters:
         if drafter.costly and not planner.costly.knows(drafter.name):
@@ -60,7 +60,7 @@ def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
 
 
 def keep(planner: AutoPlanner | None, context: Context, env: DrafterEnv, names: Sequence[str]) -> None:
-    """Store what the planner learned; `names` as for `prepare`."""
+    """Store what the planner learned; `names` as in `prepare`."""
     if planner is None or not planner.decode_seconds:
         return
     if not planner.curve.unsteady:

@@ -1,7 +1,7 @@
-"""Room for the windows of drafters that want rows of their own (lookahead and Jacobi decoding).
+"""Rows for the windows of lookahead and Jacobi decoding.
 
-Only a named strategy has them: a window costs a few rows in every step and pays where rows are nearly free, which a
-planner found to be worth 0.5 % beside other drafters.
+Only a named strategy has windows: a window costs a few rows in every step and pays where rows are nearly free. In
+`auto` it brought 0.5 % beside other drafters.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def reserved(p: Proposal) -> int:
-    """Rows that the user's own widths ask for, half of the step at most."""
+    """The rows that the user's parameters ask for, at most half of the step."""
     rows = sum(d.reserved_rows(p.sequence) for d in probing(p.sequence.drafters)) if p.limits.leaves > 1 else 0
     return min(rows, max(p.limits.nodes // 2, p.limits.nodes - p.tree.n_drafted))
 
 
 def feed(proposals: Sequence[Proposal], room: int, pool: SequencePool) -> None:
-    """Let the drafters say what they want evaluated, within `probe_rows`, the step's `room` and the leaf ids left."""
+    """Fill the windows, within `probe_rows`, the step's `room` in rows, and the leaf ids that are left."""
     if not any(probing(p.sequence.drafters) for p in proposals):
         return
     free = pool.free

@@ -1,8 +1,9 @@
-"""Asking drafters that cost time (they run a model): whose turn it is, whether it is worth it, and how deep.
+"""When to ask drafters that run a model: in which order, whether one is worth its time, and how deep.
 
-A chain of its drafts is imagined, accepted as often as they usually are: a drafter is asked if the step goes better
-with the chain than without, the one first with which it goes best. Who is not worth it is probed when a small share of
-the decode time has paid for a level. One that is asked goes on level by level while that promises a better rate.
+The policy imagines a chain of a drafter's tokens, accepted at its usual rate. It asks the drafter if the step has a
+better rate with the chain than without, and begins with the drafter whose chain is best. A drafter that is not worth
+its time is probed when 1 % of the decode time has paid for one level. While it drafts, it goes on level by level as
+long as another level promises a better rate.
 """
 
 from __future__ import annotations
@@ -18,23 +19,23 @@ from lcspec.planner.record import DrafterRecord
 from lcspec.planner.worth import Costs, imagined, least_row, promises, rate
 from lcspec.spec.token_tree import TokenTree
 
-# Share of the decode time that goes into asking each drafter that is currently off.
+# Share of the decode time that probes of one drafter may take.
 PROBE_SHARE = 0.01
-# A drafter may be surer than it says: nodes are cut before they are looked at below this share of what a row costs.
+# A drafter's estimate may be too low: a node is cut early only if it is worth less than this share of a row's cost.
 SAFE = 0.5
 
 
 @dataclass(frozen=True)
 class DraftRequest:
-    """A sequence's step, as those see it who are asked for drafts.
+    """A sequence's step, as the policy for costly drafters sees it.
 
     Attributes:
-        sequence, limits: whose step it is, and what it can take.
-        nodes, branch: drafted nodes in all, children a node.
-        others: the width the other sequences need anyway.
+        sequence, limits: whose step it is, and what the step has room for.
+        nodes, branch: the most drafted nodes in all, and the most children of a node.
+        others: the width in tokens that the other sequences need.
         costs, base: what the sequence's nodes cost it, and its width without any (see `share_of`).
-        streams: sequences that are planned for.
-        acceptance: what is known of drafts.
+        streams: number of sequences that are planned for.
+        acceptance: the calibrated acceptance of drafts.
     """
 
     sequence: PlannedSequence
@@ -51,8 +52,8 @@ class DraftRequest:
 def share_of(costs: Costs, streams: int, base: int) -> tuple[Costs, int]:
     """What a sequence's nodes cost it, and its width without any, in a step of `base` rows before drafts.
 
-    A sequence among others is asked as if the others did the same, at its share of the step: where T is flat between
-    two widths none of them would fill it alone, and all of them together gain by it.
+    With several streams, each is charged its share of a step in which all of them draft alike. Where T is flat between
+    two widths, none of them would fill it alone, and all of them together gain.
     """
     if streams == 1 or base not in costs:
         return costs, base
@@ -61,7 +62,7 @@ def share_of(costs: Costs, streams: int, base: int) -> tuple[Costs, int]:
 
 
 class Levels:
-    """A drafter on its way down: asked after every level whether another one is worth its time."""
+    """Decides after each level of a draft whether another level is worth its time, and times the levels."""
 
     def __init__(self, record: DrafterRecord, goes_on: Callable[[TokenTree, Iterable[int], int], bool]) -> None:
         """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate."""
@@ -74,7 +75,7 @@ class Levels:
         self.done = 0
 
     def start(self) -> None:
-        """The drafter is asked now."""
+        """Start the clock: the drafter is asked now."""
         self._start = time.perf_counter()
 
     def __call__(self, draft: TokenTree, frontier: Iterable[int]) -> bool:
@@ -88,20 +89,20 @@ class Levels:
 
     @property
     def seconds(self) -> float:
-        """Since it was asked."""
+        """Seconds since `start`."""
         return time.perf_counter() - self._start
 
     def finish(self) -> None:
-        """Note what a level took."""
-        spent = self._latest if self._stopped else self.seconds  # the others may go on
-        n = self.done + (not self._stopped)  # with one that led to nothing
+        """Record what a level took."""
+        spent = self._latest if self._stopped else self.seconds  # other sequences' drafts may go on
+        n = self.done + (not self._stopped)  # a last level that added nothing counts, too
         self._record.took(spent if n == 1 else min((spent - self._first) / (n - 1), spent / n), n > 1)
 
 
 class _Asked(NamedTuple):
     """A sequence for which a drafter is asked: the tree `before`, and a copy of it to draft into."""
 
-    turn: DraftRequest
+    request: DraftRequest
     before: TokenTree
     both: TokenTree
     budget: Budget
@@ -109,29 +110,29 @@ class _Asked(NamedTuple):
 
 
 class DraftPolicy:
-    """What is known about asking each costly drafter."""
+    """What is known about asking each costly drafter, and the decision to ask."""
 
     def __init__(self) -> None:
         self.records: dict[str, DrafterRecord] = {}
         self.step_seconds: dict[str, float] = {}  # of draft models that were timed before they were first asked
-        self.reading = 0.0  # seconds of the step at hand in which a drafter read a text
+        self.reading = 0.0  # seconds of the current step in which a drafter read a text without drafting
 
     def knows(self, name: str) -> bool:
-        """Whether there is any figure of what the drafter costs."""
+        """Whether there is any figure for the drafter's cost."""
         return name in self.records or name in self.step_seconds
 
     def renew(self) -> None:
-        """A new text: what the earlier ones taught counts for less."""
+        """A new text starts: what earlier texts taught counts for less."""
         for record in self.records.values():
             record.renew()
 
     def save(self, seconds: float) -> None:
-        """A decode took so long: a share of it pays for asking those that are off."""
+        """A target decode took `seconds`: a share of it pays for probes."""
         for record in self.records.values():
             record.waited += seconds
 
     def learn(self, sequence: PlannedSequence, tree: TokenTree, tokens: Sequence[int]) -> None:
-        """How often each drafter's best child was right, of those whose fate the emitted `tokens` tell."""
+        """Learn from the emitted `tokens` how often each drafter's best child of a node was right."""
         for drafter in sequence.drafters:
             if not drafter.costly:
                 continue
@@ -144,29 +145,29 @@ class DraftPolicy:
                 self.record(drafter).saw(hit)
 
     def record(self, drafter: Drafter) -> DrafterRecord:
-        """The running figures of `drafter`."""
+        """The running figures of `drafter`, made when they are first needed."""
         record = self.records.get(drafter.name)
         if record is None:
             known = self.step_seconds.get(drafter.name, 0.0)
             record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
         return record
 
-    def by_turn(self, turn: DraftRequest) -> list[Drafter]:
-        """The sequence's costly drafters: the one that promises most first; the others are judged by what they add."""
-        costly = [d for d in turn.sequence.drafters if d.costly]
-        if len(costly) < 2 or turn.base not in turn.costs:
+    def by_promise(self, request: DraftRequest) -> list[Drafter]:
+        """The sequence's costly drafters, the most promising first; each later one is judged by what it adds."""
+        costly = [d for d in request.sequence.drafters if d.costly]
+        if len(costly) < 2 or request.base not in request.costs:
             return costly
         records = {d.name: self.record(d) for d in costly}
 
         def alone(drafter: Drafter) -> float:
             record = records[drafter.name]
-            return imagined(turn.costs, [], [1.0], record.acceptance, record.share(turn.streams), turn.base)
+            return imagined(request.costs, [], [1.0], record.acceptance, record.share(request.streams), request.base)
 
         return sorted(costly, key=alone, reverse=True)
 
-    def ask(self, drafter: Drafter, turns: Sequence[DraftRequest], trees: Sequence[TokenTree]) -> list[TokenTree]:
-        """`trees` with what `drafter` says, for those it is worth asking for; the others as they are."""
-        begun = [self._begin(drafter, turn, tree) for turn, tree in zip(turns, trees)]
+    def ask(self, drafter: Drafter, requests: Sequence[DraftRequest], trees: Sequence[TokenTree]) -> list[TokenTree]:
+        """Add the drafts of `drafter` to the trees of the sequences for which it is worth asking; leave the others."""
+        begun = [self._begin(drafter, request, tree) for request, tree in zip(requests, trees)]
         asked = [one for one in begun if one is not None]
         if not asked:
             return list(trees)
@@ -175,7 +176,7 @@ class DraftPolicy:
         record.waited = 0.0
         for one in asked:
             one.levels.start()
-        sequences, budgets = [a.turn.sequence for a in asked], [a.budget for a in asked]
+        sequences, budgets = [a.request.sequence for a in asked], [a.budget for a in asked]
         drafted = iter(ask(drafter, sequences, budgets, [a.both for a in asked]))
         out = list(trees)
         for i, begin in enumerate(begun):
@@ -186,37 +187,37 @@ class DraftPolicy:
                 begin.levels.finish()
                 out[i] = both
             else:
-                # It reads the text as yet, which says nothing of what its drafts cost and gain.
+                # It is still reading the text; that says nothing about what its drafts cost and gain.
                 self.reading += begin.levels.seconds / len(asked)
         return out
 
-    def _begin(self, drafter: Drafter, turn: DraftRequest, tree: TokenTree) -> _Asked | None:
-        """What to ask `drafter` for beside `tree`; None if it is not worth asking."""
-        costs, base = turn.costs, turn.base
+    def _begin(self, drafter: Drafter, request: DraftRequest, tree: TokenTree) -> _Asked | None:
+        """The budget and tree with which to ask `drafter`; None if it is not worth asking."""
+        costs, base = request.costs, request.base
         if base not in costs:
             return None
-        record, reach = self.record(drafter), turn.acceptance.path_probs(tree)
-        level, hope, known = record.share(turn.streams), record.acceptance, sorted(reach[1:], reverse=True)
+        record, reach = self.record(drafter), request.acceptance.path_probs(tree)
+        level, hope, known = record.share(request.streams), record.acceptance, sorted(reach[1:], reverse=True)
         price = rate(costs, known, base)
         worth = imagined(costs, known, left_open(tree, reach), hope, level, base) > price
         if not worth and record.waited * PROBE_SHARE < record.level_seconds:
             return None
 
         def goes_on(draft: TokenTree, frontier: Iterable[int], levels: int) -> bool:
-            reach = turn.acceptance.path_probs(draft)
+            reach = request.acceptance.path_probs(draft)
             ahead = max((reach[v] for v in frontier), default=0.0)
-            # Nodes the others proposed as well count once.
+            # Nodes that other drafters proposed as well count once.
             ranked = sorted(known + [reach[v] for v in draft.beyond(tree)], reverse=True)
             return promises(costs, ranked, ahead, hope, level, base, levels)
 
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         levels = Levels(record, goes_on)
-        return _Asked(turn, tree, both, _budget(turn, drafter, record, price, levels, patient=worth), levels)
+        return _Asked(request, tree, both, _budget(request, drafter, record, price, levels, patient=worth), levels)
 
 
 def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
-    """The probability that the text leaves the tree below a node of each depth."""
+    """For each depth, the probability that the text leaves the tree below a node of that depth."""
     out = [0.0] * (max(tree.depths) + 1)
     for node, p in enumerate(reach):
         out[tree.depths[node]] += p
@@ -226,15 +227,17 @@ def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
 
 
 def _budget(
-    turn: DraftRequest, drafter: Drafter, record: DrafterRecord, price: float, levels: Levels, patient: bool
+    request: DraftRequest, drafter: Drafter, record: DrafterRecord, price: float, levels: Levels, patient: bool
 ) -> Budget:
-    """What the drafter may propose. `patient`: it is no mere probe, which takes a piece of the text at a time."""
-    bit, row = turn.sequence.bit_of(drafter), least_row(turn.costs, turn.base)
+    """What the drafter may propose. `patient`: it may read the text for a while; a mere probe may not."""
+    bit, row = request.sequence.bit_of(drafter), least_row(request.costs, request.base)
 
     def expects(depth: int, rank: int, prob: float) -> float:
-        return turn.acceptance.expected(bit, rank, prob)
+        return request.acceptance.expected(bit, rank, prob)
 
-    # What a token below must be worth: its row, and one of the drafter's own, which costs less than a level.
-    below = price * (row + record.share(turn.streams) / 2) / max(0.1, record.acceptance)
-    patience = reading(turn.sequence, turn.others) if patient else 0.0
-    return Budget(turn.nodes, turn.limits.depth, turn.branch, bit, SAFE * price * row, below, patience, expects, levels)
+    # What a drafter's token must be worth for its children: a row, and the drafter's own row at half a level's cost.
+    below = price * (row + record.share(request.streams) / 2) / max(0.1, record.acceptance)
+    patience = reading(request.sequence, request.others) if patient else 0.0
+    return Budget(
+        request.nodes, request.limits.depth, request.branch, bit, SAFE * price * row, below, patience, expects, levels
+    )

@@ -1,4 +1,4 @@
-"""Running figures of a costly drafter: what the planner knows about asking it."""
+"""Running figures of a costly drafter."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-# How fast the running figures follow: acceptance, and the seconds of a level (downwards three times as fast).
+# Weight of a new observation in the averages: acceptance, and the seconds of a level (three times this if it is less).
 RATE = 0.015
 TIME_RATE = 0.1
-# What earlier texts taught counts for so many observations.
+# Observations of earlier texts together count as at most this many.
 EARLIER = 8
-# How fast the number of sequences that are asked together follows.
+# Weight of a new ask in the average number of sequences that are asked together.
 SHARING_RATE = 0.1
-# What a costly drafter is believed to be worth before anything is known.
+# Acceptance of a costly drafter before anything is known about it.
 FIRST_GUESS = 0.7
 
 
@@ -22,11 +22,11 @@ class DrafterRecord:
     """Running figures of a costly drafter.
 
     Attributes:
-        acceptance: how often its best child is right, given that the parent was.
-        tested: observations behind that.
+        acceptance: how often its best child of a node is right, given that the node was.
+        tested: number of observations behind `acceptance`.
         level_seconds: what a level costs, for all sequences that are asked together.
-        sharing: how many those are as a rule; 0: not known.
-        waited: seconds of decoding since it was asked.
+        sharing: the average number of sequences that are asked together; 0: not known.
+        waited: seconds of decoding since it was last asked.
     """
 
     acceptance: float = FIRST_GUESS
@@ -36,20 +36,20 @@ class DrafterRecord:
     waited: float = 0.0
 
     def share(self, sequences: int) -> float:
-        """What a level costs one of `sequences` that might be asked together."""
+        """What a level costs each of `sequences` that may be asked together, seconds."""
         return self.level_seconds / (min(self.sharing, sequences) or sequences)
 
     def asked(self, sequences: int) -> None:
-        """So many sequences were asked together."""
+        """`sequences` were asked together."""
         self.sharing += (SHARING_RATE if self.sharing else 1.0) * (sequences - self.sharing)
 
     def saw(self, hit: bool) -> None:
-        """Its best child was tested."""
+        """Its best child was accepted (`hit`) or refused."""
         self.tested += 1
         self.acceptance += max(RATE, 1.0 / (self.tested + 3)) * (float(hit) - self.acceptance)
 
     def took(self, seconds: float, sure: bool = True) -> None:
-        """A level took `seconds`, or at most that if it is not `sure`: after a pause the first one also catches up."""
+        """A level took `seconds`; if not `sure`, at most that: the first level after a pause also catches up."""
         faster = seconds < self.level_seconds
         if self.level_seconds and not (sure or faster):
             return
@@ -57,19 +57,19 @@ class DrafterRecord:
         self.level_seconds += rate * (seconds - self.level_seconds)
 
     def renew(self) -> None:
-        """A new text: what the earlier ones taught counts for less."""
+        """A new text starts: what earlier texts taught counts for less."""
         self.tested = min(self.tested, EARLIER)
 
     def as_dict(self) -> dict[str, Any]:
-        """For the history."""
+        """For the history file."""
         return {"acceptance": self.acceptance, "tested": self.tested, "level_seconds": self.level_seconds}
 
     @classmethod
     def from_dict(cls, data: Any) -> DrafterRecord:
-        """Read `as_dict`'s form; it counts as an earlier request's.
+        """Read what `as_dict` wrote; it counts as an earlier text's.
 
         Raises:
-            ValueError: it is not that.
+            ValueError: the data has another form, or impossible numbers.
         """
         try:
             out = cls(float(data["acceptance"]), int(data["tested"]), float(data["level_seconds"]))

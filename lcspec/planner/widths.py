@@ -1,4 +1,4 @@
-"""Choosing a step's width: which of the drafted nodes go in, when every row has its price."""
+"""Choosing a step's width: how many of the drafted nodes go in, given the price of every row."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ Considered = list[tuple[int, float, float]]
 
 
 class Item(NamedTuple):
-    """A node that may go into a step, in the order of its worth (parents before their children): *minus* the tokens
-    it is expected to bring, and the node `node` of the tree of proposal `proposal`."""
+    """A drafted node that competes for a row. Items sort by worth, parents before their children.
+
+    `worth`: *minus* the tokens it is expected to bring; `proposal`, `node`: the tree, and the node in it."""
 
     worth: float
     proposal: int
@@ -19,8 +20,8 @@ class Item(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A step without what is on offer: `base` rows for pending tokens, `need` rows and `tokens` that are there in any
-    case, `room` more rows that may be taken, and the seconds that drafting took."""
+    """A step before drafts are chosen: `base` rows for pending tokens, `need` rows and `tokens` that are certain,
+    `room` for further rows, and the seconds that drafting took."""
 
     base: int
     need: int
@@ -32,17 +33,18 @@ class Step(NamedTuple):
 def choose(
     pool: Sequence[Item], step: Step, costs: Costs, beside: Callable[[Item], float] | None = None
 ) -> tuple[int, Considered]:
-    """How many of the first of `pool` make the most tokens a second, and (nodes, tokens, seconds) of all beginnings.
+    """How many of the first items of `pool` to take, and (nodes, tokens, seconds) of every number that was compared.
 
-    The seconds are those of the whole step, drafting included: what that took is spent however little of it is kept,
-    but where it was much, a step that makes more of it is the better one. Only never at a worse rate than that of going
-    on without: drafts that were dearer than what they can bring are not made up for by verifying more of them.
+    It maximises tokens per second of the whole step, drafting included: that time is spent however few drafts are
+    kept, so after expensive drafting a wider step can be the best. But no step is chosen whose further nodes have a
+    worse rate than going on without: verifying more drafts does not make up for drafts that were too expensive.
 
     Args:
-        pool: descending in worth.
+        pool: descending in expected tokens.
         step: what they are added to.
         costs: need -> (seconds, width).
-        beside: told of every item that is added, in order; the seconds that all of them cost beside their rows.
+        beside: called with every item that is added, in order; returns the seconds that all of them so far cost
+            beside their rows.
     """
     base, need, tokens, room, drafting = step
     if need not in costs:

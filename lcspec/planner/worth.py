@@ -1,6 +1,6 @@
-"""What drafts are worth in tokens: the arithmetic behind asking a drafter that costs time.
+"""The arithmetic behind asking a costly drafter: what drafts are worth in tokens.
 
-`costs` is CostCurve.effective: need -> (seconds, width). `price` is what a second is worth in tokens.
+`costs` is CostCurve.effective: need -> (seconds, width). `price` is the worth of a second, in tokens.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Mapping, Sequence
 
 Costs = Mapping[int, tuple[float, int]]
 
-# Levels that are imagined ahead: one more node may not pay where four more (the next cheap width) would.
+# How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
 LOOKAHEAD = 16
 
 
 def least_row(costs: Costs, base: int) -> float:
-    """Seconds of a row where rows are cheapest: on average over the first four drafted nodes, or as many more as there
-    may be. The first one is left out, for it may take a step to another kind of kernel."""
+    """Seconds of a row where rows are cheapest: the least average over at least four drafted nodes. The first node is
+    left out, because a step with it may use other kernels."""
     first = costs.get(base + 1)
     if first is None:
         return 0.0
@@ -25,7 +25,7 @@ def least_row(costs: Costs, base: int) -> float:
 
 
 def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -> float:
-    """Tokens a second of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
+    """Tokens per second of the best width, `spent` seconds of drafting included; `ranked`: acceptance, descending."""
     tokens = float(base)
     top = tokens / (costs[base][0] + spent)
     for n, p in enumerate(ranked, start=base + 1):
@@ -42,11 +42,11 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
 def imagined(
     costs: Costs, known: Sequence[float], left: Sequence[float], hope: float, level: float, base: int
 ) -> float:
-    """Tokens a second of the best width with a chain of a drafter's, of the best length, beside the drafts `known`
-    (acceptance, descending).
+    """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
+    descending).
 
-    A level of it costs `level` seconds. Its i-th token is right with hope ** i, and adds something where the text has
-    left the known drafts by then: `left`, by depth.
+    A level of the chain costs `level` seconds. Its i-th token is right with probability hope ** i, and brings something
+    only where the text has left the known drafts by then: `left`, by depth.
     """
     best, ahead, chance, probs = rate(costs, known, base), 0.0, 1.0, list(known)
     for n in range(1, LOOKAHEAD + 1):
@@ -62,12 +62,12 @@ def imagined(
 def promises(
     costs: Costs, ranked: Sequence[float], ahead: float, hope: float, level: float, base: int, levels: int = 0
 ) -> bool:
-    """Whether drafting on from a node reached with probability `ahead`, after so many `levels` of it, promises a better
-    rate than stopping.
+    """Whether drafting on from a node that is reached with probability `ahead` promises a better rate than stopping,
+    after `levels` levels.
 
-    The continuation is imagined as a chain, a level of which costs `level` seconds, accepted at the rate `hope`, or at
-    that of the levels so far if this is higher: what a drafter is sure of tends to go on, and `hope` may be another
-    text's.
+    The continuation is imagined as a chain. A level of it costs `level` seconds and is accepted at the rate `hope`, or
+    at the rate of the levels so far if that is higher: where a drafter is sure it tends to stay sure, and `hope` may
+    come from another text.
     """
     spent = levels * level
     now = rate(costs, ranked, base, spent)

@@ -1,1 +1,1 @@
-"""Token trees, their shapes, and who accepts what of them: numpy only."""
+"""Token trees, their shapes, and the verifiers: numpy only."""

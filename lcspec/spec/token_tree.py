@@ -66,7 +66,7 @@ class TokenTree:
 
     @classmethod
     def root(cls, pending: int) -> TokenTree:
-        """A tree that holds nothing but the pending token."""
+        """A tree with only the pending token."""
         return cls(tokens=[int(pending)])
 
     @classmethod
@@ -86,7 +86,7 @@ class TokenTree:
 
     @property
     def n_drafted(self) -> int:
-        """Nodes other than the pending token; probes are no drafts."""
+        """Number of drafted nodes: neither the pending token nor probes count."""
         return len(self.tokens) - 1 - self.probes
 
     def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0, feature: int = 0) -> int:
@@ -101,7 +101,7 @@ class TokenTree:
         return node
 
     def _node(self, parent: int, token: int, prob: float, source: int, feature: int = 0) -> int:
-        """`add` without a word to the trials."""
+        """`add` without a record in `trials`."""
         token = int(token)
         known = self._children[parent].get(token)
         if known is not None:
@@ -110,7 +110,7 @@ class TokenTree:
             self.sources[known] |= source
             return known
         if self.probes:
-            raise ValueError("a tree with probes takes no more drafts: probes come last")
+            raise ValueError("a tree with probes takes no further drafts: probes come last")
         node = len(self.tokens)
         self.tokens.append(token)
         self.parents.append(parent)
@@ -123,9 +123,9 @@ class TokenTree:
         return node
 
     def add_path(self, parent: int, tokens: Iterable[int]) -> int:
-        """Add `tokens` one below the other as certain nodes of no drafter, sharing those there are; returns the last.
+        """Add `tokens` as a path below `parent`, sharing existing nodes; returns the last node.
 
-        For trees that are never verified: the trials of sampled children hear nothing of it.
+        The nodes have estimate 1 and no drafter. For trees that are never verified: `trials` is not updated.
         """
         children, depth = self._children, self.depths[parent]
         for token in tokens:
@@ -168,7 +168,7 @@ class TokenTree:
         return [Trial(c, None) for c in self.children(node)] if recorded is None else list(recorded)
 
     def leaves(self) -> list[int]:
-        """Nodes without children, probes among them; `[0]` for a bare root."""
+        """Nodes without children, probes included; `[0]` for a tree with only a root."""
         if self.probes:
             inner = set(self.parents)
             return [i for i in range(len(self)) if i not in inner]
@@ -182,17 +182,17 @@ class TokenTree:
         return path[::-1]
 
     def path_probs(self) -> FloatArray:
-        """P(v): probability estimate that each node is reached, float32 [n]; the product along its path."""
+        """P(v), the estimated probability that each node is reached: float32 [n], the product along its path."""
         reach = np.ones(len(self), dtype=np.float32)
         for i in range(1, len(self)):
             reach[i] = reach[self.parents[i]] * self.probs[i]
         return reach
 
     def batch_order(self) -> list[int]:
-        """Nodes in the order they go into a batch: the likeliest path first, then the rest, parents first.
+        """Nodes in the order in which they go into a batch: the likeliest path first, then the rest, parents first.
 
-        The likeliest path first means that, when it wins, its cells lie in the cache in text order, which
-        keeps attention sums bit-identical to those of plain decoding.
+        If the likeliest path wins, its cells are then in text order in the cache, which keeps attention sums
+        bit-identical to those of plain decoding.
         """
         if len(self) == 1:
             return [0]
@@ -205,8 +205,8 @@ class TokenTree:
     def merge(self, other: TokenTree) -> None:
         """Merge `other` (same pending token) into this tree; equal paths share their nodes.
 
-        Where children were drawn, this tree's trials come first and no draw is left out because of the token it
-        drew: a drawn child that was also proposed deterministically is tried once as either.
+        If children were drawn, this tree's trials come first. No draw is left out because of its token: a drawn child
+        that was also proposed deterministically is tried once, as either.
 
         Raises:
             ValueError: the pending tokens differ, or there are probes.
@@ -237,11 +237,11 @@ class TokenTree:
         return [v for v, there in place.items() if there is None]
 
     def with_probes(self, *windows: TokenTree) -> TokenTree:
-        """This tree with the nodes of `windows` as *probes* behind its own.
+        """This tree with the nodes of `windows` added as *probes* after its own nodes.
 
-        A probe is evaluated in the same batch and never accepted: it is nobody's child, so no verifier can reach it,
-        and only another probe or node 0 can be its parent, so it never sees a drafted token. The nodes of this tree
-        keep their numbers; those of each window follow in their order.
+        A probe is evaluated in the same batch but never accepted. It is no node's child, so no verifier reaches it, and
+        its parent is another probe or node 0, so it never attends to a drafted token. The nodes of this tree keep their
+        numbers; those of each window follow in order.
 
         Raises:
             ValueError: a window has another pending token.
@@ -269,16 +269,16 @@ class TokenTree:
             out.probs += [0.0] * window.n_drafted
             out.sources += [0] * window.n_drafted
             out.features += [0] * window.n_drafted
-            out._children += [{}] * window.n_drafted  # nothing is ever added below a probe
+            out._children += [{}] * window.n_drafted  # no node is ever added below a probe
             out.probes += window.n_drafted
         return out
 
     def pruned(self, keep: Sequence[int]) -> TokenTree:
-        """The tree made of the nodes in `keep` (node 0 implied; every kept node's parent must be kept).
+        """The tree of the nodes in `keep` (node 0 is implied; every kept node's parent must be kept).
 
-        Whoever chose `keep` has seen which tokens were drawn, so draws are forgotten: every child becomes a
-        deterministic proposal, which the sampling verifiers accept less often and without bias. `best` and
-        `with_leaves` choose in a way that lets draws stay draws.
+        The choice of `keep` may depend on the drawn tokens, so draws are dropped: every child becomes a deterministic
+        proposal, which the sampling verifiers accept less often but without bias. `best` and `with_leaves` choose in a
+        way that keeps draws valid.
 
         Raises:
             ValueError: a kept node's parent is missing, or the tree has probes (which are added last).
@@ -286,7 +286,7 @@ class TokenTree:
         return self._pruned(keep)[0]
 
     def _pruned(self, keep: Sequence[int]) -> tuple[TokenTree, dict[int, int]]:
-        """`pruned`, and where each kept node went."""
+        """`pruned`, and the new number of each kept node."""
         if self.probes:
             raise ValueError("a tree with probes cannot be cut: probes come last")
         out = TokenTree.root(self.tokens[0])
@@ -300,9 +300,9 @@ class TokenTree:
         return out, place
 
     def ended(self, ends: frozenset[int]) -> TokenTree:
-        """The tree without what stands below a token of `ends`: the text is over there, so nothing of it can be used.
+        """The tree without the nodes below a token of `ends`: the text ends there, so they are useless.
 
-        Every other node keeps all of its children, so draws stay draws.
+        Every other node keeps all of its children, so draws stay valid.
         """
         if ends.isdisjoint(self.tokens[1:]):
             return self
@@ -325,8 +325,8 @@ class TokenTree:
     def best(self, n: int) -> TokenTree:
         """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
 
-        Of a node whose children were sampled the first trials are kept, while there is room: a choice that depends on
-        the very token drawn would change the distribution of the sampling verifiers.
+        Of a node's sampled children, the first trials are kept while there is room: a choice that depends on the drawn
+        token would change the distribution of the sampling verifiers.
         """
         if self.trials:
             return self._first_trials(n, free=0)
@@ -335,16 +335,17 @@ class TokenTree:
         if n <= 0:
             return TokenTree.root(self.tokens[0])
         reach = self.path_probs()
-        # stable, so that among equals the earlier node (its parent, if anything) comes first
+        # stable: among equals the earlier node comes first, so a parent comes before its children
         order = np.argsort(-reach[1:], kind="stable")[:n] + 1
         return self.pruned(order.tolist())
 
     def _first_trials(self, room: int, free: int) -> TokenTree:
-        """The first trials of the likeliest nodes, while there is `room` for nodes; `free` of each node's children need
-        none.
+        """The first trials of the likeliest nodes, while there is `room` for nodes; `free` children of each node need
+        no room.
 
-        Whether a trial is kept may depend on the tokens of other trials, never on its own: one that draws a token again
-        is left out like any other where there is no room. Where none was drawn, the most probable children come first.
+        Whether a trial is kept may depend on the tokens of other trials, never on its own token: a trial that repeats a
+        token is left out like any other if there is no room. Among children that were not drawn, the most probable come
+        first.
         """
         reach = self.path_probs()
         trials: dict[int, list[Trial]] = {}
@@ -373,7 +374,7 @@ class TokenTree:
         return out
 
     def with_leaves(self, n: int) -> TokenTree:
-        """The tree without its least likely branches, so that at most `n` leaves remain (n >= 1).
+        """The tree without its least likely branches: at most `n` leaves remain (n >= 1).
 
         As in `best`, the first trials of sampled children are kept.
         """

@@ -1,14 +1,14 @@
 """Shapes of token trees, and how many tokens a step with them emits on average (numpy only).
 
-A shape says which ranks are drafted below which: node v is the `ranks[v]`-th most likely child of `parents[v]`. With
-acceptances that depend on nothing but the place of a child, the expected acceptance length of a shape is
+A shape says which ranks are drafted below which: node v is the `ranks[v]`-th most likely child of `parents[v]`. If the
+acceptance of a child depends only on its place in the tree, the expected acceptance length of a shape is
 
     1 + sum over drafted nodes of the product of the acceptances along the node's path
 
-Two ways to choose one: `sparse_shape` (Medusa, Cai et al. 2024, arXiv:2401.10774: greedy, acceptance by depth and rank)
-and `top_shape` (EAGLE-2, Li et al. 2024, arXiv:2406.16858: the most probable nodes, acceptance by path). Path products
-never grow along a path, so the greedy choice is the best one for any acceptance, also for one by rank alone, for which
-Sequoia (Chen et al. 2024, arXiv:2402.12374) uses dynamic programming.
+There are two ways to choose one: `sparse_shape` (Medusa, Cai et al. 2024, arXiv:2401.10774: greedy, acceptance by depth
+and rank) and `top_shape` (EAGLE-2, Li et al. 2024, arXiv:2406.16858: the most probable nodes, acceptance by path). Path
+products never grow along a path, so the greedy choice is the best one for any acceptance; that includes acceptance by
+rank alone, for which Sequoia (Chen et al. 2024, arXiv:2402.12374) uses dynamic programming.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Shape:
         """Check that it is a tree.
 
         Raises:
-            ValueError: it is not, or two children of a node have one rank.
+            ValueError: it is none, or two children of a node have the same rank.
         """
         n = len(self.parents)
         if n == 0 or len(self.ranks) != n or self.parents[0] != -1:
@@ -46,7 +46,7 @@ class Shape:
 
     @classmethod
     def of_paths(cls, paths: Sequence[Path]) -> Shape:
-        """From the rank paths of the drafted nodes; a path's beginnings must come before it."""
+        """Make a shape from the rank paths of the drafted nodes; a path's prefixes must come before it."""
         place: dict[Path, int] = {(): 0}
         parents, ranks = [-1], [-1]
         for path in paths:
@@ -59,7 +59,7 @@ class Shape:
 
     @classmethod
     def chain(cls, depth: int) -> Shape:
-        """The most likely child, `depth` times."""
+        """A chain: the most likely child, `depth` times."""
         return cls.of_paths([(0,) * d for d in range(1, depth + 1)])
 
     def __len__(self) -> int:
@@ -79,12 +79,12 @@ class Shape:
         return out
 
     def first(self, n: int) -> Shape:
-        """The first `n` drafted nodes; a tree again, because parents come first."""
+        """The shape of the first `n` drafted nodes; parents come first, so it is a tree."""
         return Shape(self.parents[: n + 1], self.ranks[: n + 1])
 
 
 def expected_length(shape: Shape, acceptance: Callable[[Path], float]) -> float:
-    """Mean tokens a step emits: 1 + sum of path products. `acceptance(path)` is P(node, given its parent)."""
+    """Mean tokens that a step emits: 1 + sum of path products. `acceptance(path)` is P(node, given its parent)."""
     reach = [1.0]
     for parent, path in zip(shape.parents[1:], shape.paths[1:]):
         reach.append(reach[parent] * acceptance(path))
@@ -92,7 +92,7 @@ def expected_length(shape: Shape, acceptance: Callable[[Path], float]) -> float:
 
 
 def by_depth_and_rank(table: ArrayLike) -> Callable[[Path], float]:
-    """Acceptance [depth, rank] as a function of the path; 0 outside the table."""
+    """Acceptance [depth, rank] as a function of a path; 0 outside the table."""
     rows = np.asarray(table, dtype=np.float64)
 
     def acceptance(path: Path) -> float:
@@ -103,7 +103,7 @@ def by_depth_and_rank(table: ArrayLike) -> Callable[[Path], float]:
 
 
 def top_shape(acceptance: Callable[[Path], float], n: int, depth: int, branch: int) -> Shape:
-    """The `n` most probable nodes of the tree of all paths (`depth` levels, `branch` children a node).
+    """The `n` most probable nodes of the tree of all paths (`depth` levels, `branch` children of a node).
 
     Nodes come in the order of their probability, so that `first(m)` is the best tree of m nodes.
     """
@@ -126,13 +126,13 @@ def top_shape(acceptance: Callable[[Path], float], n: int, depth: int, branch: i
 
 
 def sparse_shape(table: ArrayLike, n: int) -> Shape:
-    """Medusa's sparse tree: `n` nodes added greedily by the product of accuracies [depth, rank] along their paths."""
+    """Medusa's sparse tree: `n` nodes, added greedily by the product of accuracies [depth, rank] along their paths."""
     rows = np.asarray(table, dtype=np.float64)
     return top_shape(by_depth_and_rank(rows), n, rows.shape[0], rows.shape[1])
 
 
 def random_shape(n: int, depth: int, branch: int, rng: np.random.Generator) -> Shape:
-    """A tree of `n` drafted nodes (fewer if there is no room) grown at random, to compare others with."""
+    """A random tree of `n` drafted nodes (fewer if there is no room), to compare others with."""
     paths: list[Path] = []
     free: list[Path] = [(r,) for r in range(branch)] if depth > 0 else []
     while free and len(paths) < n:

@@ -2,12 +2,12 @@
 
     coupled     the child is kept if it *is* the target's choice at that position; lossless, keeps seeds
     rejection   speculative sampling: accept with min(1, p/q), else resample the residual; lossless in distribution
-    multi_step  the same walk over several sampled children a node (SpecInfer); lossless in distribution
+    multi_step  the same walk over several sampled children of a node (SpecInfer); lossless in distribution
     typical     keep the longest path of tokens that the target finds typical (Medusa); lossy
     lenient     speculative sampling that accepts more often than it should; lossy
 
-Numpy only. A verifier sees the target through `Target`, row by row and only along the accepted path (typical: along the
-paths it may accept), and stateful samplers advance exactly once per emitted token.
+Numpy only. A verifier reads the target through `Target`, row by row and only along the accepted path (typical: along
+the paths that it may accept). Stateful samplers advance exactly once per emitted token.
 """
 
 from __future__ import annotations
@@ -34,13 +34,14 @@ class Target(Protocol):
 
     @property
     def greedy(self) -> bool:
-        """Whether the most probable token is always its choice."""
+        """Whether the target always chooses the most probable token."""
 
     def choose(self, node: int, position: int) -> int:
-        """The target's coupled choice after `node`, as the token at absolute `position`."""
+        """The target's coupled choice after `node`, for the token at absolute `position`."""
 
     def distribution(self, node: int, position: int) -> Distribution:
-        """What the target samples the token at absolute `position` from, after `node`; one point where it is greedy."""
+        """The distribution after `node` from which the target samples the token at absolute `position`; one point if
+        the target is greedy."""
 
     def unscaled(self, node: int) -> Distribution:
         """The distribution after `node` without temperature and truncation (bias and penalties act)."""
@@ -52,17 +53,17 @@ class Target(Protocol):
         """Whether `token` would end the text."""
 
     def fork(self) -> Target:
-        """A target that advances by itself from here, to look down a path that may not be taken."""
+        """A copy that advances by itself, to follow a path that may not be accepted."""
 
 
 class Verdict(NamedTuple):
-    """What a verification found.
+    """The result of a verification.
 
     Attributes:
-        path: accepted nodes in order, node 0 not included.
+        path: accepted nodes in order, without node 0.
         tokens: emitted token ids, `len(path) + 1` of them: the accepted ones, then the target's own.
-        bonus: the last token followed a full acceptance (else it is a recovered token after a rejection,
-            or the only token of a step that drafted nothing).
+        bonus: whether the last token followed a full acceptance (else it is the recovered token after a rejection, or
+            the only token of a step without drafts).
     """
 
     path: list[int]
@@ -77,7 +78,7 @@ def coupled(tree: TokenTree, target: Target, position: int, seed: int) -> Verdic
         tree: the drafted tree; node 0 is the pending token.
         target: the target's rows.
         position: absolute position of the token after the pending one.
-        seed: unused here (the target's choice already carries it); part of the common signature.
+        seed: not used (the target's choice depends on it); part of the common signature.
     """
     node = 0
     path: list[int] = []
@@ -101,9 +102,9 @@ class _Outcome(NamedTuple):
 def _attempt(p: Distribution, tree: TokenTree, trial: Trial, u: float) -> _Outcome:
     """One speculative-sampling test (Leviathan et al. 2023, arXiv:2211.17192, A.1; Chen et al. 2023, arXiv:2302.01318).
 
-    A child drawn from q is accepted with probability min(1, p/q), that is if u < p/q for `u` from [0, 1], leaving
-    norm(max(p - q, 0)) behind a rejection. A deterministic child is the case of a one-point q: accepted with
-    probability p, and p without it is left.
+    A child drawn from q is accepted with probability min(1, p/q): if u < p/q for `u` uniform in [0, 1]. A rejection
+    leaves norm(max(p - q, 0)). A deterministic child is the case of a one-point q: it is accepted with probability p,
+    and a rejection leaves p without it.
     """
     token = tree.tokens[trial.child]
     if trial.draft is None:
@@ -121,13 +122,13 @@ def _attempt(p: Distribution, tree: TokenTree, trial: Trial, u: float) -> _Outco
         q[at[known]] = trial.draft.probs[known]
         weights = np.maximum(p.probs - q, 0.0)
     if weights.sum() <= 0.0:
-        # Only rounding gets here: the mass outside the rejected token vanished. Nothing better than p is known.
+        # Only rounding leads here: no mass is left outside the rejected token. Nothing better than p is known.
         return _Outcome(None, p)
     return _Outcome(None, normalized(p.ids, weights))
 
 
 def _sample(tree: TokenTree, target: Target, position: int, seed: int, lenience: float) -> Verdict:
-    """Speculative sampling; the uniform number of each test comes from [0, lenience]: 1 is the lossless algorithm."""
+    """Speculative sampling. The uniform number of each test is from [0, lenience]; 1 is the lossless algorithm."""
     node = 0
     path: list[int] = []
     tokens: list[int] = []
@@ -155,9 +156,9 @@ def _sample(tree: TokenTree, target: Target, position: int, seed: int, lenience:
 def rejection(tree: TokenTree, target: Target, position: int, seed: int) -> Verdict:
     """Speculative sampling with residual resampling; the children of a node are tried one after the other.
 
-    With one sampled child a node this is the algorithm of Leviathan et al. and Chen et al.; several children,
-    each tested against what the rejections before it left over, is SpecInfer's multi-step speculative sampling
-    (Miao et al. 2023, arXiv:2305.09781, algorithm 2).
+    With one sampled child per node this is the algorithm of Leviathan et al. and Chen et al. Several children, each
+    tested against the residual of the rejections before it, are SpecInfer's multi-step speculative sampling (Miao et
+    al. 2023, arXiv:2305.09781, algorithm 2).
     """
     return _sample(tree, target, position, seed, 1.0)
 
@@ -167,15 +168,15 @@ def typical(
 ) -> Verdict:
     """Medusa's typical acceptance (Cai et al. 2024, arXiv:2401.10774, section 2.3.1). LOSSY.
 
-    A token is typical when p gives it more than min(epsilon, delta * exp(-entropy of p)), where p is what the target
-    samples from, temperature included. The longest path of typical tokens is accepted, the most probable of several,
-    and the target's own choice follows. At temperature 0 that is greedy decoding.
+    A token is typical if p(token) > min(epsilon, delta * exp(-entropy of p)), where p is the target's sampling
+    distribution, temperature included. The longest path of typical tokens is accepted (of several, the most probable),
+    and the target's own choice follows. At temperature 0 this is greedy decoding.
     """
     path = _longest_path(tree, target, position, epsilon, delta)
     tokens: list[int] = []
     node = 0
     for i, child in enumerate(path):
-        target.distribution(node, position + i)  # stateful samplers learn from what a token was accepted under
+        target.distribution(node, position + i)  # stateful samplers learn the distribution a token was accepted under
         token = tree.tokens[child]
         tokens.append(token)
         if target.accept(token):
@@ -187,7 +188,7 @@ def typical(
 
 
 def _longest_path(tree: TokenTree, target: Target, position: int, epsilon: float, delta: float) -> list[int]:
-    """The longest path of typical tokens below node 0; of several the most probable one."""
+    """The longest path of typical tokens below node 0; of several, the most probable."""
     best: tuple[int, float, list[int]] = (0, 0.0, [])
     open_paths: list[tuple[list[int], float, Target]] = [([], 0.0, target)]
     while open_paths:
@@ -212,10 +213,10 @@ def _longest_path(tree: TokenTree, target: Target, position: int, epsilon: float
 def lenient(tree: TokenTree, target: Target, position: int, seed: int, *, lenience: float = 0.5) -> Verdict:
     """Speculative sampling with the lenience of Leviathan et al. 2023 (arXiv:2211.17192, A.5). LOSSY.
 
-    A child drawn from q is accepted with probability min(1, p / (lenience * q)), in other words if u < p/q for u from
-    [0, lenience]; a rejection resamples as `rejection` does. So no token comes more often than 1/lenience times as
-    often as it should, and 1 is lossless. At temperature 0 a child is kept when its probability, before temperature
-    and truncation, is at least `lenience` times the largest; of several the most probable, and 1 is greedy decoding.
+    A child drawn from q is accepted with probability min(1, p / (lenience * q)), that is if u < p/q for u uniform in
+    [0, lenience]; a rejection resamples as in `rejection`. So no token comes more often than 1/lenience times its due,
+    and 1 is lossless. At temperature 0 a child is kept if its probability, before temperature and truncation, is at
+    least `lenience` times the largest (of several children, the most probable is kept); 1 is greedy decoding.
     """
     if not target.greedy:
         return _sample(tree, target, position, seed, lenience)
@@ -243,7 +244,7 @@ MANY = 1_000
 
 class VerifierInfo(NamedTuple):
     """A registered verifier: the function, whether it is lossless, its options, and how many children of a node a
-    model drafter should *draw* for it at temperature > 0 (0: it wants the most probable ones)."""
+    model drafter should *draw* for it at temperature > 0 (0: it wants the most probable tokens instead)."""
 
     verify: Callable[..., Verdict]
     lossless: bool
@@ -262,10 +263,10 @@ VERIFIERS: dict[str, VerifierInfo] = {
 
 @functools.lru_cache(maxsize=64)
 def make_verifier(text: str) -> VerifierInfo:
-    """The verifier that `text` names, `name` or `name:option=number`.
+    """The verifier for `name` or `name:option=number`.
 
     Raises:
-        UsageError: there is none, or it has no such option.
+        UsageError: there is no such verifier, or it has no such option.
     """
     name, *rest = text.split(":")
     if name not in VERIFIERS:

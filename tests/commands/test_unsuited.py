@@ -73,7 +73,7 @@ def test_calibrate_a_hybrid_counts_no_chain_that_cannot_be_taken_back(qwen35: Pa
 
 @pytest.mark.parametrize("command", ["verify", "calibrate"])
 def test_an_encoder_is_refused(bert: Path, command: str) -> None:
-    assert "reads texts and writes none" in fails(1, command, bert, "--threads", "1")
+    assert "generates no text" in fails(1, command, bert, "--threads", "1")
 
 
 def test_inspect_an_encoder(bert: Path) -> None:
@@ -81,7 +81,7 @@ def test_inspect_an_encoder(bert: Path) -> None:
     assert (told["speculation"], told["trees"], told["rollback"], told["max_rollback"]) == ("none", False, False, 0)
     assert told["writes_text"] is False
     shown = ok("inspect", bert).stdout
-    assert "reads texts and writes none" in shown and "trees and chains" not in shown
+    assert "generates no text" in shown and "trees and chains" not in shown
 
 
 def test_inspect_names_the_head_inside_a_model(qwen35: Path, llama: Path) -> None:

@@ -28,7 +28,7 @@ YES_OR_NO = SamplingParams(grammar='root ::= "yes" | "no"')
     [
         ({"prompt": ()}, UsageError, "the prompt is empty"),
         ({"prompt": (1,) * 64}, ContextOverflow, "64 tokens and the context holds 64"),
-        ({"prompt": (1, 100)}, UsageError, "holds token 100, and the vocabulary ends at 99"),
+        ({"prompt": (1, 100)}, UsageError, "holds token 100, but the vocabulary ends at 99"),
         ({"prompt": (-1, 5)}, UsageError, "holds token -1"),
         ({"max_tokens": -1}, UsageError, "0 or more, not -1"),
         ({"sampling": SamplingParams(logit_bias=((100, 1.0),))}, SamplingError, "ids from 0 to 99"),
@@ -67,7 +67,7 @@ AUTO = SpeculationParams(drafters=(DrafterSpec("ngram"), DrafterSpec("suffix")),
 
 
 def test_an_encoder_writes_nothing() -> None:
-    with pytest.raises(UnsupportedModel, match="my.gguf reads texts and writes none"):
+    with pytest.raises(UnsupportedModel, match="my.gguf is an encoder and generates no text"):
         check_writes(context(memory=None))
     with pytest.raises(UnsupportedModel, match="embeddings"):
         possible(context(memory=None), NGRAM)

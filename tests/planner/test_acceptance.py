@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lcspec.planner.acceptance import Acceptance, kind_of
 from lcspec.planner.acceptance import tested as fates
-from lcspec.planner.calibrator import Trend
+from lcspec.planner.calibrator import Calibrator
 from lcspec.spec.token_tree import TokenTree
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
@@ -168,12 +168,12 @@ def learned() -> Acceptance:
 def test_round_trip() -> None:
     acceptance = learned()
     again = Acceptance.from_dict(json.loads(json.dumps(acceptance.as_dict(["a", "b"]))), ["a", "b"])
-    assert again.trends == acceptance.trends and again.trends
+    assert again.calibrators == acceptance.calibrators and again.calibrators
 
 
 def test_what_an_earlier_version_kept_is_read() -> None:
     data = {**learned().as_dict(["a", "b"]), "edges": [0.5], "cells": [[1, 0, 0, 1, 5, 2.0, 3.0]]}
-    assert Acceptance.from_dict(data, ["a", "b"]).trends == learned().trends
+    assert Acceptance.from_dict(data, ["a", "b"]).calibrators == learned().calibrators
 
 
 def test_drafters_are_renumbered_and_unknown_ones_dropped() -> None:
@@ -181,12 +181,12 @@ def test_drafters_are_renumbered_and_unknown_ones_dropped() -> None:
     data = acceptance.as_dict(["a", "b"])
     swapped = Acceptance.from_dict(data, ["b", "new", "a"])
     turn = {0: 0, 1: 4, 2: 1, 3: 5}
-    assert swapped.trends == {(turn[k[0]], turn[k[1]], k[2]): v for k, v in acceptance.trends.items()}
+    assert swapped.calibrators == {(turn[k[0]], turn[k[1]], k[2]): v for k, v in acceptance.calibrators.items()}
     only = TokenTree.root(0)
     only.add(0, 1, 0.5, source=1)
     acceptance.observe(only, [1])
     rest = Acceptance.from_dict(acceptance.as_dict(["a", "b"]), ["a"])
-    assert set(rest.trends) == {kind_of(only, 1)}
+    assert set(rest.calibrators) == {kind_of(only, 1)}
 
 
 JSON = st.recursive(
@@ -197,10 +197,10 @@ JSON = st.recursive(
 
 
 @fixed
-@given(JSON, st.sampled_from(["", "drafters", "trends", "trend", "line"]))
+@given(JSON, st.sampled_from(["", "drafters", "trends", "calibrator", "line"]))
 def test_junk_is_a_value_error_or_sound_trends(junk: Any, where: str) -> None:
-    data: Any = {"drafters": ["a", "b"], "trends": [[1, 0, 0, *Trend().as_list()]]}
-    if where == "trend":
+    data: Any = {"drafters": ["a", "b"], "trends": [[1, 0, 0, *Calibrator().as_list()]]}
+    if where == "calibrator":
         data["trends"] = [junk]
     elif where == "line":
         data["trends"] = [[1, 0, 0, junk, 1.0, junk, 0.0, 0.2], [junk, 0, 0, 0.0, 1.0, 4.0, 0.0, 0.2]]
@@ -210,4 +210,4 @@ def test_junk_is_a_value_error_or_sound_trends(junk: Any, where: str) -> None:
         found = Acceptance.from_dict(data, ["b", "a"])
     except ValueError:
         return
-    assert all(0.0 <= trend.value(p) <= 1.0 for trend in found.trends.values() for p in (0.0, 0.5, 1.0))
+    assert all(0.0 <= calibrator.value(p) <= 1.0 for calibrator in found.calibrators.values() for p in (0.0, 0.5, 1.0))

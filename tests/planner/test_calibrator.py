@@ -1,4 +1,4 @@
-"""The trend between what drafters believe and what happens."""
+"""The calibrator between what drafters believe and what happens."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.planner.calibrator import SHIFT_VARIANCE, SLOPE_VARIANCE, Trend, log_odds
+from lcspec.planner.calibrator import SHIFT_VARIANCE, SLOPE_VARIANCE, Calibrator, log_odds
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
 
 @given(st.floats(0.01, 0.99))
 def test_at_first_it_is_the_estimate(p: float) -> None:
-    assert Trend().value(p) == pytest.approx(p)
+    assert Calibrator().value(p) == pytest.approx(p)
 
 
 def logistic(x: float) -> float:
@@ -24,40 +24,40 @@ def logistic(x: float) -> float:
 
 @pytest.mark.parametrize(("shift", "slope"), [(2.5, 0.6), (-2.0, 1.0), (0.0, 1.5), (1.0, 0.3)])
 def test_it_finds_a_line(shift: float, slope: float) -> None:
-    rng, trend = random.Random(3), Trend()
+    rng, calibrator = random.Random(3), Calibrator()
     for _ in range(3000):
         p = rng.uniform(0.02, 0.98)
-        trend.learn(p, rng.random() < logistic(shift + slope * log_odds(p)))
+        calibrator.learn(p, rng.random() < logistic(shift + slope * log_odds(p)))
     for p in (0.1, 0.5, 0.9):
-        assert trend.value(p) == pytest.approx(logistic(shift + slope * log_odds(p)), abs=0.08)
+        assert calibrator.value(p) == pytest.approx(logistic(shift + slope * log_odds(p)), abs=0.08)
 
 
 def test_a_drafter_that_is_too_unsure_is_found_out_in_a_dozen_examples() -> None:
     rng, found = random.Random(4), []
     for _ in range(200):
-        trend = Trend()
+        calibrator = Calibrator()
         for _ in range(12):
-            trend.learn(0.1, rng.random() < 0.7)
-        found.append(trend.value(0.1))
+            calibrator.learn(0.1, rng.random() < 0.7)
+        found.append(calibrator.value(0.1))
     assert 0.5 < sum(found) / len(found) < 0.75
 
 
 @fixed
 @given(st.lists(st.tuples(st.floats(0.0, 1.0), st.booleans()), max_size=200))
 def test_whatever_it_sees_its_belief_stays_one(examples: list[tuple[float, bool]]) -> None:
-    trend = Trend()
+    calibrator = Calibrator()
     for p, hit in examples:
-        trend.learn(p, hit)
-        assert 0.0 < trend.var_shift <= SHIFT_VARIANCE and 0.0 < trend.var_slope <= SLOPE_VARIANCE
-        assert trend.var_both**2 <= trend.var_shift * trend.var_slope
-        assert 0.0 <= trend.value(p) <= 1.0
-    assert Trend.from_list(trend.as_list()) == trend
+        calibrator.learn(p, hit)
+        assert 0.0 < calibrator.var_shift <= SHIFT_VARIANCE and 0.0 < calibrator.var_slope <= SLOPE_VARIANCE
+        assert calibrator.var_both**2 <= calibrator.var_shift * calibrator.var_slope
+        assert 0.0 <= calibrator.value(p) <= 1.0
+    assert Calibrator.from_list(calibrator.as_list()) == calibrator
 
 
 def test_it_follows_a_change() -> None:
-    trend = Trend()
+    calibrator = Calibrator()
     for _ in range(2000):
-        trend.learn(0.5, True)
+        calibrator.learn(0.5, True)
     for _ in range(300):
-        trend.learn(0.5, False)
-    assert trend.value(0.5) < 0.35
+        calibrator.learn(0.5, False)
+    assert calibrator.value(0.5) < 0.35

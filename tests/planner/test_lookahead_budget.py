@@ -84,6 +84,6 @@ def test_a_window_that_gets_fewer_rows_than_it_asks_for_is_told(speculate: str, 
 def test_the_widest_step_can_be_chosen(tmp_path: Any, capsys: pytest.CaptureFixture[str]) -> None:
     given = {"ctx": 64, "threads": 1, "gpu_layers": 0, "kv_type": "f16", "speculate": "lookahead:w=60:n=9"}
     assert model_options(tmp_path, given, exact=None).max_width == DEFAULT_MAX_WIDTH
-    assert "asks for 479 rows a step and gets 31" in capsys.readouterr().err
+    assert "needs 479 rows in a step and gets 31" in capsys.readouterr().err
     assert model_options(tmp_path, {**given, "max_width": 960}, exact=None).max_width == 960
     assert capsys.readouterr().err == ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from lcspec.commands.calibrate import break_even, speedup
-from lcspec.planner.stake import Hold
+from lcspec.planner.stake import AcceptedShare
 from lcspec.planner.widths import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
@@ -50,7 +50,7 @@ def test_drafts_are_kept_where_they_pay_for_the_state(state: float, kept: int) -
 
 
 def test_the_running_share_follows_what_was_accepted() -> None:
-    good, bad = Hold(), Hold()
+    good, bad = AcceptedShare(), AcceptedShare()
     for _ in range(100):
         good.saw(4, 4)
         bad.saw(1, 0)

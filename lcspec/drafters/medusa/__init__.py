@@ -1,6 +1,6 @@
-"""Medusa heads: small networks that guess several tokens ahead from the target's last hidden state.
+"""Medusa heads: small networks that predict several tokens ahead from the target's last hidden state.
 
-Cai et al. 2024 (arXiv:2401.10774). One subject a file: `target` (which model), `prompts`, `collect` and `states` (the
-target's own outputs and hidden states), `network` and `train`, `measure` (accuracies and the sparse tree), `file` and
-`infer` (what the drafters load), `command` (`lcspec draft heads`).
+Cai et al. 2024 (arXiv:2401.10774). `drafter` and `blockwise` are the drafters, `inference` runs the heads, `network` is
+their arithmetic, `file` reads and writes them, and `target` reads the target's output matrix. lcspec.training makes
+them.
 """

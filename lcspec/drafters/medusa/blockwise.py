@@ -1,7 +1,7 @@
 """Blockwise parallel decoding: the heads' top candidates as a single chain.
 
-Stern et al. 2018 (arXiv:1811.03115): predict a block, verify it, keep what holds. Their two passes are one here: the
-pass that verifies a block also gives the hidden state from which the next one is predicted.
+Stern et al. 2018 (arXiv:1811.03115): predict a block, verify it, keep its right beginning. Their two passes are one
+here: the pass that verifies a block also gives the hidden state from which the next block is predicted.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BlockwiseDrafter(HeadsDrafter):
     default_branch = 1
 
     def choose_shape(self) -> Shape:
-        """Every head's first guess."""
+        """The first guess of every head."""
         return Shape.chain(self.heads.n_heads)
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:

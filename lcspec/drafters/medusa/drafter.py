@@ -1,10 +1,10 @@
 """Medusa: heads on the target's own hidden state propose a sparse tree (`--heads`, made by `lcspec draft heads`).
 
-Cai et al. 2024 (arXiv:2401.10774). Every head says what comes a fixed number of tokens ahead, whatever comes in
-between; which combinations of their guesses are worth verifying was measured when the heads were made and is in the
-file. A node's probability is its head's own softmax, calibrated there as well.
+Cai et al. 2024 (arXiv:2401.10774). Each head predicts the token a fixed number of places ahead, without regard to the
+tokens in between. Which combinations of their guesses are worth verifying was measured when the heads were trained, and
+is stored in the file. A node's estimate is its head's softmax, which was calibrated then as well.
 
-At temperature > 0 the guesses are ranked with the very noise the target will use, as a draft model's are.
+At temperature > 0 the guesses are ranked with the same noise as the target's, like a draft model's.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from lcspec.spec.verifiers import Verdict
 
 
 class HeadsDrafter(Drafter):
-    """What `medusa` and `blockwise` share: a shape filled with the heads' guesses.
+    """The common part of `medusa` and `blockwise`: it fills a tree shape with the heads' guesses.
 
     Attributes:
-        shape: which ranks below which; the best nodes first.
+        shape: the ranks of a node's guesses along its path; the best nodes first.
     """
 
     name = "heads"
@@ -36,12 +36,12 @@ class HeadsDrafter(Drafter):
         """Load the heads.
 
         Raises:
-            LcspecError: there are none, or they are for another model.
+            LcspecError: the user named none, or they were made for another model.
         """
         self.heads = load_heads(env, self.name)
         self.shape = self.choose_shape()
-        # Threads of numpy's BLAS go on spinning after a product and take the cores from the target's decode, which
-        # then lasts several times as long. The heads are too small to need more than one.
+        # After a product, numpy's BLAS threads keep spinning and take the cores from the target's decode, which then
+        # lasts several times as long. The heads are too small to need more than one thread.
         self._limits = threadpool_limits(limits=1, user_api="blas")
 
     def choose_shape(self) -> Shape:
@@ -49,7 +49,7 @@ class HeadsDrafter(Drafter):
         raise NotImplementedError
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """The shape's nodes, the `budget.nodes` most probable of them; nothing without a hidden state."""
+        """The `budget.nodes` most probable nodes of the shape; nothing without a hidden state."""
         tree = TokenTree.root(sequence.tokens[-1])
         depth = min(budget.depth, self.heads.n_heads)
         if sequence.hidden is None or depth <= 0 or budget.nodes <= 0:
@@ -70,7 +70,7 @@ class HeadsDrafter(Drafter):
         return tree.best(budget.nodes)
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Nothing to learn: the next draft starts from the slot's hidden state alone."""
+        """Do nothing: a draft depends only on the sequence's hidden state."""
 
     def end(self, sequence: SequenceView) -> None:
         """Nothing to drop."""
@@ -82,16 +82,16 @@ class HeadsDrafter(Drafter):
 
 @register("medusa")
 class MedusaDrafter(HeadsDrafter):
-    """The sparse tree that was measured when the heads were made."""
+    """Drafts the sparse tree that was measured when the heads were trained."""
 
     name = "medusa"
     default_nodes = 15
     default_branch = 10
 
     def choose_shape(self) -> Shape:
-        """The file's."""
+        """The shape in the file."""
         return self.heads.file.shape
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Options: `nodes`, `branch` (children a node; 1 is a chain)."""
+        """Options: `nodes`, `branch` (children of a node; 1 gives a chain)."""
         spec.check_keys({"branch", "nodes"})

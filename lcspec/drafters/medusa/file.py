@@ -1,4 +1,4 @@
-"""The heads file: a GGUF with the network, its reduced vocabulary, the sparse tree, and where it all came from."""
+"""The heads file: a GGUF with the network, its reduced vocabulary, the sparse tree, and its provenance."""
 
 from __future__ import annotations
 
@@ -30,17 +30,17 @@ LICENCE_NOTE = "Made from the outputs and the output matrix of the target model,
 
 @dataclass(frozen=True)
 class HeadsFile:
-    """Everything in a heads file.
+    """The content of a heads file.
 
     Attributes:
         sizes, params: the network.
         tokens: the reduced vocabulary, int32 [sizes.vocab].
-        scale: deviation of the target's hidden states, by which they are divided.
+        scale: standard deviation of the target's hidden states, by which they are divided.
         scales: factors for each head's logits, float64 [heads].
         table: held-out accuracy by head and rank, float64 [heads, ranks].
         shape: the sparse tree, best nodes first.
-        fingerprint, vocabulary, n_vocab, quantization, target: of the model they were made for (see TargetIdentity).
-        facts: provenance for people, by key.
+        fingerprint, vocabulary, n_vocab, quantization, target: the model they were made for (see TargetIdentity).
+        facts: provenance for users to read, by key.
     """
 
     sizes: Sizes
@@ -111,7 +111,7 @@ def read_heads(path: Path) -> HeadsFile:
     """Read and check a heads file.
 
     Raises:
-        ModelFileError: it is missing, truncated, damaged, or something else.
+        ModelFileError: it is missing, truncated, damaged, or another kind of file.
     """
     contents = read_gguf(path, arrays=[P + name for name in ARRAYS])
     meta = contents.metadata
@@ -192,7 +192,11 @@ def _load(contents: GGUFContents, info: TensorInfo, shape: tuple[int, ...]) -> F
 
 
 def _check(path: Path, heads: HeadsFile) -> None:
-    """What the container cannot know."""
+    """Check what the GGUF reader cannot know.
+
+    Raises:
+        ModelFileError: the parts do not fit together.
+    """
     sizes, tokens = heads.sizes, heads.tokens
     if sizes.heads < 1 or sizes.vocab < 1 or len(tokens) != sizes.vocab or len(heads.scales) != sizes.heads:
         raise _damaged(path, "its sizes do not agree with each other")
@@ -203,13 +207,13 @@ def _check(path: Path, heads: HeadsFile) -> None:
 
 
 def check_fits(path: Path, heads: HeadsFile, target: TargetIdentity, target_path: Path) -> str:
-    """Whether heads belong to a target; returns a note for the user, "" if there is nothing to say.
+    """Check that heads belong to a target; returns a note for the user, or "".
 
-    The fingerprint is that of the weights' family: other quantizations of the same model pass with a note, and so do
-    scaled-cost copies, which name what they were made from.
+    The fingerprint is the same for all quantizations of a model. Another quantization passes with a note, and so does
+    a scaled-cost copy, which names its original.
 
     Raises:
-        VocabularyMismatch: the target has other tokens.
+        VocabularyMismatch: the target's vocabulary differs.
         ModelFileError: the heads were made for another model.
     """
     names = f"{path.name} was made for {heads.target}"
@@ -227,10 +231,10 @@ def check_fits(path: Path, heads: HeadsFile, target: TargetIdentity, target_path
 
 
 def check_heads(path: Path, target_path: Path) -> str:
-    """Read both files' descriptions and `check_fits` them: for commands, before a large model is loaded.
+    """Read both files' descriptions and check them with `check_fits`, for commands that do so before loading a model.
 
     Raises:
-        LcspecError: as `read_heads`, `identify` and `check_fits` do.
+        LcspecError: as `read_heads`, `identify` and `check_fits` raise.
     """
     try:
         return check_fits(path, read_heads(path), identify(target_path), target_path)

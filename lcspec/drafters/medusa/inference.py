@@ -1,4 +1,4 @@
-"""Heads at work: one hidden state in, candidates for the next tokens out. Plain numpy, a few matrix products a step."""
+"""Running heads: from one hidden state to logits for the next tokens, in numpy (a few matrix products per step)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ Floats = NDArray[np.float32]
 
 
 class Heads:
-    """A heads file ready to run.
+    """A heads file, ready to run.
 
     Attributes:
-        file: what was read.
-        n_heads: tokens it can look ahead.
+        file: the file's content.
+        n_heads: how many tokens ahead it predicts.
         tokens: reduced vocabulary, int32 [n].
         note: what the user should know about how it fits the target; often empty.
     """
@@ -37,9 +37,9 @@ class Heads:
         self._scales = file.scales.astype(np.float32)[:, None]
 
     def logits(self, hidden: Floats, pending: int, n: int | None = None) -> Floats:
-        """Logits float32 [n, len(tokens)] of the first `n` heads, after `hidden` [n_embd] chose `pending`.
+        """Logits float32 [n, len(tokens)] of the first `n` heads; `pending` was chosen from `hidden` [n_embd].
 
-        Their softmax is calibrated on held-out text. Row k is about the token `k + 1` places after `pending`.
+        Their softmax is calibrated on held-out text. Row k predicts the token `k + 1` places after `pending`.
         """
         p, sizes = self.file.params, self.file.sizes
         n = sizes.heads if n is None else min(n, sizes.heads)
@@ -59,11 +59,11 @@ _loaded: weakref.WeakValueDictionary[tuple[str, str], Heads] = weakref.WeakValue
 
 
 def load_heads(env: DrafterEnv, name: str) -> Heads:
-    """The heads of `env` for its target, checked; drafters that use the same file share them.
+    """The heads of `env` for its target, checked; drafters that use the same file share one copy.
 
     Raises:
-        UsageError: no heads were named.
-        LcspecError: the file is no good, or made for another model (see `file.read_heads`, `file.check_fits`).
+        UsageError: the user named no heads.
+        LcspecError: the file is damaged, or made for another model (see `file.read_heads`, `file.check_fits`).
     """
     if env.draft.heads is None:
         raise UsageError(

@@ -7,8 +7,8 @@ With h the target's final hidden state (scaled to unit deviation), e the embeddi
                                                        vocabulary; D is left out where the matrix is small
 
 This is Medusa's residual block with a hidden layer, and one output matrix for all heads instead of one each. The
-pending token is known when the heads are asked but not when the hidden state was made; Hydra heads (Ankner et al. 2024,
-arXiv:2402.05109) feed it in, Medusa's own do not (`embed` of width 0).
+pending token is known when the heads run but not when the hidden state was computed. Hydra heads (Ankner et al. 2024,
+arXiv:2402.05109) take it as input; Medusa's own do not (`embed` of width 0).
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def initial(sizes: Sizes, output: Floats, scale: float, rng: np.random.Generator
     else:
         params["up"][:] = matrix
     if sizes.embed:
-        # Tokens that mean the same begin alike: the main directions of the output matrix, brought to unit deviation.
+        # Similar tokens start alike: the main directions of the output matrix, scaled to unit deviation.
         start, _ = factored(matrix - matrix.mean(axis=0), sizes.embed)
         params["embed"][: sizes.vocab, : start.shape[1]] = start / max(1e-6, float(start.std()))
     return params
@@ -73,7 +73,7 @@ def initial(sizes: Sizes, output: Floats, scale: float, rng: np.random.Generator
 
 def factored(matrix: Floats, rank: int) -> tuple[Floats, Floats]:
     """The nearest product [n, rank] x [rank, m] of `matrix` [n, m] (Eckart and Young 1936)."""
-    # The small square decides: eigenvectors of M^T M instead of an SVD of the tall matrix.
+    # The small square matrix is enough: eigenvectors of M^T M instead of an SVD of the tall matrix.
     values, vectors = np.linalg.eigh((matrix.T @ matrix).astype(np.float64))
     basis = np.ascontiguousarray(vectors[:, np.argsort(-values)[:rank]].astype(np.float32))
     return matrix @ basis, basis.T.copy()
@@ -86,8 +86,8 @@ def choose_rank(vocab: int, state: int, wanted: int | None) -> int:
 
 
 def forward(params: Parameters, sizes: Sizes, states: Floats, pending: Ints) -> tuple[Floats, dict[str, Floats]]:
-    """Logits [heads, n, vocab] for states [n, state] (unit deviation) and pending tokens (reduced ids), and what the
-    gradients need."""
+    """Logits [heads, n, vocab] for states [n, state] (unit deviation) and pending tokens (reduced ids), and the
+    intermediate values that the gradients need."""
     given = np.concatenate([states, params["embed"][pending]], axis=1) if sizes.embed else states
     before = given @ params["in"].T + params["in_bias"]
     gate = 1.0 / (1.0 + np.exp(-np.clip(before, -60.0, 60.0)))
@@ -101,8 +101,8 @@ def forward(params: Parameters, sizes: Sizes, states: Floats, pending: Ints) -> 
 
 
 def softmax_loss(logits: Floats, labels: Ints) -> tuple[NDArray[np.float64], Floats]:
-    """Mean cross entropy of each head [heads] over its labels [heads, n] (below 0: none), and the gradient of the
-    discounted sum of them with respect to the logits. Overwrites `logits`."""
+    """Mean cross entropy of each head [heads] over its labels [heads, n] (below 0: ignored), and the gradient of their
+    discounted sum with respect to the logits. Overwrites `logits`."""
     heads, n, vocab = logits.shape
     logits -= logits.max(axis=-1, keepdims=True)
     known = labels >= 0

@@ -1,4 +1,4 @@
-"""The output matrix of the model that heads belong to, read from the GGUF without loading the model."""
+"""The output matrix of the heads' target, read from the GGUF without loading the model."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def output_rows(path: Path, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Rows of the target's output matrix for `tokens`, float32 [n, n_embd].
 
     Raises:
-        UnsupportedModel: it has none, or of a type that cannot be read.
+        UnsupportedModel: it has none, or one of a type that cannot be read.
         ModelFileError: the file cannot be read.
     """
     header = read_header(path)

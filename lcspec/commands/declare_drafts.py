@@ -1,0 +1,157 @@
+"""The options of `lcspec draft`, the commands that make drafters."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from lcspec.commands.options import MODEL_NAME, MODEL_PATH, device_options
+
+
+@click.group()
+def draft() -> None:
+    """Make drafters from the model itself or from your own texts."""
+
+
+@draft.command()
+@click.argument("files", nargs=-1, required=True, type=MODEL_PATH, metavar="FILES...")
+@click.option("--model", type=MODEL_PATH, help="The target model (default: the bundled one).")
+@click.option("--out", required=True, type=MODEL_PATH, help="The file to write.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def store(**options: Any) -> None:
+    """Make a datastore of text files and directories, for --store: it drafts from your own code and documents."""
+    from lcspec.commands.draft_store import run
+
+    run(**options)
+
+
+@draft.command()
+@click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--keep-layers", type=click.IntRange(min=1), help="Keep this many layers.")
+@click.option(
+    "--search/--no-search",
+    default=None,
+    help="Search for the layers whose removal changes the output least, or remove evenly spread ones.",
+)
+@click.option("--out", type=MODEL_PATH, help="The GGUF to write (default: MODEL-keepN.gguf in this directory).")
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=1),
+    default=384,
+    show_default=True,
+    help="Tokens of the model's own text to compare on.",
+)
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@device_options
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+def prune(**options: Any) -> None:
+    """Make a draft model by removing layers from the model: those whose removal changes its choices least."""
+    from lcspec.commands.draft_prune import run
+
+    sys.exit(run(**options))
+
+
+@draft.command("heads")
+@click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
+@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .heads.gguf, in this folder].")
+@click.option("--heads", type=click.IntRange(1, 8), default=4, show_default=True, help="How many tokens to predict.")
+@click.option("--minutes", type=click.FloatRange(min=0.01), default=30.0, show_default=True, help="The whole time.")
+@click.option(
+    "--positions",
+    type=click.IntRange(min=200),
+    default=1_000_000,
+    show_default=True,
+    help="The most tokens to learn from.",
+)
+@click.option(
+    "--answer", type=click.IntRange(min=8), default=96, show_default=True, help="The most tokens of an answer."
+)
+@click.option(
+    "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
+)
+@click.option(
+    "--hidden", type=click.IntRange(min=0), default=0, help="Width of the hidden layer (0: from the model's width)."
+)
+@click.option(
+    "--embed",
+    type=click.IntRange(min=0),
+    default=128,
+    show_default=True,
+    help="Width of the pending token's embedding (0: the heads do not get it, as in the paper).",
+)
+@click.option(
+    "--rank", type=click.IntRange(min=0), help="Rank of the output matrix (0: not factored) [default: from its size]."
+)
+@click.option("--store", default="f16", show_default=True, help="Element type of the stored weights: f16 or q8_0.")
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 256),
+    default=16,
+    show_default=True,
+    help="How many answers to generate at a time.",
+)
+@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@device_options
+@click.option("--seed", type=int, default=1, show_default=True)
+def draft_heads(**options: Any) -> None:
+    """Train Medusa heads for MODEL on its own outputs. After an interruption, the same command continues."""
+    from lcspec.commands.draft_heads import run
+
+    sys.exit(run(**options))
+
+
+@draft.command("eagle")
+@click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
+@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .eagle3.gguf, in this folder].")
+@click.option("--minutes", type=click.FloatRange(min=0.01), default=120.0, show_default=True, help="The whole time.")
+@click.option(
+    "--positions",
+    type=click.IntRange(min=200),
+    default=1_000_000,
+    show_default=True,
+    help="The most tokens to learn from.",
+)
+@click.option(
+    "--answer", type=click.IntRange(min=8), default=224, show_default=True, help="The most tokens of an answer."
+)
+@click.option(
+    "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
+)
+@click.option(
+    "--store",
+    type=click.Choice(["q8_0", "f16", "f32"]),
+    default="q8_0",
+    show_default=True,
+    help="Element type of the stored weights.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, 256),
+    default=32,
+    show_default=True,
+    help="How many answers to generate at a time.",
+)
+@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
+@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
+@device_options
+@click.option("--seed", type=int, default=1, show_default=True)
+def draft_eagle(**options: Any) -> None:
+    """Train an EAGLE-3 head for MODEL on its own answers. After an interruption, the same command continues."""
+    from lcspec.commands.draft_eagle import run
+
+    sys.exit(run(**options))
+
+
+@draft.command()
+@click.argument("model", required=False, type=MODEL_NAME)
+@click.option("--all", "everything", is_flag=True, help="Remove it for all models.")
+def forget(**options: Any) -> None:
+    """Remove what the drafters of MODEL learned from earlier texts (default: the bundled model)."""
+    from lcspec.commands.draft_forget import run
+
+    run(**options)
