@@ -20,7 +20,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import httpx
 
-from lcspec.answers.formats import Format, Tags, format_of, opened_by
+from lcspec.answers.formats import format_of, opened_by
 from lcspec.server.lifecycle import Background
 from tests.reciter import marker
 from tests.server.running import HELLO, MODEL, WAIT
@@ -29,12 +29,12 @@ from tests.server.test_tool_conversations import hold, reciting
 from tests.tool_answers import TOOLS, turns
 
 
-def opened(server: Background, form: Format) -> Tags | None:
-    """The tags of reasoning that the template opens for the model."""
+def prompt_of(server: Background) -> str:
+    """What the template makes of a question."""
     tools = [{"type": "function", "function": tool} for tool in TOOLS]
     body = {"messages": [HELLO[0] | {"content": marker(0)}], "tools": tools}
     got = httpx.post(f"{server.url}/apply-template", json=body, timeout=WAIT)
-    return opened_by(form, got.json()["prompt"])
+    return str(got.json()["prompt"])
 
 
 @click.command()
@@ -49,14 +49,16 @@ def main(folder: Path, only: str, client: str) -> None:
         form = format_of(text)
         with tempfile.TemporaryDirectory() as place:
             with reciting(form, text, Path(place)) as server:
-                tags = opened(server, form)
-            with reciting(form, text, Path(place), tags) as server:
+                prompt = prompt_of(server)
+            tags = opened_by(form, prompt)
+            closed = any(prompt.rstrip().endswith(t.end.strip()) for t in form.reasoning)
+            with reciting(form, text, Path(place), tags, not closed) as server:
                 for kind in TALKS:
                     if client and kind.__name__ != client:
                         continue
-                    said = f"{path.stem} ({form.name}{', opened' if tags else ''}) {kind.__name__}"
+                    said = f"{path.stem} ({form.name}{', opened' if tags else ', closed' if closed else ''}) {kind.__name__}"
                     try:
-                        answers = hold(kind(server.url, MODEL, TOOLS), turns(form))
+                        answers = hold(kind(server.url, MODEL, TOOLS), turns(form, not closed))
                     except Exception as error:
                         wrong += 1
                         click.echo(f"{said}: {type(error).__name__} {str(error)[:1500]}")

@@ -46,7 +46,7 @@ class Turn:
         return f"nr{self.number:02d}."
 
 
-def turns(form: Format) -> list[Turn]:
+def turns(form: Format, thinking: bool = True) -> list[Turn]:
     """What is answered: text, calls and several at once, each with reasoning and without, as far as the family has it.
 
     The first half and the second are alike, so that both can be streamed and not.
@@ -61,7 +61,7 @@ def turns(form: Format) -> list[Turn]:
         )
         if form.name in ONE:
             calls = calls[:1]
-        thinks = kind in (2, 3, 5, 7, 8) and (form.reasoning or form.channels)
+        thinks = thinking and kind in (2, 3, 5, 7, 8) and (form.reasoning or form.channels)
         speaks = not calls or (kind in (6, 7) and form.name not in ALONE)
         reasoning = f"Hm {own} <b>so</b>\n\nand then?" if thinks and form.name not in DUMB else ""
         out.append(Turn(number, reasoning, f"Look: {own} A `<tag>`, {{}} & é." if speaks else "", calls))
@@ -288,7 +288,6 @@ CONTROLS: dict[str, tuple[str, ...]] = {
     "glm": (*_THINK, "<tool_call>", "</tool_call>", "<arg_key>", "</arg_key>", "<arg_value>", "</arg_value>"),
     "hunyuan": ("<tool_calls:opensource>", "</tool_calls:opensource>"),
     "kimi-k2": ("<|tool_calls_section_begin|>", "<|tool_call_begin|>", "<|tool_calls_section_end|>"),
-    "kimi-k3": ("<|open|>", "<|close|>", "<|sep|>"),
     "gemma4": ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", '<|"|>'),
     "lfm2": ("<|tool_call_start|>", "<|tool_call_end|>"),
     "minimax-m2": (*_THINK, "<minimax:tool_call>", "</minimax:tool_call>"),

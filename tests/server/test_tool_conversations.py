@@ -52,9 +52,11 @@ def strict(form: Format) -> str:
 
 
 @contextlib.contextmanager
-def reciting(form: Format, template: str, folder: Path, opened: Tags | None = None) -> Iterator[Background]:
+def reciting(
+    form: Format, template: str, folder: Path, opened: Tags | None = None, thinking: bool = True
+) -> Iterator[Background]:
     """A server over a model of the family's, with this template."""
-    texts = [pieces(written(form, turn, opened), controls(form), turn.own) for turn in turns(form)]
+    texts = [pieces(written(form, turn, opened), controls(form), turn.own) for turn in turns(form, thinking)]
     path = write_reciter(folder / "model.gguf", texts, chat_template=template, controls=controls(form))
     with background(path, ctx=16384, slots=1, warm=False) as server:
         yield server
@@ -72,7 +74,8 @@ def hold(talk: Talk, expected: list[Turn]) -> list[Answer]:
         answer = talk.ask(stream=(turn.number + turn.number // 10) % 2 == 0)
         calls = answer.calls
         found = (answer.content, answer.reasoning, tuple((name, given) for _, name, given in calls))
-        assert found == (turn.content, turn.reasoning, turn.calls), f"turn {turn.number}"
+        wanted = (turn.content, turn.reasoning, turn.calls)
+        assert found == wanted, f"turn {turn.number}: {found}, not {wanted}"
         answers.append(answer)
     return answers
 
