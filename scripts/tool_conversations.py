@@ -3,8 +3,8 @@
     python scripts/tool_conversations.py llama.cpp/models/templates [--only qwen] [--client OpenAIChat]
 
 As tests/server/test_tool_conversations.py, which has templates of its own: a model recites what one of the template's
-family would write, a real client reads it, sends back what the tools gave, and the answer must be what was written. Ends
-with code 1 if one was not.
+family would write, a real client reads it, sends back what the tools gave, and the answer must be what was written.
+Ends with code 1 if one was not.
 """
 
 from __future__ import annotations
@@ -56,7 +56,8 @@ def main(folder: Path, only: str, client: str) -> None:
                 for kind in TALKS:
                     if client and kind.__name__ != client:
                         continue
-                    said = f"{path.stem} ({form.name}{', opened' if tags else ', closed' if closed else ''}) {kind.__name__}"
+                    prompted = ", opened" if tags else ", closed" if closed else ""
+                    said = f"{path.stem} ({form.name}{prompted}) {kind.__name__}"
                     try:
                         answers = hold(kind(server.url, MODEL, TOOLS), turns(form, not closed))
                     except Exception as error:
@@ -65,11 +66,10 @@ def main(folder: Path, only: str, client: str) -> None:
                         if not isinstance(error, AssertionError):
                             click.echo("".join(traceback.format_tb(error.__traceback__)[-2:]))
                         continue
-                    pairs = [
-                        (a.cached, b.prompt) for b, a in zip(answers, answers[1:]) if a.cached is not None
-                    ]
+                    pairs = [(a.cached, b.prompt) for b, a in zip(answers, answers[1:]) if a.cached is not None]
                     kept = sum(cached for cached, _ in pairs) / max(1, sum(prompt for _, prompt in pairs))
-                    click.echo(f"{said}: {len(answers)} turns, {kept:.0%} of earlier prompts reused")
+                    reused = f", {kept:.0%} of earlier prompts reused" if pairs else ""
+                    click.echo(f"{said}: {len(answers)} turns{reused}")
     click.echo(f"{wrong} conversations went wrong")
     sys.exit(1 if wrong else 0)
 

@@ -190,9 +190,7 @@ CALLS: dict[str, Callable[[Sequence[Call]], str]] = {
         f"</{DSML}function_calls>",
         string=True,
     ),
-    "glm": _tagged(
-        "<tool_call>{0}\n", "<arg_key>{0}</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>\n"
-    ),
+    "glm": _tagged("<tool_call>{0}\n", "<arg_key>{0}</arg_key>\n<arg_value>", "</arg_value>\n", "</tool_call>\n"),
     "hunyuan": _tagged(
         "<tool_call:opensource>{0}<tool_sep:opensource>\n",
         "<arg_key:opensource>{0}</arg_key:opensource>\n<arg_value:opensource>",
@@ -202,7 +200,9 @@ CALLS: dict[str, Callable[[Sequence[Call]], str]] = {
         "</tool_calls:opensource>",
     ),
     "kimi-k2": _each(
-        lambda n, a: f"<|tool_call_begin|>functions.{n}:{_count(a)}<|tool_call_argument_begin|>{_j(a)}<|tool_call_end|>",
+        lambda n, a: (
+            f"<|tool_call_begin|>functions.{n}:{_count(a)}<|tool_call_argument_begin|>{_j(a)}<|tool_call_end|>"
+        ),
         "<|tool_calls_section_begin|>",
         "<|tool_calls_section_end|>",
     ),
@@ -236,8 +236,9 @@ CALLS: dict[str, Callable[[Sequence[Call]], str]] = {
     "minicpm5": _tagged('<function name="{0}">', '<param name="{0}"><![CDATA[', "]]></param>", "</function>\n"),
     "apriel": _with("<tool_calls>", _list(), "</tool_calls>"),
     "solar": _each(
-        lambda n, a: f"<|tool_call:begin|>a1b2c3d{_count(a):03}<|tool_call:name|>{n}<|tool_call:args|>{_j(a)}"
-        "<|tool_call:end|>",
+        lambda n, a: (
+            f"<|tool_call:begin|>a1b2c3d{_count(a):03}<|tool_call:name|>{n}<|tool_call:args|>{_j(a)}<|tool_call:end|>"
+        ),
         "<|begin|>assistant<|tool_calls|>",
         "<|calls|>",
     ),
@@ -263,7 +264,9 @@ def _muse(turn: Turn) -> str:
     if turn.reasoning:
         out.append(f" to=self<|message|>{turn.reasoning}<|eom|>")
     if turn.content:
-        out.append(f" to=user<|message|>{turn.content}<|eom|>" if turn.calls else f" to=user<|message|>{turn.content}<|eot|>")
+        out.append(
+            f" to=user<|message|>{turn.content}<|eom|>" if turn.calls else f" to=user<|message|>{turn.content}<|eot|>"
+        )
     for name, arguments in turn.calls:
         inner = "".join(f'<atem:parameter name="{k}">{_text(v)}</atem:parameter>\n' for k, v in arguments.items())
         call = f'<atem:function_calls>\n<atem:invoke name="{name}">\n{inner}</atem:invoke>\n</atem:function_calls>'
@@ -297,7 +300,15 @@ CONTROLS: dict[str, tuple[str, ...]] = {
     "seed": ("<seed:think>", "</seed:think>", "<seed:tool_call>", "</seed:tool_call>"),
     "apertus": ("<|inner_prefix|>", "<|inner_suffix|>", "<|tools_prefix|>", "<|tools_suffix|>"),
     "gigachat-3.1": ("<|function_call|>",),
-    "solar": ("<|think|>", "<|end|>", "<|tool_calls|>", "<|tool_call:begin|>", "<|tool_call:name|>", "<|calls|>", "<|flush|>"),
+    "solar": (
+        "<|think|>",
+        "<|end|>",
+        "<|tool_calls|>",
+        "<|tool_call:begin|>",
+        "<|tool_call:name|>",
+        "<|calls|>",
+        "<|flush|>",
+    ),
     "gpt-oss": ("<|channel|>", "<|message|>", "<|end|>", "<|call|>", "<|return|>", "<|start|>", "<|constrain|>"),
     "muse": ("<|message|>", "<|eom|>", "<|eot|>", "<|start|>"),
 }
