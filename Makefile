@@ -38,7 +38,7 @@ lint: setup-test
 
 # Clients of other people for tests/server/test_clients.py, an environment each: what they need contradicts itself.
 # litellm imports mcp wherever there are tools.
-CLIENTS := "litellm>=1.80,<2 mcp>=2,<3" "langchain-openai>=1,<2" "pydantic-ai-slim[openai]>=1,<3" "instructor>=1.10,<2" "llm>=0.27,<1"
+CLIENTS := "litellm>=1.80,<2 mcp>=2,<3" "langchain-openai>=1,<2" "pydantic-ai-slim[openai]>=1,<3" "instructor>=1.10,<2" "llm>=0.27,<1" "aider-chat>=0.86,<1"
 clients: $(VENV)/bin/python
 	@for client in $(CLIENTS); do \
 	  place=work/clients/$${client%%[[>]*}; \

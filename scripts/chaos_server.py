@@ -1,13 +1,20 @@
 """`lcspec serve` under faults: of its clients, its engine's process, its disk and its clock. Everybody else must be
 answered.
 
-    python scripts/chaos_server.py --requests 10000 [MODEL.gguf --draft DRAFT.gguf]
+    python scripts/chaos_server.py --requests 10000 [MODEL.gguf --draft DRAFT.gguf] [--only steady] [--timed]
 
-The server is a process of its own, started once under each of these conditions: as usual; on a disk that is full; with
-a cache folder that cannot be written; with a clock that jumps by hours. Each time clients cancel, cut their connection,
-read slowly, send rubbish and hostile grammars, among others that want an answer; and now and then the process with the
-engine is killed, or stopped for a while (on Linux, where it can be found). Afterwards nothing may be at hand, the
-same seed must give the same text as before, and the server must end when it is told to, with code 0 and no traceback.
+The server is a process of its own, started once under each of these conditions: steady, with nothing wrong but its
+clients, which gets half of the requests; as usual; with several models, of which not all may be loaded; on a disk that
+is full; with a cache folder that cannot be written; with a clock that jumps by hours. Each time 16 clients cancel, cut
+their connection, read slowly, send rubbish and hostile grammars, among others that want an answer, through all APIs;
+and under all conditions but the first the processes with the engines are killed now and then, or stopped for a while
+(on Linux, where they can be found).
+
+No answer may be a 500. Afterwards nothing may be at hand, all slots must run at once, the same seed must give the same
+text as before, and the server must end when it is told to, with code 0 and no traceback. Under the first condition
+memory may grow by 2 % in the second half of the requests, and a stranger's stream, read all the while, tells the
+longest pause between two pieces: with --timed it may be three median ones and 200 ms (on a machine that does nothing
+else).
 """
 
 from __future__ import annotations
@@ -17,6 +24,7 @@ import contextlib
 import os
 import random
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -25,18 +33,26 @@ import threading
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Awaitable, Callable, Iterator, Sequence
+from typing import Callable, Iterator, Sequence
 
 import click
 import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
+from scripts.chaos_clients import FAULTS, Clients, Stranger
+from tests import tiny_gguf as tiny
 from tests.engine_faults import children_of
-from tests.server.running import CHAT, CODE
-from tests.server.test_disorder import gives_up, hangs_up, leaves_a_stream, sends_rubbish, well_formed
+from tests.server.running import CODE
+from tests.server.test_disorder import hangs_up
 
-AT_ONCE = 10
+AT_ONCE = 16
+# Parts that the requests come in; between them nobody is at hand, and memory is looked at.
+PARTS = 10
+GROWTH = 0.02
+# Fewer requests than these say nothing about memory.
+ENOUGH = 1000
 START_SECONDS, IDLE_SECONDS, STOP_SECONDS = 120.0, 120.0, 60.0
 RUN = "from lcspec.cli import main; main()"
 # The clock that people see jumps back and forth by up to ten hours at every look; waiting goes by the other clock.
@@ -46,57 +62,12 @@ real, chance = time.time, random.Random(1)
 time.time = lambda: real() + chance.uniform(-36000, 36000)
 time.time_ns = lambda: int(time.time() * 1e9)
 """
-NESTED = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}, "required": ["a", "b"]}
-PATTERN = {"type": "string", "pattern": "(a*)*(b|c{1,5000})*d"}
-HOSTILE: tuple[dict[str, Any], ...] = (
-    {"grammar": "root ::= root"},
-    {"grammar": 'root ::= a a a a a a\na ::= "" | "x" a | a "y" | a a'},
-    {"grammar": 'root ::= "x"{1,1000000000}'},
-    {"grammar": "root ::= " + "(" * 5000 + '"x"' + ")" * 5000},
-    {"grammar": 'root ::= ([a-z]{0,200}){0,200} "\\U0010ffff"'},
-    {"grammar": "start: /(a|aa)*(a|aa)*(a|aa)*b/"},
-    {"grammar": "root ::= missing"},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": NESTED}}},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["y" * 60_000]}}}},
-    {"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": PATTERN}}},
-)
-
-
-# --- faults of clients ------------------------------------------------------------------------------------------------
-
-
-async def reads_slowly(client: httpx.AsyncClient, chance: random.Random) -> None:
-    """Takes its time over a stream, and gets all of it."""
-    body = {"messages": [{"role": "user", "content": CHAT}], "max_tokens": 24, "ignore_eos": True, "stream": True}
-    async with client.stream("POST", "/v1/chat/completions", json=body) as answer:
-        text = ""
-        async for piece in answer.aiter_text():
-            text += piece
-            await asyncio.sleep(chance.uniform(0, 0.05))
-    assert answer.status_code == 200 and text.endswith("data: [DONE]\n\n"), text[-200:]
-
-
-async def hostile_grammar(client: httpx.AsyncClient, chance: random.Random) -> None:
-    """A grammar that is refused, or that ends the request alone; never the server."""
-    body = {"messages": [{"role": "user", "content": CHAT}], "max_tokens": 16, **chance.choice(HOSTILE)}
-    answer = await client.post("/v1/chat/completions", json=body)
-    assert answer.status_code in (200, 400, 422), f"{answer.status_code}: {answer.text[:300]}"
-
-
-Fault = Callable[[httpx.AsyncClient, random.Random], Awaitable[None]]
-FAULTS: dict[str, Fault] = {
-    "answered": well_formed,
-    "cancelled": leaves_a_stream,
-    "gave up": gives_up,
-    "malformed": sends_rubbish,
-    "slow reader": reads_slowly,
-    "hostile grammar": hostile_grammar,
-}
 CUT = "cut connection"
 KILLED, STOPPED = "engine killed", "engine stopped"
 # Requests to one of each. Who is running at two deaths is refused, so they must not come too close.
 HARM_EVERY = 250
 STOPPED_SECONDS = 1.0
+STEADY = "steady"
 
 
 async def harms(name: str, pid: int) -> None:
@@ -111,22 +82,24 @@ async def harms(name: str, pid: int) -> None:
             os.kill(child, signal.SIGCONT)
 
 
-def plan(requests: int, chance: random.Random) -> list[str]:
+def plan(requests: int, chance: random.Random, harm: bool = True) -> list[str]:
     """What is done, in its order."""
     names = [chance.choice((*FAULTS, CUT, "answered")) for _ in range(requests)]
-    if sys.platform == "linux":
+    if harm and sys.platform == "linux":
         for start in range(0, requests, HARM_EVERY):
             part = min(HARM_EVERY, requests - start)
             names[start + part // 3], names[start + 2 * part // 3] = KILLED, STOPPED
     return names
 
 
-async def storm(url: str, pid: int, requests: int, seed: int) -> tuple[dict[str, int], list[str]]:
-    """Requests of all kinds, a few at once; how many of each, and what was wrong."""
-    chance, gate, port = random.Random(seed), asyncio.Semaphore(AT_ONCE), int(url.rsplit(":", 1)[1])
+async def storm(
+    url: str, pid: int, names: Sequence[str], chance: random.Random, models: Sequence[str] = ()
+) -> tuple[dict[str, int], list[str]]:
+    """Requests of these kinds, a few at once; how many of each, and what was wrong."""
+    gate, port = asyncio.Semaphore(AT_ONCE), int(url.rsplit(":", 1)[1])
     counts: dict[str, int] = {}
     wrong: list[str] = []
-    async with httpx.AsyncClient(base_url=url, timeout=120) as client:
+    async with Clients(url, models, chance, wrong) as client:
 
         async def one(name: str) -> None:
             async with gate:
@@ -139,7 +112,7 @@ async def storm(url: str, pid: int, requests: int, seed: int) -> tuple[dict[str,
                 except (AssertionError, httpx.HTTPError, OSError) as error:
                     wrong.append(f"{name}: {type(error).__name__} {str(error)[:300]}")
 
-        await asyncio.gather(*map(one, plan(requests, chance)))
+        await asyncio.gather(*map(one, names))
     return counts, wrong
 
 
@@ -152,6 +125,13 @@ class Condition:
 
     environment: dict[str, str] = field(default_factory=dict)
     before: Callable[[], None] | None = None
+    harm: bool = True
+    folder: Path | None = None  # of models, which are loaded on demand
+
+    @property
+    def models(self) -> list[str]:
+        """Names that requests may use."""
+        return sorted(path.stem for path in self.folder.glob("*.gguf")) if self.folder is not None else []
 
 
 def _no_more_bytes() -> None:
@@ -166,8 +146,14 @@ def conditions(folder: Path) -> dict[str, Condition]:
     (folder / "jumps").mkdir()
     (folder / "jumps" / "sitecustomize.py").write_text(JUMPS)  # which every Python reads, the engine's too
     own = {"LCSPEC_CACHE_DIR": str(folder / "cache")}
+    (folder / "models").mkdir()
+    shutil.copy(demo_path(DEMO_TARGET), folder / "models" / "a.gguf")
+    for i, name in enumerate(("b", "c")):
+        tiny.write_llama(folder / "models" / f"{name}.gguf", seed=i, chat_template=tiny.CHATML_TEMPLATE)
     return {
+        STEADY: Condition(own, harm=False),
         "usual": Condition(own),
+        "several models": Condition(own, folder=folder / "models"),
         "full disk": Condition({"LCSPEC_CACHE_DIR": str(folder / "full")}, before=_no_more_bytes),
         "unwritable cache": Condition({"LCSPEC_CACHE_DIR": str(folder / "file" / "cache")}),
         "clock jumps": Condition({**own, "PYTHONPATH": str(folder / "jumps")}),
@@ -177,8 +163,12 @@ def conditions(folder: Path) -> dict[str, Condition]:
 @contextlib.contextmanager
 def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> Iterator[tuple[str, int]]:
     """The server's address ("": it did not start) and process; what it does wrong goes into `errors`."""
-    command = [sys.executable, "-c", RUN, "serve", *models, "--port", "0", "--slots", "3"]
+    command = [sys.executable, "-c", RUN, "serve", "--port", "0", "--slots", "3"]
     command += ["--ctx", "256", "--threads", "1", "--queue", "64"]
+    if condition.folder is not None:
+        command += ["--models-dir", str(condition.folder), "--max-loaded", "2", "--pin", condition.models[0]]
+    else:
+        command += models
     process = subprocess.Popen(
         command,
         stderr=subprocess.PIPE,
@@ -241,24 +231,77 @@ def idle(url: str) -> str | None:
         time.sleep(0.05)
 
 
-def run(name: str, requests: int, seed: int, models: Sequence[str] = ()) -> tuple[dict[str, int], list[str]]:
-    """One condition: how many requests of each kind there were, and what was wrong."""
+def all_slots(url: str) -> str | None:
+    """Whether all slots still work: as many streams as there are run at once. What is wrong, if anything."""
+    body = {"prompt": "abc", "max_tokens": 200, "ignore_eos": True, "stream": True}
+    n = httpx.get(f"{url}/health", timeout=30).json()["slots"]
+    most = 0
+    for _ in range(20):  # short streams may be over before the last one begins
+
+        def read() -> None:
+            httpx.post(f"{url}/v1/completions", json=body, timeout=300)
+
+        readers = [threading.Thread(target=read, daemon=True) for _ in range(n)]
+        for reader in readers:
+            reader.start()
+        while any(reader.is_alive() for reader in readers):
+            most = max(most, httpx.get(f"{url}/health", timeout=30).json()["running"])
+        if most >= n:
+            return None
+    return f"only {most} of {n} slots run at once"
+
+
+def resident(pid: int) -> int:
+    """Bytes that the server and its engines hold; 0 where nobody says."""
+    try:
+        pages = [int(Path(f"/proc/{p}/statm").read_text().split()[1]) for p in (pid, *children_of(pid))]
+    except OSError:
+        return 0
+    return sum(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def failures(url: str) -> list[str]:
+    """Answers with 500 that the server itself has counted."""
+    page = httpx.get(f"{url}/metrics", timeout=30).text
+    lines = [line for line in page.splitlines() if line.startswith("lcspec_http_requests_total")]
+    return [line for line in lines if 'status="500"' in line and not line.endswith(" 0.0")]
+
+
+def run(
+    name: str, requests: int, seed: int, models: Sequence[str] = (), timed: bool = False
+) -> tuple[dict[str, int], list[str], list[str]]:
+    """One condition: how many requests of each kind there were, what was wrong, and what else there is to say."""
     wrong: list[str] = []
+    told: list[str] = []
     counts: dict[str, int] = {}
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        serving(conditions(Path(folder))[name], models, wrong) as (url, pid),
-    ):
-        if url:
+    chance = random.Random(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        condition = conditions(Path(folder))[name]
+        with serving(condition, models, wrong) as (url, pid):
+            if not url:
+                return counts, wrong, told
             before = reference(url)
-            counts, failed = asyncio.run(storm(url, pid, requests, seed))
-            wrong += failed
-            still = idle(url)
-            if still is not None:
-                wrong.append(still)
+            stranger = None if condition.harm else Stranger(url)
+            if stranger is not None:
+                stranger.start()
+            names, memory = plan(requests, chance, condition.harm), list[int]()
+            for part in range(PARTS):
+                chosen = names[part * requests // PARTS : (part + 1) * requests // PARTS]
+                some, failed = asyncio.run(storm(url, pid, chosen, chance, condition.models))
+                wrong += failed
+                counts = {kind: counts.get(kind, 0) + some.get(kind, 0) for kind in {**counts, **some}}
+                memory.append(resident(pid))
+            if stranger is not None:
+                told.append(stranger.end())
+                wrong += stranger.wrong + ([told[-1]] if timed and stranger.late else [])
+            told.append("memory, MiB: " + " ".join(f"{n / 2**20:.1f}" for n in memory))
+            if not condition.harm and requests >= ENOUGH and memory[-1] > memory[PARTS // 2] * (1 + GROWTH):
+                wrong.append(f"memory grew: {told[-1]}")
+            wrong += [line for line in (idle(url), None if condition.models else all_slots(url)) if line]
+            wrong += failures(url)
             if reference(url) != before:
                 wrong.append("the same seed gives another text than before")
-    return counts, wrong
+    return counts, wrong, told
 
 
 @click.command()
@@ -266,20 +309,24 @@ def run(name: str, requests: int, seed: int, models: Sequence[str] = ()) -> tupl
 @click.option("--draft", type=click.Path(exists=True, dir_okay=False))
 @click.option("--requests", type=click.IntRange(4), default=1000, show_default=True, help="Under all conditions.")
 @click.option("--seed", type=int, default=1, show_default=True)
-def main(model: str | None, draft: str | None, requests: int, seed: int) -> None:
+@click.option("--only", help="One of the conditions.")
+@click.option("--timed", is_flag=True, help="A stranger's stream may not pause for long.")
+def main(model: str | None, draft: str | None, requests: int, seed: int, only: str | None, timed: bool) -> None:
     """Harass the server."""
     models = [*([model] if model else []), *(["--draft", draft] if draft else [])]
-    failures = 0
+    found = 0
     with tempfile.TemporaryDirectory() as folder:
         names = list(conditions(Path(folder)))
     for name in names:
-        counts, wrong = run(name, requests // len(names), seed, models)
-        told = ", ".join(f"{n} {kind}" for kind, n in sorted(counts.items()))
-        click.echo(f"{name}: {told}; {len(wrong)} wrong")
-        for line in wrong[:10]:
+        if only is not None and name != only:
+            continue
+        share = requests // 2 if name == STEADY else requests // 2 // (len(names) - 1)
+        counts, wrong, told = run(name, share, seed, models, timed)
+        click.echo(f"{name}: {', '.join(f'{n} {kind}' for kind, n in sorted(counts.items()))}; {len(wrong)} wrong")
+        for line in [*told, *wrong[:10]]:
             click.echo(f"  {line}")
-        failures += len(wrong)
-    sys.exit(1 if failures else 0)
+        found += len(wrong)
+    sys.exit(1 if found else 0)
 
 
 if __name__ == "__main__":

@@ -227,7 +227,12 @@ def input_messages(body: ResponseBody) -> list[dict[str, Any]]:
         return [*out, {"role": "user", "content": body.input}]
     for i, item in enumerate(body.input):
         out_of(item, i, out)
-    return out
+    return [message for message in out if not _only_thought(message)]
+
+
+def _only_thought(message: dict[str, Any]) -> bool:
+    """Whether a message is what the model thought before it says or calls something."""
+    return "reasoning_content" in message and not message["content"] and "tool_calls" not in message
 
 
 def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
@@ -236,7 +241,11 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
     if kind == "message":
         if item.role is None:
             raise invalid(f"{place}: a message needs a role", f"{place}.role")
-        out.append({"role": item.role, "content": content_text(item.content, f"{place}.content")})
+        content = content_text(item.content, f"{place}.content")
+        if item.role == "assistant" and out and _only_thought(out[-1]):
+            out[-1]["content"] = content
+        else:
+            out.append({"role": item.role, "content": content})
     elif kind == "function_call":
         if item.name is None or item.arguments is None:
             raise invalid(f"{place}: a call needs a name and arguments", place)
@@ -251,7 +260,13 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
     elif kind == "function_call_output":
         content = content_text(item.output, f"{place}.output")
         out.append({"role": "tool", "tool_call_id": item.call_id or "", "content": content})
-    elif kind != "reasoning":  # what the model thought earlier is not shown to it again
+    elif kind == "reasoning":
+        # As in chats: the template decides what of earlier reasoning is shown to the model.
+        parts = item.content if isinstance(item.content, list) else []
+        thought = "".join(part.text or "" for part in parts if part.type == "reasoning_text")
+        if thought:
+            out.append({"role": "assistant", "content": "", "reasoning_content": thought})
+    else:
         raise invalid(f"{place}: items of type {kind[:40]!r} are not supported here", f"{place}.type")
 
 

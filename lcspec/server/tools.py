@@ -128,7 +128,7 @@ def render(
     """
     knows = "tools" in template_text
     offered = list(use.tools) if use.active else None
-    plain = [dict(m, role=ROLES.get(m["role"], m["role"])) for m in messages]
+    plain = with_ids([dict(m, role=ROLES.get(m["role"], m["role"])) for m in messages])
     if format_of(template_text).short_ids:
         plain = [_with_short_ids(message) for message in plain]
     if not knows:
@@ -157,6 +157,30 @@ def short_id(identity: str) -> str:
         return identity
     number = int.from_bytes(hashlib.sha256(identity.encode()).digest()[:8], "big")
     return "".join(LETTERS[number // len(LETTERS) ** i % len(LETTERS)] for i in range(MISTRAL_ID))
+
+
+def with_ids(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Earlier calls and what they gave back, all with ids: some clients (Ollama's) send none, and templates ask for
+    them. A result without one belongs to the first open call of its name, or the first open call."""
+    out = []
+    waiting: list[tuple[str, str]] = []  # id and name of calls without their result
+    count = 0
+    for message in messages:
+        if message.get("tool_calls"):
+            calls = []
+            for call in message["tool_calls"]:
+                count += 1
+                calls.append(dict(call, id=call.get("id") or f"call_{count:09d}"))
+            message = dict(message, tool_calls=calls)
+            waiting = [(call["id"], call["function"]["name"]) for call in calls]
+        elif message["role"] == "tool":
+            own, name = message.get("tool_call_id"), message.get("name")
+            if not own and waiting:
+                own = next((known for known, called in waiting if called == name), waiting[0][0])
+                message = dict(message, tool_call_id=own)
+            waiting = [entry for entry in waiting if entry[0] != own]
+        out.append(message)
+    return out
 
 
 def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:

@@ -10,8 +10,10 @@ pytestmark = pytest.mark.server
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("condition", ["usual", "full disk", "unwritable cache", "clock jumps"])
+@pytest.mark.parametrize(
+    "condition", ["steady", "usual", "several models", "full disk", "unwritable cache", "clock jumps"]
+)
 def test_a_server_under_faults(condition: str) -> None:
-    counts, wrong = run(condition, 30, seed=4)
+    counts, wrong, _ = run(condition, 30, seed=4)
     assert wrong == [] and sum(counts.values()) == 30 and len(counts) >= 7, counts
-    assert counts["engine killed"] == counts["engine stopped"] == 1
+    assert condition == "steady" or counts["engine killed"] == counts["engine stopped"] == 1

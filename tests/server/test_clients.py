@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from lcspec.server.lifecycle import Background
+from tests.server.running import background
 
 pytestmark = pytest.mark.server
 
@@ -19,6 +21,13 @@ SCRIPTS = sorted((Path(__file__).parent / "clients").glob("*.py"))
 INSTALLED = Path(os.environ.get("LCSPEC_CLIENTS") or Path(__file__).parents[2] / "work" / "clients")
 # They ask nobody but the server.
 QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True", "DO_NOT_TRACK": "1", "LANGSMITH_TRACING": "false", "NO_PROXY": "*"}
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Background]:
+    """The bundled pair, with room for what agents say before they begin."""
+    with background(slots=2, ctx=2048) as running:
+        yield running
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)
