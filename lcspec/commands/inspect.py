@@ -71,7 +71,7 @@ SPECULATION = {
     "so after a refusal what was accepted is decoded again; `auto` drafts where that pays (see: lcspec calibrate)",
     "none": "none: its recurrent state cannot be taken back, it decodes plainly",
 }
-READS_ONLY = "none: it reads texts and writes none (use it for embeddings)"
+READS_ONLY = "none: it generates no text (use it for embeddings)"
 
 
 def hexadecimal(numbers: Sequence[int]) -> str:
