@@ -41,6 +41,22 @@ def abort_on_poison() -> None:
     Engine.start = poisoned  # type: ignore[method-assign]
 
 
+def abort_on_late_poison() -> None:
+    """The process aborts at the fifth step of a request with the poison in its prompt: others run beside it."""
+    unhurried()
+    step, steps = Engine.step, [0]
+
+    def poisoned(self: Engine) -> list[Event]:
+        running = [sequence.request.prompt for sequence in self.running]
+        if any(ids[i : i + len(POISON)] == POISON for ids in running for i in range(len(ids))):
+            steps[0] += 1
+            if steps[0] > 4:
+                os.abort()
+        return step(self)
+
+    Engine.step = poisoned  # type: ignore[method-assign]
+
+
 def abort_while_loading() -> None:
     """The process aborts before the model is there."""
     os.abort()

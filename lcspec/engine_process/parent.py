@@ -154,7 +154,7 @@ class EngineProcess:
             if not isinstance(answer, Answer):
                 return
             answer.cancelled = True
-            if self._open and self._child is not None:
+            if answer.sent and self._open and self._child is not None:
                 self._child.send(Cancel(number))
                 return
         if self._tasks.drop(number):
@@ -205,16 +205,24 @@ class EngineProcess:
                 self._tasks.add(task)  # before it is sent: its answer may come at once
                 try:
                     if self._open and self._child is not None:
-                        self._send(self._child, task)
+                        self._send_due(self._child)
                 except BaseException:  # it cannot be pickled
                     self._tasks.drop(task.number)
                     raise
                 return
         settle(task.result, error=problem)
 
-    def _send(self, child: Child, task: Task) -> None:
-        child.send(task.message())
-        task.sent = True
+    def _send_due(self, child: Child) -> None:
+        for task in self._tasks.due():
+            child.send(task.message())
+            task.sent = True
+
+    def _drop(self, number: int) -> None:
+        """Forget a task that is over; others may have waited for its end."""
+        self._tasks.drop(number)
+        with self._lock:
+            if self._open and self._child is not None:
+                self._send_due(self._child)
 
     def _unwanted(self, number: int, result: Future[Any]) -> None:
         """Handle the cancellation of a result's future."""
@@ -223,6 +231,7 @@ class EngineProcess:
             with self._lock:
                 if self._open and self._child is not None:
                     self._child.send(Cancel(number))
+                    self._send_due(self._child)
 
     # ------------------------------------------------------------ on the reading thread
 
@@ -350,8 +359,7 @@ class EngineProcess:
             self._refusal = None
             self._life = replace(self._life, away=None)
             self._open = True
-            for task in self._tasks.all():
-                self._send(child, task)
+            self._send_due(child)
             if self._closing is not None:
                 child.send(self._closing)
 
@@ -365,7 +373,7 @@ class EngineProcess:
         except Exception:  # a sink that fails loses its request
             child.send(Cancel(number))
         if over:
-            self._tasks.drop(number)
+            self._drop(number)
 
     def _settle(self, message: Result) -> None:
         """Handle an answer, or that the engine has accepted or refused a request."""
@@ -376,7 +384,7 @@ class EngineProcess:
             task.queued = task.accepted = True
             settle(task.result, Ticket(self, task.number))
             return
-        self._tasks.drop(message.number)
+        self._drop(message.number)
         if isinstance(task, Answer) and isinstance(message.error, LcspecError):
             task.fail(message.error)  # by an event, if an earlier process has accepted it
         else:

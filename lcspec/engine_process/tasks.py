@@ -14,7 +14,7 @@ from lcspec.engine_host import Sink
 from lcspec.engine_process.protocol import Message, Submit
 from lcspec.errors import EngineDied, LcspecError
 
-# A request that was running in this many processes that died is not tried again.
+# What was running in this many processes that died is tried alone from then on, and not again if one dies of that.
 DEATHS = 2
 
 
@@ -134,8 +134,21 @@ class Tasks:
             if self.drop(task.number):
                 task.fail(error)
 
+    def due(self) -> list[Task]:
+        """What the present process should get now.
+
+        While there are suspects, answers that were running in DEATHS processes that died, the oldest one runs alone,
+        so that a further death tells which of them it was.
+        """
+        tasks = self.all()
+        suspect = next((task for task in tasks if task.deaths >= DEATHS), None)
+        new = [task for task in tasks if not task.sent]
+        if suspect is None:
+            return new
+        return [task for task in new if task is suspect or not (isinstance(task, Answer) or task.deaths)]
+
     def died(self, slots: int, why: str) -> tuple[int, int]:
-        """A process died: refuse tasks that it worked on for the second time, and end cancelled ones.
+        """A process died: refuse the task that it died of, if it is known by now, and end cancelled ones.
 
         Args:
             slots: how many requests may have been running; the engine takes them in the order they came in.
@@ -145,15 +158,17 @@ class Tasks:
             How many were refused, and how many requests will continue in another process.
         """
         resumed = refused = 0
-        for task in self._at_work(slots):
+        at_work = self._at_work(slots)
+        for task in at_work:
             task.deaths += 1
-            if task.deaths < DEATHS:
+            if task.deaths < DEATHS or len(at_work) > 1:
                 resumed += isinstance(task, Answer)
                 continue
             refused += 1
             what = "request" if isinstance(task, Answer) else "work"
-            twice = f"the engine's process died twice while it was at this {what} (it {why}), so it is not tried again"
-            self.fail([task], EngineDied(twice))
+            times = "twice" if task.deaths == 2 else f"{task.deaths} times"
+            died = f"the engine's process died {times} while it was at this {what} (it {why}), so it is not tried again"
+            self.fail([task], EngineDied(died))
         for task in self.all():
             task.sent = task.queued = False
             if isinstance(task, Answer) and task.cancelled and self.drop(task.number):
