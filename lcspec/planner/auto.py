@@ -155,18 +155,20 @@ class AutoPlanner:
         pool: list[Item] = []
         need, expected = base, float(streams)
         for i, p in enumerate(proposals):
-            if p.tree.n_drafted == 0:
-                p.kept = p.tree
+            nodes = self._nodes(p.sequence, p.limits)
+            if p.tree.n_drafted == 0 or nodes <= 0:
+                p.kept = p.tree.best(0)
                 continue
             reach = self.acceptance.path_probs(p.tree)
             if p.tree.trials:
                 # Sampled drafts must not be chosen by the tokens they drew (see TokenTree.best).
-                p.kept = p.tree.best(min(p.limits.nodes, room)).with_leaves(p.limits.leaves)
+                p.kept = p.tree.best(min(nodes, room)).with_leaves(p.limits.leaves)
                 room -= p.kept.n_drafted
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
-                pool += [Item(-reach[v], i, v) for v in range(1, len(p.tree))]
+                # Drafters draft into one tree each up to the limit, so the tree may exceed it.
+                pool += sorted(Item(-reach[v], i, v) for v in range(1, len(p.tree)))[:nodes]
         if not pool:
             seconds, width = self._costs.get(need, (0.0, 0))
             return Plan(width, expected, seconds)
@@ -176,8 +178,8 @@ class AutoPlanner:
         n, considered = choose(pool, Step(base, need, expected, room, drafting), self._costs, beside)
         for i, p in enumerate(proposals):
             if p.kept is None:
-                nodes = [item.node for item in pool[:n] if item.proposal == i]
-                kept = p.tree if len(nodes) == p.tree.n_drafted else p.tree.pruned(nodes)
+                chosen = [item.node for item in pool[:n] if item.proposal == i]
+                kept = p.tree if len(chosen) == p.tree.n_drafted else p.tree.pruned(chosen)
                 p.kept = kept.with_leaves(p.limits.leaves)
         expected -= sum(item.worth for item in pool[:n])
         seconds, width = self._costs.get(need + n, (0.0, 0))

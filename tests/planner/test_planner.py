@@ -216,6 +216,20 @@ def test_steps_stay_in_the_certified_class() -> None:
         assert plan.width in (2, 3, 8, 16) and plan.width >= len(cast(TokenTree, p.kept))
 
 
+@pytest.mark.parametrize("tree", [bush(4), chain(0.9, 0.9, 0.9)])
+def test_no_more_nodes_than_max_draft_even_where_two_drafters_drafted_as_many_each(tree: TokenTree) -> None:
+    capped, free = Proposal(slot_of([], 1, max_draft=1), tree, ROOM), Proposal(slot_of([], 2), tree, ROOM)
+    planner_of(GPU).select([capped, free], 2, 0)
+    assert cast(TokenTree, capped.kept).n_drafted == 1
+    assert cast(TokenTree, free.kept).n_drafted == tree.n_drafted, "the other text's limit is its own"
+
+
+def test_no_more_sampled_nodes_than_max_draft() -> None:
+    p = Proposal(slot_of([], 1, max_draft=1), sampled([0, 1, 2], [0.4, 0.3, 0.3]), ROOM)
+    planner_of(GPU).select([p], 1, 0)
+    assert cast(TokenTree, p.kept).n_drafted <= 1
+
+
 def test_a_width_nobody_measured_is_not_planned_for() -> None:
     p = proposal(chain(0.9))
     plan = AutoPlanner(CostCurve()).select([p], 1, 0)
