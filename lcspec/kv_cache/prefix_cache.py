@@ -121,13 +121,13 @@ class PrefixCache:
         else:
             chosen = best if fits and loss(best) <= loss(0) else 0
         parting = max((common_prefix(held, text) for _, held in self._idle), default=0) if self.checkpoints else 0
-        if chosen >= 0:
-            cache, _ = self._idle.pop(chosen)
-            self._cut(cache, own[chosen])
-            cache.canonical = min(cache.canonical, cache.length)
-        else:
-            cache = SequenceCache(self.context, self.pool)
-        if offer.length > cache.length and offer.source is not cache:
+        kept = own[chosen] if chosen >= 0 else _Offer()
+        cache = self._idle.pop(chosen)[0] if chosen >= 0 else SequenceCache(self.context, self.pool)
+        given = offer.length > kept.length and offer.source is not cache
+        if not given or kept.state is None:  # a state that is loaded takes cells, which may be those of the offer
+            self._cut(cache, kept)
+        cache.canonical = min(cache.canonical, cache.length)
+        if given:
             self._give(cache, offer)
         if self.checkpoints is not None:
             cache.kept = cache.length
