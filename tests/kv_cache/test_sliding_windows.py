@@ -96,7 +96,26 @@ def test_any_order_of_requests(
 
 def test_a_state_that_is_loaded_does_not_take_the_cells_that_are_then_shared(tmp_path: Path) -> None:
     """Loading takes cells outside other sequences' windows: what was to be shared after it had lost its beginning."""
-    words = "the cat and a dog in that hat ran over two old red roads to see my house".split()
+    words = [
+        "the",
+        "cat",
+        "and",
+        "a",
+        "dog",
+        "in",
+        "that",
+        "hat",
+        "ran",
+        "over",
+        "two",
+        "old",
+        "red",
+        "roads",
+        "to",
+        "see",
+        "my",
+        "house",
+    ]
     path = write_family("gemma2", tmp_path / "m.gguf")
     asked = [
         [(1, 42, 17, "auto"), (1, 941, 51, "ngram:branch=3:min_n=1:nodes=12")],
