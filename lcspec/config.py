@@ -303,5 +303,5 @@ def load_toml(path: Path) -> dict[str, Any]:
         return data
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # no TOML, no text, a number of more digits than Python reads
         raise UsageError(f"{path} is not valid TOML: {error}") from error

@@ -73,12 +73,12 @@ STEADY = "steady"
 async def harms(name: str, pid: int) -> None:
     """Kills the engine's process while others want answers, or stops it for a while."""
     for child in children_of(pid):
-        if name == KILLED:
-            os.kill(child, signal.SIGKILL)
-            continue
-        os.kill(child, signal.SIGSTOP)
-        await asyncio.sleep(STOPPED_SECONDS)
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError):  # a model that was unloaded meanwhile
+            if name == KILLED:
+                os.kill(child, signal.SIGKILL)
+                continue
+            os.kill(child, signal.SIGSTOP)
+            await asyncio.sleep(STOPPED_SECONDS)
             os.kill(child, signal.SIGCONT)
 
 
@@ -164,7 +164,8 @@ def conditions(folder: Path) -> dict[str, Condition]:
 def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> Iterator[tuple[str, int]]:
     """The server's address ("": it did not start) and process; what it does wrong goes into `errors`."""
     command = [sys.executable, "-c", RUN, "serve", "--port", "0", "--slots", "3"]
-    command += ["--ctx", "256", "--threads", "1", "--queue", "64"]
+    # Only exact texts are the same whoever ran beside them; by default they are where that costs next to nothing.
+    command += ["--ctx", "256", "--threads", "1", "--queue", "64", "--exact"]
     if condition.folder is not None:
         command += ["--models-dir", str(condition.folder), "--max-loaded", "2", "--pin", condition.models[0]]
     else:

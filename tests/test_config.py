@@ -108,7 +108,9 @@ def test_load_toml(tmp_path: Path) -> None:
         assert str(path) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 5000, "= 1", "\udcff"], ids=["deep", "no key", "no text"])
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 5000, "= 1", "\udcff", "a = 8" + "9" * 5000], ids=["deep", "no key", "no text", "long"]
+)
 def test_a_file_that_is_no_toml_is_refused(tmp_path: Path, text: str) -> None:
     path = tmp_path / "config.toml"
     path.write_bytes(text.encode(errors="surrogateescape"))

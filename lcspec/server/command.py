@@ -77,7 +77,8 @@ def _serve_several(o: dict[str, Any]) -> int:
             first = Entry(settings.models, named, describe_file(named), pinned=True)
         library = Library(o, settings, o["models_dir"], first)
         entries = library.entries()
-        default = first.name if first is not None else usual_of(entries)
+        # Requests that name none get a pinned model, if there is one (see Models.usual).
+        default = first.name if first is not None else None if o["pin"] else usual_of(entries)
         models = Models(entries, settings, library, default, answers_all=first is not None)
         try:
             for entry in pinned_of(models, o["pin"]):
@@ -88,8 +89,9 @@ def _serve_several(o: dict[str, Any]) -> int:
             what = f"{len(entries)} models on demand ({len(models.loaded)} loaded)"
             app = app_over(models)
             say_ready(what, o["ctx"] or None, o, settings, sock)
-            if default is not None and first is None:
-                click.echo(f"lcspec: requests that name no model get {default}", err=True)
+            usual = models.usual()
+            if usual is not None and first is None:
+                click.echo(f"lcspec: requests that name no model get {usual.name}", err=True)
             return serve(app, sock)
         finally:
             models.close_engines(timeout=10.0)

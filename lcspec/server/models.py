@@ -125,9 +125,11 @@ class Models:
         return found[0] if found else None
 
     def usual(self) -> Entry | None:
-        """The model for a request that names none: the default, else the one used last."""
+        """The model for a request that names none: the default, else the first pinned one, else the one used last."""
         if self.default is not None and (entry := self.find(self.default)) is not None:
             return entry
+        if (pinned := next((entry for entry in self.entries if entry.pinned), None)) is not None:
+            return pinned
         return max(self.loaded, key=lambda entry: entry.used, default=None)
 
     async def rescan(self, seconds: float) -> None:

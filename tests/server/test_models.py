@@ -90,6 +90,14 @@ def test_models_are_loaded_when_they_are_named(folder: Path) -> None:
         assert info["meta"]["slots"] == 2 and info["meta"]["n_ctx"] == 256
 
 
+def test_a_request_that_names_none_gets_the_pinned_model(folder: Path) -> None:
+    with several(folder) as server:
+        blue = text(say(server, "blue"))
+        models = server.server.models
+        models.find("blue").pinned = True
+        assert text(say(server, "red")) != blue == text(say(server, None))
+
+
 def test_a_name_that_is_not_there_and_none_at_all(folder: Path) -> None:
     with several(folder) as server:
         got = say(server, "green")
