@@ -17,6 +17,8 @@ from types import MappingProxyType
 from lcspec.errors import ModelFileError, TokenizeError
 from lcspec.modelfiles.gguf_header import FILE_TYPE_GUESSED, FILE_TYPES, GGUFContents, MetadataArray, Scalar, read_gguf
 
+# The most layers that llama.cpp takes of any model (LLAMA_MAX_LAYERS).
+MAX_LAYERS = 512
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _NO_TOKENIZER = (None, "", "no_vocab", "none")
 
@@ -79,6 +81,9 @@ def read_header(path: Path | str) -> ModelHeader:
     file_type = _integer(metadata, "general.file_type")
     quantization = None if file_type is None else FILE_TYPES.get(file_type & ~FILE_TYPE_GUESSED)
     architecture = _text(metadata, "general.architecture") or ""
+    layers = _integer(metadata, f"{architecture}.block_count")
+    if layers is not None and not 0 <= layers <= MAX_LAYERS:
+        raise ModelFileError(f"{path} says that it has {layers} layers, so it is damaged; get the file again")
     return ModelHeader(
         path=path,
         version=contents.version,
@@ -89,7 +94,7 @@ def read_header(path: Path | str) -> ModelHeader:
         tensor_types=MappingProxyType({name: tensor_counts[name] for name in ranked}),
         context_length=_integer(metadata, f"{architecture}.context_length"),
         embedding_length=_integer(metadata, f"{architecture}.embedding_length"),
-        block_count=_integer(metadata, f"{architecture}.block_count"),
+        block_count=layers,
         n_vocab=tokens.count,
         tokenizer_model=str(tokenizer_model),
         tokenizer_pre=_text(metadata, "tokenizer.ggml.pre"),

@@ -521,3 +521,13 @@ def test_spm_without_a_space_takes_no_text_at_all(folder: Path) -> None:
     with pytest.raises(TokenizeError, match="U\\+0020"):
         coverage.check("word")
     coverage.check("")
+
+
+@pytest.mark.parametrize("layers", [513, 2**31, 2**32 - 1])
+def test_a_number_of_layers_that_no_model_has_is_refused(tmp_path: Path, layers: int) -> None:
+    data = tiny.write_llama(tmp_path / "sound.gguf").read_bytes()
+    place = data.index(b"llama.block_count") + len(b"llama.block_count") + 4  # behind the key and the value's type
+    damaged = tmp_path / "damaged.gguf"
+    damaged.write_bytes(data[:place] + layers.to_bytes(4, "little") + data[place + 4 :])
+    with pytest.raises(ModelFileError, match=f"{layers} layers"):
+        read_header(damaged)
