@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.llama import Context
 from lcspec.sampling.top_k import largest
 from lcspec.training.collect import Job, Writer
 from lcspec.training.texts import TOP, Text
@@ -17,16 +16,12 @@ CHOICE_TEMPERATURES = (0.0, 0.0, 0.8)
 class ChoiceWriter(Writer):
     """Writes texts side by side and keeps the most probable tokens after every token of an answer."""
 
-    def __init__(self, context: Context, seed: int) -> None:
-        self._known: dict[int, list[tuple[NDArray[np.int32], NDArray[np.float16]]]] = {}
-        super().__init__(context, seed)
-
     def text(self, job: Job) -> Text:
         """A finished job as a text. Its last token was never decoded, so it is left out."""
-        known = self._known.pop(id(job))
         tokens = np.array([*job.prompt, *job.tokens[:-1]], np.int32)
         ids, shares = np.zeros((len(tokens), TOP), np.int32), np.zeros((len(tokens), TOP), np.float16)
-        ids[-len(known) :], shares[-len(known) :] = [i for i, _ in known], [s for _, s in known]
+        known = slice(len(job.prompt) - 1, None)
+        ids[known], shares[known] = [i for i, _ in job.choices], [s for _, s in job.choices]
         return Text(self._features(job, len(tokens)), tokens, ids, shares)
 
     def _features(self, job: Job, n: int) -> NDArray[np.float16]:
@@ -38,7 +33,7 @@ class ChoiceWriter(Writer):
 
     def _keep_step(self, jobs: list[Job]) -> None:
         for job, logits in zip(jobs, self.context.logits(), strict=True):
-            self._known.setdefault(id(job), []).append(top_tokens(logits))
+            job.choices.append(top_tokens(logits))
 
 
 def top_tokens(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float16]]:

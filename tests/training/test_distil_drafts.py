@@ -1,4 +1,4 @@
-"""Distilled drafts without PyTorch: their shape, what they start from, which are refused, and who is paired with them."""
+"""Distilled drafts without PyTorch: their shape, what they start from, what is refused, and who is paired with them."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def random_draft(shape: DraftShape, seed: int = 0) -> Draft:
     "changes", [{}, {"tied": False, "heads": 4, "kv_heads": 2, "head_dim": 16}], ids=["tied", "untied"]
 )
 def test_llama_cpp_computes_what_was_trained(tmp_path: Path, vocab: tiny.Vocab, changes: dict[str, int]) -> None:
-    target = tiny.write_llama(tmp_path / "llama.gguf", vocab=vocab)
+    target = tiny.write_llama(tmp_path / "llama.gguf", vocab=vocab, width=128)
     shape = dataclasses.replace(choose(target, 64, 2), **changes)
     draft = random_draft(shape)
     path = tmp_path / "draft.gguf"
@@ -84,7 +84,7 @@ def test_llama_cpp_computes_what_was_trained(tmp_path: Path, vocab: tiny.Vocab, 
         for i, token in enumerate(tokens.tolist()):
             context.batch.add(token, i, (0,), logits=True)
         context.decode()
-        found = context.logits()
+        found = context.logits().copy()
     assert np.abs(found - wanted).max() < 2e-2 * np.abs(wanted).max()  # 16-bit attention
 
 
@@ -204,15 +204,15 @@ def test_training_lowers_the_loss_and_goes_on(tmp_path: Path) -> None:
     batch = data.batch(data.part(False))
     began = exact_loss(first.network, batch)
     with pytest.raises(KeyboardInterrupt):
-        first.run(stop_after(60))
+        first.run(stop_after(25))
     assert exact_loss(first.network, batch) < began - 0.2
     again = trainer()
-    assert again.progress.step == first.progress.step == 60
+    assert again.progress.step == first.progress.step == 25
     assert again.progress.history == first.progress.history
     for name, value in first.network.arrays().items():
         assert np.array_equal(value, again.network.arrays()[name]), name
     with pytest.raises(KeyboardInterrupt):
-        again.run(stop_after(60))
+        again.run(stop_after(25))
     assert exact_loss(again.network, batch) < exact_loss(first.network, batch)
     trainer(again.progress.seconds).run(lambda share: pytest.fail("its time was spent"))
     (tmp_path / "draft.pt").write_bytes(b"not a checkpoint")

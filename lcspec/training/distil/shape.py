@@ -168,4 +168,4 @@ def _number(
         raise UnsupportedModel(f"{name}: its layers differ from one another ({key})")
     if not isinstance(value, (int, float)) or value <= 0:
         raise UnsupportedModel(f"{name}: it does not say its {key}")
-    return value
+    return float(f"{value:.6g}")  # 1e-5 as it was meant, not as 32 bits have it
