@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,7 @@ from lcspec.commands.training_run import (
 )
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
-from lcspec.modelfiles.identity import identify
+from lcspec.modelfiles.identity import fingerprint
 from lcspec.modelfiles.library import same_vocabulary
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.pairing import why_not
@@ -32,8 +31,8 @@ from lcspec.training.texts import TextStore
 
 @dataclass(frozen=True)
 class Recipe:
-    """What makes one draft different from another; a run that is resumed must have the same. `further` is a digest of
-    the draft to start from."""
+    """What makes one draft different from another; a run that is resumed must have the same. `further` is the
+    fingerprint of the draft to start from."""
 
     minutes: float
     positions: int
@@ -57,9 +56,9 @@ def run(**o: Any) -> int:
     require_folder(out)
     shape = draft_shape(model, further, o["width"], o["layers"])
     sources = read_sources(o["text"])
-    digest = None if further is None else hashlib.sha256(further.read_bytes()).hexdigest()
-    recipe = Recipe(o["minutes"], o["positions"], o["answer"], shape.width, shape.layers, o["seed"], digest)
-    settings = {"target": identify(model).fingerprint, "text": [str(p) for p in o["text"]], **asdict(recipe)}
+    origin = None if further is None else fingerprint(further)
+    recipe = Recipe(o["minutes"], o["positions"], o["answer"], shape.width, shape.layers, o["seed"], origin)
+    settings = {"target": fingerprint(model), "text": [str(p) for p in o["text"]], **asdict(recipe)}
 
     def steps(work: Path) -> None:
         store = TextStore(work, 0)
@@ -122,3 +121,7 @@ def _train(
         + acceptance(found.depths, found.length, found.rows)
         + f" ({made.before:.2f} before training)"
     )
+    if not made.better:
+        click.echo(
+            "it learned nothing that helps with held-out texts: give it more --minutes, or more --text", err=True
+        )

@@ -84,7 +84,7 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         matrices = [value for name, value in named if value.ndim > 1 and name not in self.undecayed]
         others = [value for name, value in named if value.ndim == 1 or name in self.undecayed]
         groups = [{"params": matrices, "weight_decay": DECAY}, {"params": others, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=BETAS)
+        self.optimizer = torch.optim.AdamW(groups, lr=rate, betas=BETAS, fused=True)
         self.progress = Progress()
         self.best: Weights = self.network.arrays()
         if kept:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,7 @@ class TextStore:
 
     def append(self, text: Text, group: int) -> None:
         """Add a text."""
-        data = {
+        data: dict[str, NDArray[Any]] = {
             "tokens.i32": text.tokens.astype(np.int32),
             "ids.i32": text.ids.astype(np.int32),
             "shares.f16": text.shares.astype(np.float16),

@@ -18,7 +18,7 @@ from lcspec.modelfiles.companions import sort_drafts  # noqa: E402
 from lcspec.modelfiles.gguf_header import read_gguf  # noqa: E402
 from lcspec.modelfiles.identity import fingerprint  # noqa: E402
 from lcspec.session import open_session  # noqa: E402
-from lcspec.training.clock import CHOICE  # noqa: E402
+from lcspec.training.clock import CHOICE, Measured  # noqa: E402
 from lcspec.training.distil.dataset import Dataset  # noqa: E402
 from lcspec.training.distil.export import write_draft  # noqa: E402
 from lcspec.training.distil.initial import draft_weights, initial_weights  # noqa: E402
@@ -330,3 +330,19 @@ def test_a_damaged_work_folder(tmp_path: Path, damage: str) -> None:
             file.truncate((work / "ids.i32").stat().st_size // 2 + 5)
     assert train(target, out) == 0
     assert read_gguf(out).metadata["lcspec.distil.answers"] > 1 and not work.exists()
+
+
+def test_nothing_learned_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The file then holds what training began with, because no later look at held-out texts was better."""
+    target, first = write_family("llama", tmp_path / "llama.gguf"), tmp_path / "first.gguf"
+    train(target, first, store="f32")
+    weights = draft_weights(first, read_shape(first))
+    looks = iter(2.0 - 0.01 * i for i in range(1000))
+    capsys.readouterr()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "measured", lambda self: Measured((0.5,) * 4, next(looks), 10))
+        asked = {"width": None, "layers": None, "further": first, "store": "f32"}
+        assert train(target, tmp_path / "same.gguf", **asked) == 0
+    assert "it learned nothing that helps with held-out texts" in capsys.readouterr().err
+    for name, value in draft_weights(tmp_path / "same.gguf", read_shape(first)).items():
+        assert np.array_equal(weights[name], value), name

@@ -25,10 +25,12 @@ from lcspec.training.texts import TextStore
 
 @dataclass(frozen=True)
 class Made:
-    """A draft that was written: its figures, and the tokens a step it gave before it was trained."""
+    """A draft that was written: its figures, the tokens a step it gave before it was trained, and whether any look at
+    held-out texts was better than that."""
 
     measured: Measured
     before: float
+    better: bool
     steps: int
     passes: int
 
@@ -92,4 +94,5 @@ def make_draft(
     if further is not None:
         facts["continued"] = further.name
     write_draft(out, target, shape, trainer.best, facts, storage)
-    return Made(found, progress.history[0][2], progress.step, progress.passes)
+    before = progress.history[0][2]
+    return Made(found, before, progress.best > before, progress.step, progress.passes)

@@ -67,7 +67,7 @@ class Draft(GGUFNetwork):
         place = torch.zeros(self.shape.vocab, dtype=torch.int64)
         place[candidates] = torch.arange(len(candidates))
         own = place[batch.ids]
-        logits = F.linear(states, self.output[candidates]) + weights
+        logits = F.linear(states, self.output.index_select(0, candidates)) + weights
         chosen = logits.gather(1, own)
         rest = logits.scatter(1, own, -torch.inf).logsumexp(1)
         normalizer = torch.logaddexp(chosen.logsumexp(1), rest)
@@ -94,5 +94,6 @@ class Draft(GGUFNetwork):
             part = F.linear(x, self.of(f"{block}.{name}")).unflatten(-1, (heads, shape.head_dim))
             part = part if name == "attn_v" else rotate(part, positions, self.rates)
             parts.append(part.repeat_interleave(shape.heads // heads, dim=2).transpose(1, 2))
-        mixed = F.scaled_dot_product_attention(*parts, is_causal=True)
+        q, k, v = parts
+        mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         return F.linear(mixed.transpose(1, 2).flatten(2), self.of(f"{block}.attn_output"))
