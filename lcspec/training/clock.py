@@ -58,7 +58,7 @@ class Progress:
 class ClockTrainer(ABC, Generic[Network, Batch]):
     """Trains a network until `seconds` have been spent. Subclasses say what a batch and its loss are."""
 
-    # Vectors and matrices that are no embeddings decay not at all and a little.
+    # Matrices whose weights do not decay; vectors never do.
     undecayed: tuple[str, ...] = ()
 
     def __init__(
