@@ -104,45 +104,79 @@ def draft_heads(**options: Any) -> None:
     sys.exit(run(**options))
 
 
+def answer_options(command: Any) -> Any:
+    """What the model's own answers are made from, and how: options of the commands that train with PyTorch."""
+    for option in reversed(
+        (
+            click.argument("model", required=False, type=MODEL_NAME),
+            click.option(
+                "--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable)."
+            ),
+            click.option(
+                "--minutes", type=click.FloatRange(min=0.01), default=120.0, show_default=True, help="The whole time."
+            ),
+            click.option(
+                "--positions",
+                type=click.IntRange(min=200),
+                default=1_000_000,
+                show_default=True,
+                help="The most tokens to learn from.",
+            ),
+            click.option(
+                "--answer",
+                type=click.IntRange(min=8),
+                default=224,
+                show_default=True,
+                help="The most tokens of an answer.",
+            ),
+            click.option(
+                "--store",
+                type=click.Choice(["q8_0", "f16", "f32"]),
+                default="q8_0",
+                show_default=True,
+                help="Element type of the stored weights.",
+            ),
+            click.option(
+                "--slots",
+                type=click.IntRange(1, 256),
+                default=32,
+                show_default=True,
+                help="How many answers to generate at a time.",
+            ),
+            click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512)."),
+            click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores)."),
+            device_options,
+            click.option("--seed", type=int, default=1, show_default=True),
+        )
+    ):
+        command = option(command)
+    return command
+
+
 @draft.command("eagle")
-@click.argument("model", required=False, type=MODEL_NAME)
-@click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
+@answer_options
 @click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .eagle3.gguf, in this folder].")
-@click.option("--minutes", type=click.FloatRange(min=0.01), default=120.0, show_default=True, help="The whole time.")
-@click.option(
-    "--positions",
-    type=click.IntRange(min=200),
-    default=1_000_000,
-    show_default=True,
-    help="The most tokens to learn from.",
-)
-@click.option(
-    "--answer", type=click.IntRange(min=8), default=224, show_default=True, help="The most tokens of an answer."
-)
 @click.option(
     "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
 )
-@click.option(
-    "--store",
-    type=click.Choice(["q8_0", "f16", "f32"]),
-    default="q8_0",
-    show_default=True,
-    help="Element type of the stored weights.",
-)
-@click.option(
-    "--slots",
-    type=click.IntRange(1, 256),
-    default=32,
-    show_default=True,
-    help="How many answers to generate at a time.",
-)
-@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
-@device_options
-@click.option("--seed", type=int, default=1, show_default=True)
 def draft_eagle(**options: Any) -> None:
     """Train an EAGLE-3 head for MODEL on its own answers. After an interruption, the same command continues."""
     from lcspec.commands.draft_eagle import run
+
+    sys.exit(run(**options))
+
+
+@draft.command("distil")
+@answer_options
+@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .distil.gguf, in this folder].")
+@click.option("--width", type=click.IntRange(min=32), help="Width of the draft [default: for 1/20 of MODEL's step].")
+@click.option(
+    "--layers", type=click.IntRange(min=1), help="Layers of the draft [default: an eighth of MODEL's, 2 to 4]."
+)
+@click.option("--continue", "further", type=MODEL_PATH, help="Train this draft further instead of a new one.")
+def draft_distil(**options: Any) -> None:
+    """Train a small draft model for MODEL on its own answers. After an interruption, the same command continues."""
+    from lcspec.commands.draft_distil import run
 
     sys.exit(run(**options))
 

@@ -12,7 +12,7 @@ from lcspec.config import ModelOptions
 from lcspec.modelfiles.companions import usable_mtp
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import read_gguf
-from lcspec.modelfiles.pairing import mtp_layers
+from lcspec.modelfiles.pairing import DISTILLED, mtp_layers
 
 
 def describe(path: Path) -> dict[str, Any]:
@@ -54,6 +54,7 @@ def describe(path: Path) -> dict[str, Any]:
             "licence": header.licence,
             "mtp_layers": mtp_layers(read_gguf(path)),
             "drafts_with_mtp": usable_mtp(read_gguf(path)) > 0,
+            "distilled_from": header.metadata.get(f"{DISTILLED}.target"),
             "writes_text": context.memory is not None,
             "speculation": branching.value,
             "trees": branching is Branching.TREE,
@@ -115,5 +116,7 @@ def run(model: Path | None, as_json: bool) -> None:
         layers = "layer" if info["mtp_layers"] == 1 else "layers"
         use = "`--speculate auto` drafts with" if info["drafts_with_mtp"] else "this version of llama.cpp cannot run"
         rows["head inside"] = f"{info['mtp_layers']} {layers} for multi-token prediction, which {use}"
+    if info["distilled_from"]:
+        rows["made for"] = f"drafting for {info['distilled_from']}, from which it was distilled"
     for name, value in rows.items():
         click.echo(f"{name + ':':<15} {value}")

@@ -19,7 +19,7 @@ from lcspec.modelfiles.companions import ASSISTANT, EAGLE, sort_drafts
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.library import Found, LibraryModel, describe, drafts_for, models
 from lcspec.modelfiles.memory import check_memory
-from lcspec.modelfiles.pairing import can_be_taken_back, why_not
+from lcspec.modelfiles.pairing import can_be_taken_back, distilled_from, why_not
 from lcspec.modelfiles.places import here
 from lcspec.modelfiles.starter import PACKAGES, STARTER, starter_path
 from lcspec.session import ModelPair
@@ -126,9 +126,13 @@ def say_paired(model: Path | None, pairing: Pairing) -> None:
 
 
 def own_drafts(target: LibraryModel, found: Sequence[LibraryModel]) -> list[LibraryModel]:
-    """Draft models to pair without being asked: those that match, can draft at all, and are of the same architecture,
-    so that a library that loads the target loads them as well."""
-    return [d for d in drafts_for(target, found) if d.architecture == target.architecture and _can_draft(d.path)]
+    """Draft models to pair without being asked: those that match, can draft at all, and that a library that loads the
+    target loads as well: they are of the same architecture, or of the one that drafts are distilled to."""
+    return [
+        d
+        for d in drafts_for(target, found)
+        if (d.architecture == target.architecture or distilled_from(d.path, target.path)) and _can_draft(d.path)
+    ]
 
 
 def _can_draft(path: Path) -> bool:

@@ -1,24 +1,28 @@
-"""What `lcspec draft heads` and `lcspec draft eagle` share: the work folder, and having the target write answers."""
+"""What the commands that train drafts share: the work folder, having the target write answers, and the report."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
+import shutil
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
 import click
 
 from lcspec.config import ModelOptions
-from lcspec.errors import UnsupportedModel, UsageError
+from lcspec.errors import LcspecError, UnsupportedModel, UsageError
 from lcspec.llama import Context, Model
 from lcspec.placement import loading_fields
 from lcspec.session import loading_line
+from lcspec.training.choices import CHOICE_TEMPERATURES, ChoiceWriter
 from lcspec.training.collect import TEMPERATURES, Job, Writer, answer_jobs, invent
 from lcspec.training.prompts import PromptMaker, Source
+from lcspec.training.texts import TextStore
 
 # Share of the time for collecting when `--positions` does not end it before.
 COLLECT_SHARE = 0.4
@@ -46,6 +50,52 @@ class Recipe(Protocol):
     def seed(self) -> int: ...
 
 
+def require_torch(what: str) -> None:
+    """Raises UsageError: there is no PyTorch to train `what` with."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(f"training {what} needs PyTorch: pip install 'lcspec[train]'")
+
+
+def require_folder(out: Path) -> None:
+    """Raises UsageError: `out` cannot be written, because its folder is not there."""
+    if not out.parent.is_dir():
+        raise UsageError(f"the folder {out.parent} does not exist; create it first")
+
+
+def carry_out(out: Path, model: Path, settings: dict[str, Any], steps: Callable[[Path], None]) -> int:
+    """Write `out` for `model` in `steps` that are given the work folder beside it; returns the exit code.
+
+    Raises:
+        UsageError: the work folder belongs to a run with other `settings`.
+        LcspecError: what the steps raise. The work folder stays if there is something to go on from.
+    """
+    work = out.with_name(out.name + ".work")
+    claim(work, settings)
+    try:
+        steps(work)
+    except KeyboardInterrupt:
+        click.echo(f"stopped; the same command goes on from here (its work is in {work})", err=True)
+        return 130
+    except LcspecError:
+        if not (work / "texts.i32").exists():  # nothing was collected
+            shutil.rmtree(work)
+        raise
+    shutil.rmtree(work)
+    click.echo(f"written: {out}")
+    click.echo(f"use it: lcspec generate {model} --draft {out}")
+    return 0
+
+
+def acceptance(depths: Sequence[float], length: float, rows: int) -> str:
+    """The report on held-out texts, for people: see lcspec.training.clock.Measured."""
+    return (
+        f"held out ({rows} drafts, greedy):\n"
+        "  depth       " + "".join(f"{k:>7}" for k in range(1, len(depths) + 1)) + "\n"
+        "  acceptance  " + "".join(f"{x:>7.3f}" for x in depths) + "\n"
+        f"  {length:.2f} tokens for each step of the model, with chains of {len(depths)}"
+    )
+
+
 class Store(Protocol):
     """Where what was collected is kept."""
 
@@ -63,7 +113,7 @@ def claim(work: Path, settings: dict[str, Any]) -> None:
     """
     note, wanted = work / "run.json", json.dumps(settings, sort_keys=True)
     if work.exists():
-        found = note.read_text(encoding="utf-8") if note.exists() else ""
+        found = note.read_text(encoding="utf-8", errors="replace") if note.exists() else ""
         if found != wanted:
             raise UsageError(
                 f"{work} holds the unfinished work of a run with other settings: remove it, or use another --out"
@@ -95,9 +145,11 @@ def seconds_collecting(work: Path) -> float:
 
 
 def _spent(work: Path) -> dict[str, Any]:
-    path = work / "collect.json"
-    found: dict[str, Any] = json.loads(path.read_text()) if path.exists() else {"seconds": 0.0, "done": False}
-    return found
+    try:
+        found = json.loads((work / "collect.json").read_text())
+        return {"seconds": float(found["seconds"]), "done": bool(found["done"])}
+    except (OSError, ValueError, KeyError, TypeError):  # not begun, or half written: what was collected is kept
+        return {"seconds": 0.0, "done": False}
 
 
 def collect(
@@ -110,8 +162,11 @@ def collect(
     make_writer: Callable[[Context, int], Writer],
     keep: Callable[[Writer, Job], None],
     temperatures: tuple[float, ...] = TEMPERATURES,
+    recurrent: bool = False,
 ) -> None:
     """Have the model at `path` write answers for `keep`, up to the wanted positions or the end of their share of time.
+
+    `recurrent`: models with a recurrent state may write them, too.
 
     Raises:
         LcspecError: the model cannot be used, or no prompt fits its context.
@@ -132,7 +187,7 @@ def collect(
     def finished(done: bool) -> None:
         (work / "collect.json").write_text(json.dumps({"seconds": round(used(), 2), "done": done}))
 
-    with Model.load(options, _loading(path)) as model, _context(model, options) as context:
+    with Model.load(options, _loading(path)) as model, _context(model, options, recurrent) as context:
         writer = make_writer(context, recipe.seed + store.answers)
         room = writer.context.n_ctx - recipe.answer
         with bar("collecting") as show:
@@ -160,9 +215,35 @@ def collect(
     finished(True)
 
 
+def collect_texts(
+    path: Path,
+    o: dict[str, Any],
+    recipe: Recipe,
+    sources: list[Source],
+    work: Path,
+    store: TextStore,
+    make_writer: Callable[[Context, int], ChoiceWriter],
+    recurrent: bool = False,
+) -> None:
+    """`collect` into a TextStore; says what there is at the end.
+
+    Raises:
+        LcspecError: as `collect`.
+    """
+    began = time.monotonic()
+
+    def keep(writer: Writer, job: Job) -> None:
+        assert isinstance(writer, ChoiceWriter)
+        store.append(writer.text(job), job.group)
+
+    collect(path, o, recipe, sources, work, store, make_writer, keep, CHOICE_TEMPERATURES, recurrent)
+    if time.monotonic() - began > 1.0:
+        click.echo(f"collected {len(store)} tokens of {store.answers} answers and their prompts", err=True)
+
+
 @contextlib.contextmanager
-def _context(model: Model, options: ModelOptions) -> Iterator[Context]:
-    if not model.traits.attention_only:
+def _context(model: Model, options: ModelOptions, recurrent: bool) -> Iterator[Context]:
+    if not recurrent and not model.traits.attention_only:
         raise UnsupportedModel(
             f"{options.path.name} has a recurrent state: heads are not made for such models yet; "
             "use a model with plain attention"
@@ -179,7 +260,7 @@ def _loading(path: Path) -> Any:
 def _invented(model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]) -> list[Source]:
     """Prompts of the model's own, made once and kept in the work folder."""
     path = work / "invented.json"
-    if path.exists():
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not made yet, or half written
         return [Source(tuple(item["messages"]), item["text"]) for item in json.loads(path.read_text())]
     made = invent(model, writer, INVENTED, room, enough)
     path.write_text(json.dumps([{"messages": s.messages, "text": s.text} for s in made]))

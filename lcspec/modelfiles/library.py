@@ -19,7 +19,7 @@ from lcspec.errors import LcspecError
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import Scalar, format_size
 from lcspec.modelfiles.modelfile import ModelHeader, Vocabulary, read_header, read_vocabulary
-from lcspec.modelfiles.pairing import NO_DRAFTS
+from lcspec.modelfiles.pairing import NO_DRAFTS, distilled_from
 from lcspec.modelfiles.places import Found, Place, Source, places, scan
 from lcspec.paths import data_dir, printable, write_atomically
 
@@ -203,7 +203,8 @@ def _identity(path: Path) -> str | None:
 
 
 def drafts_for(target: LibraryModel, candidates: Iterable[LibraryModel]) -> list[LibraryModel]:
-    """Candidates that can draft for `target`: the same vocabulary and at most half its parameters, smallest first.
+    """Candidates that can draft for `target`: the same vocabulary and at most half its parameters. Those that were
+    distilled from it come first, then the smallest.
 
     A candidate of the right shape costs a tenth of a second for a large vocabulary, the first time only.
     """
@@ -219,7 +220,8 @@ def drafts_for(target: LibraryModel, candidates: Iterable[LibraryModel]) -> list
         and c.tokenizer.split("/")[0] == target.tokenizer.split("/")[0]
         and c.architecture not in NO_DRAFTS
     ]
-    return sorted((c for c in likely if same_vocabulary(target.path, c.path)), key=lambda c: (c.n_params, c.size))
+    matching = [c for c in likely if same_vocabulary(target.path, c.path)]
+    return sorted(matching, key=lambda c: (not distilled_from(c.path, target.path), c.n_params, c.size))
 
 
 def same_vocabulary(target: Path, draft: Path) -> bool:

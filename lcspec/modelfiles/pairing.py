@@ -10,8 +10,9 @@ import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
-from lcspec.errors import ModelFileError, UnsupportedModel
+from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel
 from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, Scalar, read_gguf
+from lcspec.modelfiles.identity import fingerprint
 
 Metadata = Mapping[str, Scalar | MetadataArray]
 
@@ -38,6 +39,8 @@ TAKEN_BACK = frozenset(
         *("glm5_next", "kimi_k3", "bailingmoe3"),
     }
 )
+# Written by `lcspec draft distil`: below it, what a draft was trained for (`fingerprint`: see modelfiles/identity.py).
+DISTILLED = "lcspec.distil"
 _STATE_KEYS = ("ssm.state_size", "wkv.head_size", "kda.head_dim", "shortconv.l_cache")
 
 
@@ -75,6 +78,15 @@ def why_not(draft: Path) -> str | None:
     if mtp_layers(contents) and not any(t.name.startswith("blk.0.") for t in contents.tensors):
         return "it holds the layers for multi-token prediction only, not the model they belong to"
     return None
+
+
+def distilled_from(draft: Path, target: Path) -> bool:
+    """Whether a draft was distilled from this very model, in any quantization of it. False if either is unreadable."""
+    try:
+        trained_for = read_gguf(draft).metadata.get(f"{DISTILLED}.fingerprint")
+        return isinstance(trained_for, str) and trained_for == fingerprint(target)
+    except (LcspecError, OSError):
+        return False
 
 
 def mtp_layers(contents: GGUFContents) -> int:

@@ -27,7 +27,8 @@ GO_ON_EVERY = 6
 
 @dataclass
 class Job:
-    """A text to write. `group` is kept with it; `limit` counts the tokens to write; `go_on`: past an end token."""
+    """A text to write. `group` is kept with it; `limit` counts the tokens to write; `go_on`: past an end token.
+    `states` and `choices` are what the writer keeps of every token (see its class)."""
 
     group: int
     prompt: tuple[int, ...]
@@ -36,6 +37,7 @@ class Job:
     go_on: bool = False
     tokens: list[int] = field(default_factory=list)
     states: list[NDArray[np.float16]] = field(default_factory=list)
+    choices: list[tuple[NDArray[np.int32], NDArray[np.float16]]] = field(default_factory=list)
 
 
 Done = Callable[[Job], bool | None]

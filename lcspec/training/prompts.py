@@ -56,7 +56,9 @@ def read_sources(paths: Sequence[Path]) -> list[Source]:
 
 def _from_text(content: str) -> list[Source]:
     pieces = [content[i : i + PIECE] for i in range(0, len(content), PIECE)]
-    return [Source(text=piece) for piece in pieces if len(piece.strip()) >= min(PIECE // 4, len(content.strip()))]
+    return [
+        Source(text=piece) for piece in pieces if len(piece.strip()) >= max(1, min(PIECE // 4, len(content.strip())))
+    ]
 
 
 def _from_lines(path: Path, content: str) -> list[Source]:

@@ -22,8 +22,8 @@ from lcspec.training.eagle.dataset import Dataset, make_dataset  # noqa: E402
 from lcspec.training.eagle.export import write_head  # noqa: E402
 from lcspec.training.eagle.initial import embeddings, head_sizes, initial_weights  # noqa: E402
 from lcspec.training.eagle.network import Head, step_loss  # noqa: E402
-from lcspec.training.eagle.texts import TOP, Text  # noqa: E402
 from lcspec.training.eagle.train import Trainer, load, measure  # noqa: E402
+from lcspec.training.texts import TOP, Text  # noqa: E402
 from tests.running import GREEDY, answer, options, request  # noqa: E402
 from tests.tiny_families import VOCAB, WIDTH, write_family  # noqa: E402
 from tests.tiny_heads import forget_context  # noqa: E402
@@ -133,11 +133,11 @@ def test_training_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
     again = trainer(60.0)
     assert again.progress.step == first.progress.step == 5
     assert again.progress.seconds == pytest.approx(first.progress.seconds)
-    for name, value in first.head.arrays().items():
-        assert np.array_equal(value, again.head.arrays()[name]), name
+    for name, value in first.network.arrays().items():
+        assert np.array_equal(value, again.network.arrays()[name]), name
     start = initial_weights(target, sizes, data.kept, data.scale, 0)
-    assert not np.array_equal(start["fc.weight"], again.head.arrays()["fc.weight"])
-    assert np.array_equal(start["output.weight"], again.head.arrays()["output.weight"])
+    assert not np.array_equal(start["fc.weight"], again.network.arrays()["fc.weight"])
+    assert np.array_equal(start["output.weight"], again.network.arrays()["output.weight"])
     trainer(again.progress.seconds).run(lambda share: pytest.fail("its time was spent"))
     (tmp_path / "head.pt").write_bytes(b"not a checkpoint")
     assert load(tmp_path, sizes) is None

@@ -6,12 +6,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.llama import Context
-from lcspec.sampling.top_k import largest
-from lcspec.training.collect import Job, Writer
-from lcspec.training.eagle.texts import TOP, Text
+from lcspec.training.choices import ChoiceWriter
+from lcspec.training.collect import Job
 
 
-class FeatureWriter(Writer):
+class FeatureWriter(ChoiceWriter):
     """Writes texts side by side and keeps the inputs of some layers, and the most probable tokens of every answer."""
 
     def __init__(self, context: Context, seed: int, layers: tuple[int, ...]) -> None:
@@ -21,17 +20,10 @@ class FeatureWriter(Writer):
             UnsupportedModel: this build of the library hands out no layer's input.
         """
         self.layers = layers
-        self._known: dict[int, list[tuple[NDArray[np.int32], NDArray[np.float16]]]] = {}
         super().__init__(context, seed)
 
-    def text(self, job: Job) -> Text:
-        """A finished job as a text. Its last token was never decoded, so it is left out."""
-        features = np.concatenate([state.reshape(-1, state.shape[-1]) for state in job.states])
-        tokens = np.array([*job.prompt, *job.tokens[:-1]], np.int32)
-        known = self._known.pop(id(job))
-        ids, shares = np.zeros((len(tokens), TOP), np.int32), np.zeros((len(tokens), TOP), np.float16)
-        ids[-len(known) :], shares[-len(known) :] = [i for i, _ in known], [s for _, s in known]
-        return Text(features, tokens, ids, shares)
+    def _features(self, job: Job, n: int) -> NDArray[np.float16]:
+        return np.concatenate([state.reshape(-1, state.shape[-1]) for state in job.states])
 
     def _watch(self) -> None:
         self.context.want_states(self.layers)
@@ -40,20 +32,9 @@ class FeatureWriter(Writer):
         job.states.append(self.context.states(self.layers).astype(np.float16))
 
     def _keep_step(self, jobs: list[Job]) -> None:
-        for job, state, logits in zip(
-            jobs, self.context.states(self.layers).astype(np.float16), self.context.logits(), strict=True
-        ):
+        super()._keep_step(jobs)
+        for job, state in zip(jobs, self.context.states(self.layers).astype(np.float16), strict=True):
             job.states.append(state)
-            self._known.setdefault(id(job), []).append(top_tokens(logits))
-
-
-def top_tokens(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-    """The TOP most probable tokens and their probabilities among themselves: int32 [TOP], float16 [TOP]."""
-    top = largest(logits, TOP)
-    shares = np.exp(logits[top] - logits[top[0]])
-    ids, out = np.zeros(TOP, np.int32), np.zeros(TOP, np.float16)
-    ids[: len(top)], out[: len(top)] = top, shares / shares.sum()
-    return ids, out
 
 
 def default_layers(n_layer: int) -> tuple[int, int, int]:

@@ -9,11 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from lcspec.training.clock import CHOICE
 from lcspec.training.eagle.network import Rows
-from lcspec.training.eagle.texts import Text
+from lcspec.training.texts import Text
 
-# The part of the loss that wants the target's first choice; the rest wants its distribution. Drafts are single tokens.
-CHOICE = 0.5
 # Texts that are looked at for the size of features.
 SCALE_TEXTS = 64
 
@@ -65,7 +64,7 @@ class Dataset:
         before = np.concatenate([t.ids[:-1, 0] for t in texts])
         learn = shares[:, 0] > 0
         top = np.where(learn, self.reduced[ids[:, 0]], -1)
-        shares *= 1.0 - CHOICE
+        shares *= (1.0 - CHOICE) / np.maximum(shares.sum(axis=1, keepdims=True), 1e-6)  # of these tokens alone
         shares[:, 0] += CHOICE * learn
         known = self.reduced[ids]
         shares[known < 0] = 0.0

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.drafters.medusa.target import as_float, output_rows
+from lcspec.drafters.medusa.target import output_rows
 from lcspec.errors import ModelFileError, UnsupportedModel
-from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.training.eagle.network import HeadSizes
+from lcspec.training.tensors import read_tensor
 
 # Deviation of weights that start at random.
 RANDOM = 0.02
@@ -92,7 +92,7 @@ def embeddings(path: Path) -> NDArray[np.float16]:
     Raises:
         UnsupportedModel: it has none, or of a type that cannot be read.
     """
-    found = _tensor(path, "token_embd.weight")
+    found = read_tensor(path, "token_embd.weight")
     if found is None:
         raise UnsupportedModel(f"{path.name} has no embeddings of tokens: name a whole model")
     return found.astype(np.float16)
@@ -101,23 +101,8 @@ def embeddings(path: Path) -> NDArray[np.float16]:
 def _take(path: Path, name: str, into: NDArray[np.float32]) -> None:
     """Copy the target's tensor `name` if it has the shape of `into`."""
     try:
-        found = _tensor(path, name)
+        found = read_tensor(path, name)
     except UnsupportedModel:
         return
     if found is not None and found.shape == into.shape:
         into[:] = found
-
-
-def _tensor(path: Path, name: str) -> NDArray[np.float32] | None:
-    """A tensor of at most two dimensions; None if there is none."""
-    for part in read_header(path).parts:
-        contents = read_gguf(part)
-        for tensor in contents.tensors:
-            if tensor.name != name or len(tensor.shape) > 2 or not tensor.n_bytes:
-                continue
-            rows = 1 if len(tensor.shape) == 1 else tensor.shape[1]
-            at = contents.data_offset + tensor.offset
-            raw = np.fromfile(contents.path, np.uint8, tensor.n_bytes, offset=at).reshape(rows, -1)
-            values = as_float(raw, tensor, path)
-            return values[0] if len(tensor.shape) == 1 else values
-    return None

@@ -14,12 +14,13 @@ from lcspec import __version__
 from lcspec.errors import UsageError
 from lcspec.modelfiles.identity import identify
 from lcspec.modelfiles.modelfile import read_header
+from lcspec.training.clock import FINAL_ROWS, Measured
 from lcspec.training.eagle.dataset import make_dataset
 from lcspec.training.eagle.export import write_head
 from lcspec.training.eagle.initial import embeddings, head_sizes, initial_weights
 from lcspec.training.eagle.network import Head
-from lcspec.training.eagle.texts import TextStore
-from lcspec.training.eagle.train import FINAL_ROWS, Measured, Trainer, measure
+from lcspec.training.eagle.train import Trainer, measure
+from lcspec.training.texts import TextStore
 
 
 @dataclass(frozen=True)

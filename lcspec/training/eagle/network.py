@@ -11,16 +11,15 @@ The rows of several texts lie one after the other; attention runs text by text, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
-import numpy as np
 import torch
 import torch.nn.functional as F
-from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
-Weights = Mapping[str, NDArray[np.float32]]
+from lcspec.training.network import GGUFNetwork, rotate, rotation_rates
+from lcspec.training.tensors import Weights
 
 
 @dataclass(frozen=True)
@@ -96,28 +95,13 @@ class Step:
     logits: Tensor
 
 
-class Head(nn.Module):
+class Head(GGUFNetwork):
     """The network. Its matrix of outputs stays as it is in the target."""
 
     def __init__(self, sizes: HeadSizes, weights: Weights) -> None:
-        super().__init__()
+        super().__init__(sizes.shapes(), weights, sizes.epsilon, frozen=("output.weight",))
         self.sizes = sizes
-        self.weights = nn.ParameterDict()
-        for name, shape in sizes.shapes().items():
-            value = torch.tensor(np.asarray(weights[name], np.float32))
-            if tuple(value.shape) != shape:
-                raise ValueError(f"{name} is {tuple(value.shape)}, not {shape}")
-            self.weights[_safe(name)] = nn.Parameter(value, requires_grad=name != "output.weight")
-        half = torch.arange(0, sizes.head_dim, 2, dtype=torch.float32) / sizes.head_dim
-        self.rates = sizes.rope_base**-half
-
-    def of(self, name: str) -> Tensor:
-        """A weight by its GGUF name without ".weight"."""
-        return self.weights[_safe(f"{name}.weight")]
-
-    def arrays(self) -> dict[str, NDArray[np.float32]]:
-        """All weights by their GGUF names."""
-        return {name: self.weights[_safe(name)].detach().numpy().copy() for name in self.sizes.shapes()}
+        self.rates = rotation_rates(sizes.head_dim, sizes.rope_base)
 
     def unroll(self, rows: Rows, steps: int, share: float = 1.0) -> list[Step]:
         """What the head says at every row that can be learned from, and `steps - 1` tokens further on.
@@ -125,8 +109,8 @@ class Head(nn.Module):
         Branches are continued from a random `share` of the rows.
         """
         fused = F.linear(rows.features, self.of("fc"))
-        embedded = self._norm(rows.embeddings, "blk.0.attn_norm")
-        both = torch.cat([embedded, self._norm(fused, "blk.0.attn_norm_2")], dim=1)
+        embedded = self.norm(rows.embeddings, "blk.0.attn_norm")
+        both = torch.cat([embedded, self.norm(fused, "blk.0.attn_norm_2")], dim=1)
         keys, values = self._keys(both, rows.positions)
         base = at = rows.learn.nonzero()[:, 0]
         state, both = fused[base], both[base]
@@ -135,7 +119,7 @@ class Head(nn.Module):
         out: list[Step] = []
         for step in range(steps):
             state = self._layer(both, state, base, at, keys, values, branch, rows)
-            out.append(Step(at, base, F.linear(self._norm(state, "output_norm"), self.of("output"))))
+            out.append(Step(at, base, F.linear(self.norm(state, "output_norm"), self.of("output"))))
             if step + 1 == steps:
                 break
             keep = (at + 1 <= last).nonzero()[:, 0]
@@ -145,7 +129,7 @@ class Head(nn.Module):
                 break
             base, at, last, state = base[keep], at[keep] + 1, last[keep], state[keep]
             branch = [(k[keep], v[keep]) for k, v in branch]
-            both = torch.cat([embedded[at], self._norm(state, "blk.0.attn_norm_2")], dim=1)
+            both = torch.cat([embedded[at], self.norm(state, "blk.0.attn_norm_2")], dim=1)
             branch.append(self._keys(both, rows.positions[at]))
         return out
 
@@ -162,7 +146,7 @@ class Head(nn.Module):
     ) -> Tensor:
         sizes = self.sizes
         q = F.linear(both, self.of("blk.0.attn_q")).view(-1, sizes.heads, sizes.head_dim)
-        q = self._rope(q, rows.positions[at]) * sizes.head_dim**-0.5
+        q = rotate(q, rows.positions[at], self.rates) * sizes.head_dim**-0.5
         q = q.view(len(q), sizes.kv_heads, -1, sizes.head_dim)
         bounds = torch.searchsorted(base, torch.tensor(rows.starts)).tolist()
         found = []
@@ -183,24 +167,12 @@ class Head(nn.Module):
                 mixed = mixed + weight[..., column : column + 1] * v[part].permute(1, 0, 2)[:, None]
             found.append(mixed.permute(2, 0, 1, 3).reshape(n, -1))
         state = state + F.linear(torch.cat(found), self.of("blk.0.attn_output"))
-        x = self._norm(state, "blk.0.ffn_norm")
-        inner = F.silu(F.linear(x, self.of("blk.0.ffn_gate"))) * F.linear(x, self.of("blk.0.ffn_up"))
-        return state + F.linear(inner, self.of("blk.0.ffn_down"))
+        return state + self.feed_forward(state, "blk.0")
 
     def _keys(self, both: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
         shape = (len(both), self.sizes.kv_heads, self.sizes.head_dim)
         keys = F.linear(both, self.of("blk.0.attn_k")).view(shape)
-        return self._rope(keys, positions), F.linear(both, self.of("blk.0.attn_v")).view(shape)
-
-    def _norm(self, x: Tensor, name: str) -> Tensor:
-        return F.rms_norm(x, (x.shape[-1],), self.of(name), self.sizes.epsilon)
-
-    def _rope(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Rotate neighbouring pairs, x float32 [n, heads, dim]."""
-        angles = positions[:, None].float() * self.rates
-        cos, sin = angles.cos()[:, None], angles.sin()[:, None]
-        even, odd = x[..., 0::2], x[..., 1::2]
-        return torch.stack([even * cos - odd * sin, even * sin + odd * cos], dim=-1).flatten(-2)
+        return rotate(keys, positions, self.rates), F.linear(both, self.of("blk.0.attn_v")).view(shape)
 
 
 def step_loss(step: Step, rows: Rows) -> Tensor:
@@ -211,7 +183,3 @@ def step_loss(step: Step, rows: Rows) -> Tensor:
     chosen = step.logits.gather(1, ids)
     losses: Tensor = share * normaliser - (shares * chosen).sum(1)
     return losses.sum() / share.sum().clamp_min(1e-6)
-
-
-def _safe(name: str) -> str:
-    return name.replace(".", "/")

@@ -1,6 +1,6 @@
-"""Texts with the target's features and its most probable next tokens, on disk: append-only files that survive a kill.
+"""Texts with the target's most probable next tokens, on disk: append-only files that survive a kill.
 
-    features.f16   the inputs of the target's layers at every token, side by side, float16 [n, width]
+    features.f16   the inputs of the target's layers at every token, float16 [n, width]; none if width is 0
     tokens.i32     the tokens, prompts included
     ids.i32        the TOP most probable next tokens after each, int32 [n, TOP]; of prompts, zeros but for the last
     shares.f16     their probabilities, float16 [n, TOP]; zeros where nothing is to be learned
@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ TOP = 16
 
 @dataclass(frozen=True)
 class Text:
-    """One text: features float16 [n, width], tokens int32 [n], ids int32 [n, TOP], shares float16 [n, TOP]."""
+    """One text: features float16 [n, width] (width 0: none), tokens int32 [n], ids int32 [n, TOP], shares float16
+    [n, TOP]."""
 
     features: NDArray[np.float16]
     tokens: NDArray[np.int32]
@@ -48,7 +50,9 @@ class TextStore:
         """Open or create; what a killed run left half-written is cut off."""
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.width = folder, width
-        self._sizes = {"features.f16": 2 * width, "tokens.i32": 4, "ids.i32": 4 * TOP, "shares.f16": 2 * TOP}
+        self._sizes = {"tokens.i32": 4, "ids.i32": 4 * TOP, "shares.f16": 2 * TOP}
+        if width:
+            self._sizes["features.f16"] = 2 * width
         index = self._path("texts.i32")
         known = np.fromfile(index, np.int32) if index.exists() else np.zeros(0, np.int32)
         self._texts = [(int(n), int(g)) for n, g in known[: len(known) // 2 * 2].reshape(-1, 2)]
@@ -70,11 +74,15 @@ class TextStore:
 
     def append(self, text: Text, group: int) -> None:
         """Add a text."""
-        data = (text.features, text.tokens, text.ids, text.shares)
-        types = (np.float16, np.int32, np.int32, np.float16)
-        for name, values, dtype in zip(self._sizes, data, types):
+        data: dict[str, NDArray[Any]] = {
+            "tokens.i32": text.tokens.astype(np.int32),
+            "ids.i32": text.ids.astype(np.int32),
+            "shares.f16": text.shares.astype(np.float16),
+            "features.f16": text.features.astype(np.float16),
+        }
+        for name in self._sizes:
             with self._path(name).open("ab") as file:
-                file.write(np.ascontiguousarray(values, dtype).tobytes())
+                file.write(data[name].tobytes())
         with self._path("texts.i32").open("ab") as file:
             file.write(np.array([len(text), group], np.int32).tobytes())
         self._texts.append((len(text), group))
@@ -84,7 +92,9 @@ class TextStore:
         n = len(self)
         if not n:
             return []
-        features = np.memmap(self._path("features.f16"), np.float16, "r", shape=(n, self.width))
+        features = np.zeros((n, 0), np.float16)
+        if self.width:
+            features = np.memmap(self._path("features.f16"), np.float16, "r", shape=(n, self.width))
         tokens = np.fromfile(self._path("tokens.i32"), np.int32, n)
         ids = np.memmap(self._path("ids.i32"), np.int32, "r", shape=(n, TOP))
         shares = np.memmap(self._path("shares.f16"), np.float16, "r", shape=(n, TOP))
