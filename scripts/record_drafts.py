@@ -109,10 +109,12 @@ def main(
     params = SamplingParams(temperature=temperature, seed=SEED)
     files, answers = DraftFiles(tuple(draft)), list[Answer]()
     with open_session(ModelOptions(model, ctx=ctx, threads=threads), files, history=False) as session:
-        names = ["ngram", "suffix", *files.drafters]
+        names = ["suffix", *files.drafters]
         costly = {name: create(name, session.engine.drafting.env) for name in files.drafters}
         for i, prompt in enumerate(chosen):
-            encode = session.prompt_ids if raw else lambda text: session.chat_ids([{"role": "user", "content": text}])[0]
+            encode = (
+                session.prompt_ids if raw else lambda text: session.chat_ids([{"role": "user", "content": text}])[0]
+            )
             ids, _ = fit(prompt.text, ctx - tokens - 8, encode)
             try:
                 text = [*ids, *answer_of(session, ids, params, tokens)]

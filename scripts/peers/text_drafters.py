@@ -1,8 +1,8 @@
 """The text drafters of other programs, as far as their idea goes, for `scripts/compare_text_drafters.py`.
 
 llama.cpp's `ngram-map-k4v` (the m tokens that mostly followed an n-gram) and `ngram-mod` (one table of n-grams for all
-texts, read again for every drafted token), and the frequency-weighted suffix trees of SuffixDecoding (Oliaro et al. 2024,
-arXiv:2411.04975) as Arctic Inference uses them. All find what theirs find; none is as fast.
+texts, read again for every drafted token), and the frequency-weighted suffix trees of SuffixDecoding (Oliaro et al.
+2024, arXiv:2411.04975) as Arctic Inference uses them. All find what theirs find; none is as fast.
 """
 
 from __future__ import annotations
