@@ -21,8 +21,8 @@ from lcspec.spec.verifiers import Verdict
 MAX_REMEMBERED = 50_000
 # Tokens of them to store between sessions.
 MAX_KEPT = 16_000
-# The longest match, tokens. Calibration tells matches apart up to this length.
-MAX_MATCH = 16
+# The longest match, tokens; calibration tells them apart up to MAX_FEATURE.
+MAX_MATCH, MAX_FEATURE = 16, 15
 # The most places of an index that are copied from, newest first.
 MAX_PLACES = 16
 # What a place weighs, by the tokens that match there; one token says little. That nothing follows as before weighs 1.
@@ -91,11 +91,11 @@ class SuffixDrafter(Drafter):
         places = slot.index.places(text[-slot.max_n :], MAX_PLACES, slot.chain_n, below=len(text))
         if not places:
             return [], 0
-        best = max(places, key=lambda place: place.length)  # the first of equals
+        length, start, _ = max(places, key=lambda place: place[0])  # the first of equals
         out: list[int] = []
-        for at in range(best.at, best.at + limit):
+        for at in range(start, start + limit):
             out.append(text[at] if at < len(text) else out[at - len(text)])
-        return out, best.length
+        return out, length
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Read the emitted tokens."""
@@ -168,38 +168,46 @@ def _grow(tree: TokenTree, places: list[Place], budget: Budget) -> None:
     was drafted, so that a short period is repeated. A chain ends where less than half of the weight agrees, because it
     has no alternative there.
     """
-    branch, nodes, depth, least = budget.branch, budget.nodes, budget.depth, max(LEAST, budget.floor)
-    heap: list[tuple[float, int, int, int, float, list[Place]]] = []  # (-P, tie breaker, parent, token, share, places)
+    branch, least = budget.branch, max(LEAST, budget.floor)
+    # (-P, tie breaker, parent, token, share, longest match, places)
+    heap: list[tuple[float, int, int, int, float, int, list[Place]]] = []
     node, reach, ties = 0, 1.0, 0
-    while tree.n_drafted < nodes:
-        if tree.depths[node] < depth:
-            total, followers = 1.0, dict[int, tuple[float, list[Place]]]()
+    for _ in range(budget.nodes):
+        if tree.depths[node] < budget.depth:
+            total, followers = 1.0, dict[int, list[Any]]()  # token -> [weight, longest match, places]
             path: list[int] | None = None
             for length, at, text in places:
                 if at < len(text):
                     token = text[at]
-                    if token == END:
-                        continue
                 else:
                     path = path or [tree.tokens[v] for v in tree.path_to(node)[1:]]
                     token = path[at - len(text)]
                 weight = WEIGHTS[length]
+                known = followers.get(token)
+                if known is None:
+                    followers[token] = [weight, length, [(length + 1, at + 1, text)]]
+                else:
+                    known[0] += weight
+                    known[1] = max(known[1], length)
+                    known[2].append((length + 1, at + 1, text))
                 total += weight
-                known, there = followers.get(token) or (0.0, [])
-                there.append(Place(length + 1, at + 1, text))
-                followers[token] = known + weight, there
-            ranked = (
-                sorted(followers.items(), key=lambda item: -item[1][0]) if len(followers) > 1 else followers.items()
-            )
-            for token, (weight, there) in list(ranked)[:branch]:
+            if END in followers:
+                total -= followers.pop(END)[0]
+            ranked = followers.items()
+            if len(followers) > 1:
+                ranked = sorted(ranked, key=_weight)[:branch]
+            for token, (weight, longest, there) in ranked:
                 share = weight / total
                 if reach * share < least or (branch == 1 and 2.0 * weight < total - 1.0):
                     break
                 ties += 1
-                heapq.heappush(heap, (-reach * share, ties, node, token, share, there))
+                heapq.heappush(heap, (-reach * share, ties, node, token, share, longest, there))
         if not heap:
             return
-        reach, _, node, token, share, places = heapq.heappop(heap)
+        reach, _, node, token, share, longest, places = heapq.heappop(heap)
         reach = -reach
-        feature = max(place.length for place in places) - 1 if len(places) > 1 else places[0].length - 1
-        node = tree.add(node, token, share, budget.source, min(feature, MAX_MATCH - 1))
+        node = tree.add(node, token, share, budget.source, min(longest, MAX_FEATURE))
+
+
+def _weight(follower: tuple[int, list[Any]]) -> float:
+    return -float(follower[1][0])

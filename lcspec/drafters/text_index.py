@@ -7,18 +7,14 @@ copy from (the hash chains of Deflate, RFC 1951). A token more is an entry in a 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 # Behind every text of an index that holds several; no token.
 END = -1
 
 
-class Place(NamedTuple):
-    """Where the last `length` tokens occurred: `text[at]` is what followed."""
-
-    length: int
-    at: int
-    text: list[int]
+# Where the last tokens occurred: how many of them, the position of what followed, and the text. No class: a draft makes
+# hundreds.
+Place = tuple[int, int, list[int]]
 
 
 class TextIndex:
@@ -59,7 +55,7 @@ class TextIndex:
             while length < top and text[at - length - 1] == tail[-length - 1]:
                 length += 1
             if length >= least:
-                found.append(Place(length, at, text))
+                found.append((length, at, text))
                 most -= 1
             at = before[at]
         return found

@@ -173,9 +173,9 @@ def test_places_are_those_a_search_finds(text: list[int], n: int, least: int, lo
     index = TextIndex(n)
     index.extend(text)
     found = index.places(text[-longest:], 16, least, below=len(text))
-    assert [place.at for place in found] == (places(text, max(n, least)) if max(n, least) <= longest else [])[:16]
-    for place in found:
-        assert place.length == max(k for k in range(1, longest + 1) if place.at in places(text, k))
+    assert [at for _, at, _ in found] == (places(text, max(n, least)) if max(n, least) <= longest else [])[:16]
+    for length, at, _ in found:
+        assert length == max(k for k in range(1, longest + 1) if at in places(text, k))
 
 
 def test_slots_are_apart_and_end() -> None:
