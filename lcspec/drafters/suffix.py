@@ -193,8 +193,8 @@ def _grow(tree: TokenTree, places: list[Place], budget: Budget) -> None:
                 total += weight
             if END in followers:
                 total -= followers.pop(END)[0]
-            ranked = followers.items()
-            if len(followers) > 1:
+            ranked = list(followers.items())
+            if len(ranked) > 1:
                 ranked = sorted(ranked, key=_weight)[:branch]
             for token, (weight, longest, there) in ranked:
                 share = weight / total
