@@ -255,7 +255,7 @@ def parse_speculation(
         UsageError: a drafter is malformed.
     """
     if text == "auto":
-        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["ngram", "suffix"]
+        names = ["prediction"] * has_prediction + ["forced"] * has_grammar + ["suffix"]
         names += DraftFiles.of(draft).drafters
         specs: tuple[DrafterSpec, ...] = tuple(map(DrafterSpec, names))
     elif text in OFF:

@@ -20,7 +20,7 @@ from typing import Any, cast
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget
 from lcspec.drafters.growth import Growth
-from lcspec.drafters.ngram import NgramDrafter
+from lcspec.drafters.suffix import NgramDrafter
 from lcspec.planner import auto as auto_module
 from lcspec.planner import policy as policy_module
 from lcspec.planner.auto import AutoPlanner

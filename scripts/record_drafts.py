@@ -17,7 +17,7 @@ from typing import Any, cast
 import click
 
 from lcspec.bench.builtin import builtin_prompts
-from lcspec.bench.prompts import read_prompts, spread
+from lcspec.bench.prompts import fit, read_prompts, spread
 from lcspec.config import DrafterSpec, DraftFiles, ModelOptions
 from lcspec.drafters.base import Budget, create
 from lcspec.engine.events import Tokens
@@ -86,6 +86,7 @@ def answer_of(session: Session, prompt: tuple[int, ...], params: SamplingParams,
 @click.option("--temperature", default=0.0, show_default=True)
 @click.option("--raw", is_flag=True, help="The model knows no chat: the prompts' text is gone on with.")
 @click.option("--ctx", default=2048, show_default=True)
+@click.option("-t", "threads", default=0, help="Threads; 0: as lcspec decides. One is quickest beside other work.")
 def main(
     model: Path,
     out: Path,
@@ -98,6 +99,7 @@ def main(
     temperature: float,
     raw: bool,
     ctx: int,
+    threads: int,
 ) -> None:
     """Record the answers of MODEL into OUT."""
     chosen = read_prompts(prompts) if prompts else builtin_prompts()
@@ -106,14 +108,14 @@ def main(
     chosen = spread(chosen, limit)
     params = SamplingParams(temperature=temperature, seed=SEED)
     files, answers = DraftFiles(tuple(draft)), list[Answer]()
-    with open_session(ModelOptions(model, ctx=ctx), files, history=False) as session:
-        names = ["ngram", "suffix", *files.drafters]
-        costly = {name: create(name, session.engine.env) for name in files.drafters}
+    with open_session(ModelOptions(model, ctx=ctx, threads=threads), files, history=False) as session:
+        names = ["suffix", *files.drafters]
+        costly = {name: create(name, session.engine.drafting.env) for name in files.drafters}
         for i, prompt in enumerate(chosen):
-            ids = session.prompt_ids(prompt.text) if raw else ()
-            if not raw:
-                ids = session.chat_ids([{"role": "user", "content": prompt.text}])[0]
-            ids = ids[: ctx - tokens - 8]
+            encode = (
+                session.prompt_ids if raw else lambda text: session.chat_ids([{"role": "user", "content": text}])[0]
+            )
+            ids, _ = fit(prompt.text, ctx - tokens - 8, encode)
             try:
                 text = [*ids, *answer_of(session, ids, params, tokens)]
             except LcspecError as error:
@@ -123,7 +125,7 @@ def main(
                 continue
             drafts = {}
             for name in names:
-                drafter = costly.get(name) or create(name, session.engine.env)
+                drafter = costly.get(name) or create(name, session.engine.drafting.env)
                 drafts[name] = drafts_of(cast(Any, drafter), text, len(ids), params)
             answers.append(Answer(prompt.category, len(ids), text, drafts))
             click.echo(f"{i + 1}/{len(chosen)} {prompt.category}: {len(text) - len(ids)} tokens", err=True)

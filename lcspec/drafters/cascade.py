@@ -14,7 +14,7 @@ from typing import Sequence
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.draft_model import ModelDrafter
-from lcspec.drafters.ngram import NgramDrafter
+from lcspec.drafters.suffix import NgramDrafter
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 

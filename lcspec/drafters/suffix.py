@@ -1,109 +1,44 @@
-"""Suffix decoding: continuations of the longest suffix that occurred before, weighted by how often each followed.
+"""Suffix decoding: copy what followed the last tokens where they occurred before, in this text and in earlier ones.
 
-Oliaro et al. 2024 ("SuffixDecoding", arXiv:2411.04975). There are two suffix automata (Blumer et al. 1985): one over
-the request's own prompt and answer, one over earlier texts of this engine. An automaton finds the longest match of any
-length in constant time per token, and counts how often every substring occurred.
+Oliaro et al. 2024 ("SuffixDecoding", arXiv:2411.04975). `ngram` is prompt lookup, the same with short matches in the
+request's own text: Saxena 2023 ("Prompt Lookup Decoding"); Yang et al. 2023 (LLMA, arXiv:2304.04487).
 """
 
 from __future__ import annotations
 
 import heapq
-import itertools
-from dataclasses import dataclass, field
-from typing import Any, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
+from lcspec.drafters.text_index import END, Place, TextIndex
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
 # Tokens of earlier texts to keep; above that, the older half is dropped.
 MAX_REMEMBERED = 50_000
-# Tokens of them to store between sessions; loading takes a few microseconds for each.
+# Tokens of them to store between sessions.
 MAX_KEPT = 16_000
-MIN_MATCH = 2
-# Calibration tells matches apart up to this length.
-MAX_FEATURE = 15
-
-
-class SuffixAutomaton:
-    """All substrings of a growing set of token sequences, with their number of occurrences.
-
-    State 0 is the empty string; `length`, `link`, `count` and `next` are indexed by state.
-    """
-
-    def __init__(self) -> None:
-        self.length = [0]
-        self.link = [-1]
-        self.count = [0]
-        self.next: list[dict[int, int]] = [{}]
-        self.last = 0
-
-    def restart(self) -> None:
-        """Start a new text with the next token."""
-        self.last = 0
-
-    def extend(self, token: int) -> None:
-        """Append a token to the current text."""
-        self.last = self._state_after(self.last, token)
-        state = self.last
-        while state > 0:
-            self.count[state] += 1
-            state = self.link[state]
-
-    def _state_after(self, last: int, token: int) -> int:
-        """The state of the current text plus `token`, made if it does not exist."""
-        known = self.next[last].get(token)
-        if known is not None:  # the text so far begins an earlier text, too
-            return known if self.length[known] == self.length[last] + 1 else self._clone(last, token, known)
-        state = self._new(self.length[last] + 1)
-        p = last
-        while p >= 0 and token not in self.next[p]:
-            self.next[p][token] = state
-            p = self.link[p]
-        if p < 0:
-            self.link[state] = 0
-        else:
-            q = self.next[p][token]
-            self.link[state] = q if self.length[q] == self.length[p] + 1 else self._clone(p, token, q)
-        return state
-
-    def _clone(self, p: int, token: int, q: int) -> int:
-        """Split off from `q` the substrings that end with those of `p` plus `token`."""
-        clone = self._new(self.length[p] + 1)
-        self.next[clone] = dict(self.next[q])
-        self.link[clone] = self.link[q]
-        self.count[clone] = self.count[q]
-        self.link[q] = clone
-        while p >= 0 and self.next[p].get(token) == q:
-            self.next[p][token] = clone
-            p = self.link[p]
-        return clone
-
-    def _new(self, length: int) -> int:
-        self.length.append(length)
-        self.link.append(0)
-        self.count.append(0)
-        self.next.append({})
-        return len(self.length) - 1
-
-    def step(self, state: int, matched: int, token: int) -> tuple[int, int]:
-        """Read `token` in (`state`, `matched` tokens long); returns the longest known suffix in the same form."""
-        while state and token not in self.next[state]:
-            state = self.link[state]
-            matched = self.length[state]
-        if token in self.next[state]:
-            return self.next[state][token], matched + 1
-        return 0, 0
+# The longest match, tokens; calibration tells them apart up to MAX_FEATURE.
+MAX_MATCH, MAX_FEATURE = 16, 15
+# The most places of an index that are copied from, newest first.
+MAX_PLACES = 16
+# What a place weighs, by the tokens that match there; one token says little. That nothing follows as before weighs 1.
+WEIGHTS = [0.0, 0.3, *(float(min(n, MAX_MATCH)) for n in range(2, 512))]
+# Less probable paths are not drafted: they cost more of the planner's time than they save of the target's.
+LEAST = 0.05
 
 
 @dataclass
 class _Slot:
-    own: SuffixAutomaton = field(default_factory=SuffixAutomaton)
-    read: int = 0
-    # Where the text ends in the automaton of earlier texts, and how many tokens match it.
-    state: int = 0
-    matched: int = 0
+    """One request: its text, and the shortest match of a tree, of a chain, and the longest match."""
+
+    index: TextIndex
+    tree_n: int
+    chain_n: int
+    max_n: int
 
 
 @register("suffix")
@@ -112,65 +47,60 @@ class SuffixDrafter(Drafter):
 
     name = "suffix"
     default_nodes = 6
+    default_match = 1, MAX_MATCH
 
     def __init__(self, env: DrafterEnv) -> None:
-        self._n_vocab = env.target.n_vocab
+        self._env = env
         self._fresh = False  # whether texts of this session were added
-        self._earlier = SuffixAutomaton()
+        self._earlier = TextIndex(1)
         self._texts: list[list[int]] = []
         self._slots: dict[int, _Slot] = {}
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
-        """Read the prompt."""
-        spec.check_keys({"branch", "nodes"})
-        self._slots[sequence.id] = _Slot()
-        self._read(sequence)
+        """Read the prompt. Options: `max_n` and `min_n`, the longest and shortest match in tokens.
 
-    def _read(self, sequence: SequenceView) -> None:
-        mine = self._slots[sequence.id]
-        for token in sequence.tokens[mine.read :]:
-            mine.own.extend(token)
-            mine.state, mine.matched = self._earlier.step(mine.state, mine.matched, token)
-        mine.read = len(sequence.tokens)
+        A chain copies from a match of one token only where `min_n` says so, because it is most often refused.
+        """
+        spec.check_keys({"max_n", "min_n", "branch", "nodes"})
+        shortest, longest = self.default_match
+        min_n = spec.integer("min_n", shortest, 1, MAX_MATCH)
+        max_n = spec.integer("max_n", max(longest, min_n), min_n, MAX_MATCH)
+        index = TextIndex(min(min_n, 2))
+        index.extend(sequence.tokens)
+        self._slots[sequence.id] = _Slot(index, min_n, min_n if "min_n" in spec.options else max(2, min_n), max_n)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
-        """The most probable continuations of the longer of the two matches, then of the other one."""
-        mine = self._slots[sequence.id]
-        tree = TokenTree.root(sequence.tokens[-1])
-        # The longest suffix that also occurs earlier in the same text is the suffix link of the whole text.
-        own = mine.own.link[mine.own.last]
-        sources = [(mine.own.length[max(own, 0)], mine.own, max(own, 0)), (mine.matched, self._earlier, mine.state)]
-        for matched, automaton, state in sorted(sources, key=lambda s: -s[0]):
-            if matched >= MIN_MATCH and tree.n_drafted < budget.nodes:
-                self._grow(tree, automaton, state, min(matched, MAX_FEATURE), budget)
+        """The likeliest continuations; an estimate is the share of the places, by what they weigh."""
+        slot = self._slots[sequence.id]
+        tree, text = TokenTree.root(sequence.tokens[-1]), slot.index.tokens
+        tail = text[-slot.max_n :]
+        least = slot.tree_n if budget.branch > 1 else slot.chain_n
+        places = slot.index.places(tail, MAX_PLACES, least, below=len(text))
+        if self._texts:
+            places += self._earlier.places(tail, MAX_PLACES, least)
+        if places:
+            _grow(tree, places, budget)
         return tree
 
-    @staticmethod
-    def _grow(tree: TokenTree, automaton: SuffixAutomaton, state: int, feature: int, budget: Budget) -> None:
-        """Add continuations, best first by P(v): the product of their shares of the occurrences."""
-        heap: list[tuple[float, int, int, int, float, int]] = []  # (-P, tie breaker, parent, token, share, state)
-        ties = itertools.count()
-
-        def look_below(node: int, at: int, reach: float) -> None:
-            if tree.depths[node] >= budget.depth:
-                return
-            followers = [(automaton.count[to], token, to) for token, to in automaton.next[at].items()]
-            total = sum(f[0] for f in followers) + 1  # one more than was counted: a single match is not certain
-            followers.sort(key=lambda f: -f[0])
-            for count, token, to in followers[: budget.branch]:
-                share = count / total
-                heapq.heappush(heap, (-reach * share, next(ties), node, token, share, to))
-
-        look_below(0, state, 1.0)
-        while heap and tree.n_drafted < budget.nodes:
-            reach, _, parent, token, share, to = heapq.heappop(heap)
-            if tree.child(parent, token) is None and len(tree.children(parent)) >= budget.branch:
-                continue
-            look_below(tree.add(parent, token, share, budget.source, feature), to, -reach)
+    def continuation(self, sequence: SequenceView, more: Sequence[int], limit: int) -> tuple[list[int], int]:
+        """At most `limit` tokens that may follow the text plus `more`, and the length of the match they come from;
+        ([], 0) without a match. They are copied from the longest match, the latest of several.
+        """
+        slot = self._slots[sequence.id]
+        text = [*slot.index.tokens, *more]
+        places = slot.index.places(text[-slot.max_n :], MAX_PLACES, slot.chain_n, below=len(text))
+        if not places:
+            return [], 0
+        length, start, _ = max(places, key=lambda place: place[0])  # the first of equals
+        out: list[int] = []
+        for at in range(start, start + limit):
+            out.append(text[at] if at < len(text) else out[at - len(text)])
+        return out, length
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Read the emitted tokens."""
-        self._read(sequence)
+        index = self._slots[sequence.id].index
+        index.extend(sequence.tokens[len(index.tokens) :])
 
     def end(self, sequence: SequenceView) -> None:
         """Add the text to the earlier texts."""
@@ -184,13 +114,10 @@ class SuffixDrafter(Drafter):
         if sum(map(len, self._texts)) > MAX_REMEMBERED:
             while sum(map(len, self._texts)) > MAX_REMEMBERED // 2 and len(self._texts) > 1:
                 self._texts.pop(0)
-            self._earlier = SuffixAutomaton()
-            for text in self._texts:
-                self._add(text)
-            for mine in self._slots.values():
-                mine.state, mine.matched = 0, 0
-        else:
-            self._add(self._texts[-1])
+            self._earlier = TextIndex(1)
+            for text in self._texts[:-1]:
+                self._earlier.extend([*text, END])
+        self._earlier.extend([*self._texts[-1], END])
 
     def dump(self) -> Any:
         """The latest texts, at most MAX_KEPT tokens, for later sessions (see lcspec.profiles.history)."""
@@ -202,7 +129,7 @@ class SuffixDrafter(Drafter):
             room -= len(kept[-1])
             if room <= 0:
                 break
-        return {"n_vocab": self._n_vocab, "texts": kept[::-1]}
+        return {"n_vocab": self._env.target.n_vocab, "texts": kept[::-1]}
 
     def restore(self, data: Any) -> None:
         """Add the texts of an earlier session.
@@ -216,13 +143,71 @@ class SuffixDrafter(Drafter):
         except (KeyError, TypeError, OverflowError) as error:
             raise ValueError(f"not the texts of a suffix drafter: {error}") from error
         tokens = [t for text in texts for t in text]
-        if n_vocab != self._n_vocab or len(tokens) > MAX_KEPT or not all(0 <= t < n_vocab for t in tokens):
+        same = n_vocab == self._env.target.n_vocab
+        if not same or len(tokens) > MAX_KEPT or not all(0 <= t < n_vocab for t in tokens):
             raise ValueError("not the texts of a suffix drafter of this vocabulary")
         for text in texts:
             self.remember(text)
         self._fresh = False
 
-    def _add(self, text: Sequence[int]) -> None:
-        self._earlier.restart()
-        for token in text:
-            self._earlier.extend(token)
+
+@register("ngram")
+class NgramDrafter(SuffixDrafter):
+    """Drafts from short matches in the request's own prompt and answer."""
+
+    name = "ngram"
+    default_nodes = 3
+    default_match = 2, 4
+
+    def remember(self, tokens: Sequence[int]) -> None:
+        """Nothing: it keeps no text."""
+
+
+def _grow(tree: TokenTree, places: list[Place], budget: Budget) -> None:
+    """Add what follows the places, the likeliest path first. A place that reaches the end of its text goes on with what
+    was drafted, so that a short period is repeated. A chain ends where less than half of the weight agrees, because it
+    has no alternative there.
+    """
+    branch, least = budget.branch, max(LEAST, budget.floor)
+    # (-P, tie breaker, parent, token, share, longest match, places)
+    heap: list[tuple[float, int, int, int, float, int, list[Place]]] = []
+    node, reach, ties = 0, 1.0, 0
+    for _ in range(budget.nodes):
+        if tree.depths[node] < budget.depth:
+            total, followers = 1.0, dict[int, list[Any]]()  # token -> [weight, longest match, places]
+            path: list[int] | None = None
+            for length, at, text in places:
+                if at < len(text):
+                    token = text[at]
+                else:
+                    path = path or [tree.tokens[v] for v in tree.path_to(node)[1:]]
+                    token = path[at - len(text)]
+                weight = WEIGHTS[length]
+                known = followers.get(token)
+                if known is None:
+                    followers[token] = [weight, length, [(length + 1, at + 1, text)]]
+                else:
+                    known[0] += weight
+                    known[1] = max(known[1], length)
+                    known[2].append((length + 1, at + 1, text))
+                total += weight
+            if END in followers:
+                total -= followers.pop(END)[0]
+            ranked = list(followers.items())
+            if len(ranked) > 1:
+                ranked = sorted(ranked, key=_weight)[:branch]
+            for token, (weight, longest, there) in ranked:
+                share = weight / total
+                if reach * share < least or (branch == 1 and 2.0 * weight < total - 1.0):
+                    break
+                ties += 1
+                heapq.heappush(heap, (-reach * share, ties, node, token, share, longest, there))
+        if not heap:
+            return
+        reach, _, node, token, share, longest, places = heapq.heappop(heap)
+        reach = -reach
+        node = tree.add(node, token, share, budget.source, min(longest, MAX_FEATURE))
+
+
+def _weight(follower: tuple[int, list[Any]]) -> float:
+    return -float(follower[1][0])

@@ -11,7 +11,7 @@ import pytest
 
 from lcspec.config import SpeculationParams
 from lcspec.drafters import Budget, SequenceView
-from lcspec.drafters.ngram import NgramDrafter
+from lcspec.drafters.suffix import NgramDrafter
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished, Prefill, Started, StepStats, Tokens
 from lcspec.engine.request import Request

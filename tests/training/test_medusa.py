@@ -219,7 +219,7 @@ def test_a_switch_in_the_middle_starts_without_a_state(session: Session) -> None
 def test_the_planner_takes_heads_into_account(session: Session) -> None:
     files = DraftFiles(heads=Path("heads.gguf"))
     params = parse_speculation("auto", files)
-    assert [d.name for d in params.drafters] == ["ngram", "suffix", "medusa"]
+    assert [d.name for d in params.drafters] == ["suffix", "medusa"]
     answer(session.engine, request(prompts(session, 1, 0)[0], "auto", 48, draft=files))
     assert session.engine.drafting.auto is not None
     record = session.engine.drafting.auto.costly.records["medusa"]

@@ -19,7 +19,7 @@ ABOUT = {
     "auto": "the planner decides step by step which of them to ask, and whether to draft at all",
     "off": "no guessing: the model writes plainly",
     "ngram": "continues what stood in this conversation before",
-    "suffix": "the same with a suffix automaton, also over earlier answers",
+    "suffix": "the same with matches of any length, also in earlier answers",
     "model": "asks the draft model",
     "cascade": "the draft model, which speculates with n-grams itself",
     "mtp": "the model's own layers for the tokens after the next",
