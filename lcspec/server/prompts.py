@@ -225,6 +225,11 @@ def continues(messages: Sequence[Message], asked: bool | str | None, opening: bo
     return True
 
 
+def begun_with(message: Mapping[str, Any]) -> str:
+    """What an assistant's message that is to be continued ends with: its text, or only reasoning so far."""
+    return _joined(message["content"]) or str(message.get("reasoning_content") or "")
+
+
 def chat_ids(service: Service, text: str) -> tuple[int, ...]:
     """Token ids of a rendered conversation."""
     service.check_length(text)
@@ -255,6 +260,7 @@ def grammar_of(
     compiled = service.compile
     if isinstance(form, TextFormat):
         form = None
+    raw = raw or None  # some clients always send one
     if raw is not None and (form is not None or use.forced):
         raise invalid("a grammar cannot go with response_format or a forced tool", "grammar")
     if use.forced:
