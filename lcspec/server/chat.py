@@ -24,6 +24,7 @@ from lcspec.server.journal import note_answer, note_calls, note_prompt
 from lcspec.server.prompts import (
     Wanted,
     begun_with,
+    bias,
     chat_ids,
     chat_prompt,
     continues,
@@ -113,7 +114,7 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
         body,
         body.speculation,
         body.prediction,
-        body.logit_bias,
+        bias(service, body.logit_bias),
         grammar,
         body.limit(),
         body.stops + service.template.stop,

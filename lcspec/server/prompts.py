@@ -85,6 +85,35 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     ]
 
 
+def bias(service: Service, given: Any) -> dict[str, float] | None:
+    """`logit_bias` in any of its forms: an object, or llama.cpp's pairs of a token or text and a number or false.
+
+    Raises:
+        ApiError: it is something else.
+    """
+    if given is None:
+        return None
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    out: dict[str, float] = {}
+    problem = invalid("logit_bias must be pairs of a token (or text) and a number (or false)", "logit_bias")
+    if not isinstance(pairs, list) or len(pairs) > 4096:
+        raise problem
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise problem
+        token, value = pair
+        if value is False:
+            value = float("-inf")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token, (int, str)):
+            raise problem
+        if isinstance(token, str) and not (isinstance(given, dict) and token.isdigit()):
+            ids = service.vocab.tokenize(token, special=False)
+        else:
+            ids = [int(token)]
+        out |= {str(i): float(value) for i in ids}
+    return out
+
+
 def content_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
     """A message's text; parts are joined by newlines, as llama.cpp joins them.
 
