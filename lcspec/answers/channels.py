@@ -15,12 +15,16 @@ class Reader(Protocol):
 
     writer: Writer
     thinking: bool
+    begun: bool  # the answer goes on with reasoning that the prompt has begun
 
     def content(self, text: str) -> None:
         """Text for the user, just taken from the source."""
 
     def reasoning(self, text: str) -> None:
         """Reasoning, just taken from the source."""
+
+    def tag(self, text: str) -> None:
+        """What stands around reasoning, for those who want to see it."""
 
     def new_part(self) -> None:
         """Another message begins."""
@@ -78,9 +82,13 @@ class Messages:
         source = reader.writer.source
         end = compiled("|".join(map(escaped, (*self.ends, "<|start|>"))))
         header = compiled(r"\s*(?:assistant\b)?\s*(?:to=|<\|channel\|>|<\|message\|>|<\|start\|>)")
+        begun = reader.begun
         while True:
-            found = yield from source.match(header)
-            if found is None:
+            found = None if begun else (yield from source.match(header))
+            if begun:
+                yield from body(reader, end, reasoning=True)
+                begun = False
+            elif found is None:
                 # No header: a model that was made to write something else, or one that goes on where it was cut off.
                 yield from body(reader, end, reasoning=False)
             else:
@@ -109,7 +117,9 @@ class Messages:
         to = recipients[-1] if recipients else channels[-1] if channels else self.spoken[0]
         name = to.removeprefix("functions.")
         if to == self.thought:
+            reader.tag(head.lstrip() + "<|message|>")
             yield from body(reader, end, reasoning=True)
+            reader.tag(self.ends[0])
         elif to in self.spoken:
             yield from body(reader, end, reasoning=False)
         elif name in reader.writer.names or (to != name and reader.writer.names):

@@ -26,6 +26,7 @@ class AnswerReader:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         opened: Tags | None = None,
+        continued: bool = False,
         forced: bool = False,
         parallel: bool = True,
         inline: bool = False,
@@ -37,13 +38,15 @@ class AnswerReader:
             tools: functions on offer, as the OpenAI API describes them inside `function`. Without any there are no
                 calls.
             opened: tags of reasoning that the prompt has opened (see `formats.opened_by`).
+            continued: the prompt has begun that reasoning as well, and the answer goes on with it.
             forced: a grammar makes the answer JSON: it has no reasoning, and calls are bare objects.
             parallel: whether calls after the first one are wanted.
             inline: leave reasoning in the text, with its tags.
         """
         self.form = form
         self.writer = Writer(tools, parallel, form.short_ids)
-        self.opened = None if forced or form.channels else opened
+        self.opened = None if forced else opened
+        self.begun = continued and self.opened is not None
         self.thinking = self.opened is not None
         self.forced = forced
         self.inline = inline
@@ -137,8 +140,9 @@ class AnswerReader:
     def _reasoning(self, tags: Tags, written: str = "", again: bool = False) -> Steps[None]:
         """Up to the tag that closes it. Calls in it are none, unless it never closes and they are all that follows."""
         source, self.thinking = self._source, True
-        self._tag = (written or tags.literal + "\n" * ("|" not in tags.literal)) if self.inline else ""
-        if not self.inline:
+        begun = again and self.begun
+        self._tag = (written or tags.literal + "\n" * ("|" not in tags.literal)) if self.inline and not begun else ""
+        if not self.inline and not begun:
             yield from self._skip_blank()
             if again:  # some models repeat the tag that the prompt has written
                 found = yield from source.match(compiled(tags.opening + r"\s*"))
@@ -255,6 +259,11 @@ class AnswerReader:
     def reasoning(self, text: str) -> None:
         """The same, for channels."""
         self._think(text)
+
+    def tag(self, text: str) -> None:
+        """What stands around reasoning in channels; seen only where reasoning is left in the text."""
+        if self.inline:
+            self._out.append(Content(text))
 
     def new_part(self) -> None:
         """Another part begins: space at the end of the last one is nobody's."""

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence
 
 import jinja2
 
+from lcspec.answers.formats import THINK, format_of
 from lcspec.errors import TemplateError
 from lcspec.llama.jinja import Clock, TemplateEnvironment, to_json, variables
 
@@ -29,15 +30,6 @@ TRANSCRIPT = (
 TRANSCRIPT_STOP = "\nUser:"
 # Stands for a text in trial renderings; no template does anything with it.
 MARK = "@@lcspec-mark-7c1e@@"
-# How templates open the model's reasoning, and how it ends.
-REASONING = (
-    ("<think>", "</think>"),
-    ("[THINK]", "[/THINK]"),
-    ("<seed:think>", "</seed:think>"),
-    ("<|START_THINKING|>", "<|END_THINKING|>"),
-    ("<|inner_prefix|>", "<|inner_suffix|>"),
-)
-
 Message = Mapping[str, Any]
 Messages = Sequence[Message]
 # What a template may raise besides Jinja's own errors.
@@ -249,9 +241,10 @@ class Renderer:
         return self._after_opening(self.folded(before, opening), content, reasoning)
 
     def _after_opening(self, head: str, content: str, reasoning: str) -> str:
-        opened = next((pair for pair in REASONING if head.rstrip().endswith(pair[0])), None)
-        begin, end = opened or next((pair for pair in REASONING if pair[0] in self.text), ("", ""))
-        if opened is None and not (reasoning and begin):
+        pairs = [(tags.literal.rstrip(), tags.end) for tags in format_of(self.text).reasoning or THINK]
+        opened = next((pair for pair in pairs if head.rstrip().endswith(pair[0])), None)
+        begin, end = opened or next((pair for pair in pairs if pair[0] in self.text), pairs[0])
+        if opened is None and not reasoning:
             return head + content
         if opened is None:
             head = re.sub(rf"({re.escape(begin)})?\s*{re.escape(end)}\s*$", "", head)  # an empty reasoning

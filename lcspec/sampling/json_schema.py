@@ -14,6 +14,7 @@ from llguidance import LLMatcher
 
 from lcspec.errors import GrammarError
 from lcspec.sampling.grammar import HEADER, LIMITS, MAX_TEXT
+from lcspec.sampling.schema_rewriting import rewritten
 
 MAX_NESTING = 64
 # One blank, or a line break with its indentation: a weak model would write blanks for ever.
@@ -39,6 +40,20 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 # Keywords that say nothing without one of those above.
 IDLE = ("then", "else", "minContains", "maxContains")
+# Words for readers: beside a recursive `$ref` the library takes them for conditions.
+ANNOTATIONS = (
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "discriminator",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "nullable",
+    "$comment",
+)
 # Formats that are held to, and those of the standard that cannot be. Other names are annotations (int32, password).
 FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
 OTHER_FORMATS = (
@@ -135,9 +150,11 @@ class _Checker:
             )
         if part.depth > MAX_NESTING:
             raise GrammarError(f"the JSON schema is nested more than {MAX_NESTING} deep")
+        if schema.get("not", False) in (True, {}):  # nothing follows it
+            return False
         out: dict[str, Any] = {}
         for key, value in self._with_named_properties(schema).items():
-            if key in IDLE or key == "x-guidance":
+            if key in IDLE or key in ANNOTATIONS or key.startswith("x-"):
                 continue
             if key in UNSUPPORTED:
                 if any(value is idle or (value == idle and not isinstance(idle, bool)) for idle in UNSUPPORTED[key]):
@@ -147,6 +164,7 @@ class _Checker:
                     "text is written; leave it out and check the answer"
                 )
             out[key] = value
+        out = rewritten(out, self._resolved)
         _check_type(out, path)
         _check_format(out, path)
         _check_count(out, path)
@@ -159,9 +177,15 @@ class _Checker:
     def _with_named_properties(self, schema: dict[str, Any]) -> dict[str, Any]:
         """`propertyNames` that list or describe the keys of a map, as the properties they stand for."""
         names = self._resolved(schema.get("propertyNames"))
-        if not isinstance(names, dict) or "properties" in schema or "patternProperties" in schema:
+        if not isinstance(names, dict):
             return schema
         told = {key: names[key] for key in names if key not in ("type", "title", "description")}
+        if not told and names.get("type") == "string":  # as all names are
+            return {k: v for k, v in schema.items() if k != "propertyNames"}
+        if "properties" in schema or "patternProperties" in schema:
+            return schema
+        if told and set(told) <= {"minLength", "maxLength"}:
+            told = {"pattern": _of_length(told.get("minLength", 0), told.get("maxLength", ""))}
         value = schema.get("additionalProperties", True)
         listed = told.get("enum", [told["const"]] if "const" in told else None)
         if len(told) != 1 or (listed is None and "pattern" not in told):
@@ -174,12 +198,18 @@ class _Checker:
 
     def _resolved(self, schema: Any) -> Any:
         """What a reference to another part of the document leads to, one step."""
+        if isinstance(schema, dict) and schema.get("$ref") == "#":
+            return self._root
         if not isinstance(schema, dict) or not str(schema.get("$ref", "")).startswith("#/"):
             return schema
         found = self._root
         for step in schema["$ref"][2:].split("/"):
             found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
         return found
+
+
+def _of_length(least: Any, most: Any) -> str:
+    return rf"^[\s\S]{{{least},{most}}}$"
 
 
 def _is_composed(root: Any) -> bool:
@@ -224,8 +254,10 @@ def _check_format(schema: dict[str, Any], path: str) -> None:
         )
     if isinstance(name, str) and name not in FORMATS:
         del schema["format"]
-    if name in CALENDAR:
-        schema.setdefault("pattern", CALENDAR[str(name)])
+    if name in CALENDAR and "pattern" in schema:
+        schema["allOf"] = [*(schema.get("allOf") or ()), {"pattern": CALENDAR[str(name)]}]
+    elif name in CALENDAR:
+        schema["pattern"] = CALENDAR[str(name)]
 
 
 def _check_count(schema: dict[str, Any], path: str) -> None:

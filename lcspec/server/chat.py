@@ -23,6 +23,8 @@ from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls, note_prompt
 from lcspec.server.prompts import (
     Wanted,
+    begun_with,
+    bias,
     chat_ids,
     chat_prompt,
     continues,
@@ -85,10 +87,10 @@ def check(body: ChatBody) -> None:
     Raises:
         ApiError: 400.
     """
-    if body.top_logprobs is not None and not body.logprobs:
+    if body.top_logprobs and not body.logprobs:
         raise invalid("top_logprobs needs logprobs to be true", "top_logprobs")
     check_stream_options(body)
-    if body.max_tokens is not None and body.max_completion_tokens is not None:
+    if body.max_completion_tokens is not None and body.max_tokens not in (None, body.max_completion_tokens):
         raise invalid("give max_tokens or max_completion_tokens, not both", "max_tokens")
 
 
@@ -100,22 +102,19 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
     """
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     grammar = grammar_of(service, body.grammar, form_of(body.response_format, body.json_schema), use)
-    text = chat_prompt(
-        service,
-        template_messages(body.messages),
-        use,
-        template_arguments(body, service.settings.reasoning_budget),
-        body.add_generation_prompt is not False,
-        continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
-    )
+    messages = template_messages(body.messages)
+    go_on = continues(body.messages, body.continue_final_message, body.add_generation_prompt, use)
+    told = template_arguments(body, service.settings.reasoning_budget)
+    text = chat_prompt(service, messages, use, told, body.add_generation_prompt is not False, go_on)
     usual = service.settings.reasoning_budget
-    reading, text = reading_of(service.template_text, text, use, grammar is not None, body, usual)
+    begun = begun_with(messages[-1]) if go_on else None
+    reading, text = reading_of(service.template_text, text, use, grammar is not None, body, usual, begun)
     text += call_opening(service.template_text, use)
     wanted = Wanted(
         body,
         body.speculation,
         body.prediction,
-        body.logit_bias,
+        bias(service, body.logit_bias),
         grammar,
         body.limit(),
         body.stops + service.template.stop,

@@ -21,7 +21,7 @@ from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
-from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
+from lcspec.server.prompts import Wanted, bias, engine_requests, form_of, grammar_of
 from lcspec.server.schemas import CompletionBody
 from lcspec.server.schemas_answers import STREAM, TextCompletion, answered
 from lcspec.server.service import Service
@@ -90,7 +90,7 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
         body,
         body.speculation,
         body.prediction,
-        body.logit_bias,
+        bias(service, body.logit_bias),
         grammar_of(service, body.grammar, form_of(None, body.json_schema), ToolUse(choice="none")),
         body.limit(DEFAULT_TOKENS),
         body.stops,

@@ -20,7 +20,7 @@ from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.models import Models
-from lcspec.server.prompts import Wanted, engine_requests, form_of, grammar_of
+from lcspec.server.prompts import Wanted, bias, engine_requests, form_of, grammar_of
 from lcspec.server.schemas_answers import STREAM, NativeAnswer, Props, SlotState, answered
 from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody
 from lcspec.server.service import Service
@@ -202,35 +202,6 @@ def _made(service: Service, body: NativeBody, model: str, prompts: list[tuple[in
         for ids in prompts:
             note_prompt(service, service.vocab.text(list(ids)))
     return Native(service, body, model, requests, many)
-
-
-def bias(service: Service, given: Any) -> dict[str, float] | None:
-    """`logit_bias` in any of this API's forms: an object, or pairs of a token or text and a number or false.
-
-    Raises:
-        ApiError: it is something else.
-    """
-    if given is None:
-        return None
-    pairs = list(given.items()) if isinstance(given, dict) else given
-    out: dict[str, float] = {}
-    problem = invalid("logit_bias must be pairs of a token (or text) and a number (or false)", "logit_bias")
-    if not isinstance(pairs, list) or len(pairs) > 4096:
-        raise problem
-    for pair in pairs:
-        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
-            raise problem
-        token, value = pair
-        if value is False:
-            value = float("-inf")
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token, (int, str)):
-            raise problem
-        if isinstance(token, str) and not (isinstance(given, dict) and token.isdigit()):
-            ids = service.vocab.tokenize(token, special=False)
-        else:
-            ids = [int(token)]
-        out |= {str(i): float(value) for i in ids}
-    return out
 
 
 async def _whole(made: Native, job: Job) -> Response:

@@ -85,6 +85,35 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
     ]
 
 
+def bias(service: Service, given: Any) -> dict[str, float] | None:
+    """`logit_bias` in any of its forms: an object, or llama.cpp's pairs of a token or text and a number or false.
+
+    Raises:
+        ApiError: it is something else.
+    """
+    if given is None:
+        return None
+    pairs = list(given.items()) if isinstance(given, dict) else given
+    out: dict[str, float] = {}
+    problem = invalid("logit_bias must be pairs of a token (or text) and a number (or false)", "logit_bias")
+    if not isinstance(pairs, list) or len(pairs) > 4096:
+        raise problem
+    for pair in pairs:
+        if not isinstance(pair, (list, tuple)) or len(pair) != 2:
+            raise problem
+        token, value = pair
+        if value is False:
+            value = float("-inf")
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token, (int, str)):
+            raise problem
+        if isinstance(token, str) and not (isinstance(given, dict) and token.isdigit()):
+            ids = service.vocab.tokenize(token, special=False)
+        else:
+            ids = [int(token)]
+        out |= {str(i): float(value) for i in ids}
+    return out
+
+
 def content_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
     """A message's text; parts are joined by newlines, as llama.cpp joins them.
 
@@ -225,6 +254,11 @@ def continues(messages: Sequence[Message], asked: bool | str | None, opening: bo
     return True
 
 
+def begun_with(message: Mapping[str, Any]) -> str:
+    """What an assistant's message that is to be continued ends with: its text, or only reasoning so far."""
+    return _joined(message["content"]) or str(message.get("reasoning_content") or "")
+
+
 def chat_ids(service: Service, text: str) -> tuple[int, ...]:
     """Token ids of a rendered conversation."""
     service.check_length(text)
@@ -255,6 +289,7 @@ def grammar_of(
     compiled = service.compile
     if isinstance(form, TextFormat):
         form = None
+    raw = raw or None  # some clients always send one
     if raw is not None and (form is not None or use.forced):
         raise invalid("a grammar cannot go with response_format or a forced tool", "grammar")
     if use.forced:

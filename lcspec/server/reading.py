@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping
 
-from lcspec.answers.formats import GENERIC, Format, Tags, format_of, opened_by
+from lcspec.answers.formats import GENERIC, Format, Tags, continued_by, format_of, opened_by
 from lcspec.answers.reader import AnswerReader
 from lcspec.sampling.reasoning_budget import ReasoningBudget, ReasoningTags
 from lcspec.server.errors import invalid
@@ -27,7 +27,7 @@ class Reading:
     Attributes:
         form: the model's format; opened: tags of reasoning that the prompt has opened.
         use: the tools; forced: a grammar makes the answer JSON.
-        inline: reasoning stays in the text.
+        inline: reasoning stays in the text; continued: the prompt has begun the reasoning.
         budget: tokens that it may reason for; None = no limit, or no reasoning.
     """
 
@@ -36,6 +36,7 @@ class Reading:
     use: ToolUse = ToolUse()
     forced: bool = False
     inline: bool = False
+    continued: bool = False
     budget: int | None = None
 
     def limit(self, vocab: TextVocab) -> ReasoningBudget | None:
@@ -66,6 +67,7 @@ class Reading:
             self.form,
             self.functions,
             opened=self.opened,
+            continued=self.continued,
             forced=self.forced,
             parallel=self.use.parallel is not False,
             inline=self.inline,
@@ -73,21 +75,29 @@ class Reading:
 
 
 def reading_of(
-    template: str, prompt: str, use: ToolUse, constrained: bool, body: ChatBody | None = None, usual: int = -1
+    template: str,
+    prompt: str,
+    use: ToolUse,
+    constrained: bool,
+    body: ChatBody | None = None,
+    usual: int = -1,
+    begun: str | None = None,
 ) -> tuple[Reading, str]:
     """How to read what follows `prompt`, and the prompt: with a grammar (`constrained`) or a budget of nothing its
-    reasoning is closed. `usual`: the budget of requests that name none."""
+    reasoning is closed. `usual`: the budget of requests that name none; `begun`: how the answer begins in the prompt,
+    if it does."""
     form = format_of(template)
     budget = budget_of(body, usual) if body is not None else None if usual < 0 else usual
     off = budget == 0 or (body is not None and switched_off(body))
-    opened = opened_by(form, prompt)
+    opened = opened_by(form, prompt) if begun is None else continued_by(form, prompt, begun)
     if opened is not None and (constrained or off):
         prompt, opened = f"{prompt.rstrip()}{_blank(opened)}{opened.end}{_blank(opened)}", None
-    if constrained or (off and form.channels is not None):
+    if begun is None and (constrained or (off and form.channels is not None)):
         prompt += form.answer
     inline = body is not None and body.reasoning_format == "none"
     forced = constrained and (body is None or body.grammar is None)  # a grammar of the user's may ask for anything
-    return Reading(form, opened, use, forced, inline, None if constrained or off else budget), prompt
+    limit = None if constrained or off else budget
+    return Reading(form, opened, use, forced, inline, begun is not None, limit), prompt
 
 
 def _blank(tags: Tags) -> str:

@@ -135,7 +135,9 @@ class Generating(Asking):
     json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
     stop: Stop | None = None
     stream_options: StreamOptions | None = None
-    logit_bias: dict[str, Annotated[float, Field(ge=-100, le=100)]] | None = None
+    logit_bias: (
+        dict[str, Annotated[float, Field(ge=-100, le=100)]] | Annotated[list[list[Any]], Field(max_length=4096)] | None
+    ) = Field(default=None, description="By token id, or llama.cpp's pairs of a token (or text) and a number or false.")
     grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="GBNF or Lark.")
     ignore_eos: bool | None = None
     # llama.cpp's name for what always happens here.

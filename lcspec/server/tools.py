@@ -223,7 +223,8 @@ def _without_tools(messages: list[dict[str, Any]], offered: list[dict[str, Any]]
             content = f"{content}\n{written}" if content else written
         if role == "tool":
             role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
-        out.append({"role": role, "content": content})
+        thought = {"reasoning_content": message["reasoning_content"]} if message.get("reasoning_content") else {}
+        out.append({"role": role, "content": content, **thought})
     if offered:
         text = INSTRUCTIONS.format(tools="\n".join(_json(tool["function"]) for tool in offered))
         if out and out[0]["role"] == "system":

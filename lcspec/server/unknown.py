@@ -43,6 +43,7 @@ CHANGES_TEXT: dict[str, tuple[Any, ...]] = {
     "guided_grammar": ("",),
     "guided_json": (),
     "guided_regex": ("",),
+    "image_data": ([],),
     "images": ([],),
     "json_schema": ({},),
     "lora": ([],),

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.answers.deltas import CallArguments, CallStart, Content, Reasoning
-from lcspec.answers.formats import FORMATS, GENERIC, Format, format_of, opened_by
+from lcspec.answers.formats import FORMATS, GENERIC, Format, continued_by, format_of, opened_by
 from lcspec.answers.reader import AnswerReader, gathered, read_whole
 from lcspec.answers.text import Piece
 
@@ -285,6 +285,27 @@ def test_reasoning_opened_by_the_prompt() -> None:
     assert opened_by(NAMED["hermes"], "<|im_start|>assistant\n<think>\n\n</think>\n\n") is None
     assert opened_by(NAMED["seed"], "<seed:bos>assistant\n<seed:think>") is not None
     assert opened_by(GENERIC, "What is <think>?<|im_end|>\n<|im_start|>assistant\n") is None
+
+
+@pytest.mark.parametrize(
+    "name, prompt, answer",
+    [
+        ("hermes", "assistant\n<think>\nI'm", " thinking\n</think>\n\nHello"),
+        ("gemma4", "model\n<|channel>thought\nI'm", " thinking<channel|>Hello"),
+        ("gpt-oss", "<|channel|>analysis<|message|>I'm", " thinking<|end|><|start|>assistant<|channel|>final<|message|>Hello"),
+    ],
+)  # fmt: skip
+def test_reasoning_that_the_prompt_has_begun(name: str, prompt: str, answer: str) -> None:
+    form = NAMED[name]
+    opened = continued_by(form, prompt, "I'm")
+    assert opened is not None and continued_by(form, f"{prompt}{opened.end}Hello", "Hello") is None
+    assert read_whole(AnswerReader(form, opened=opened, continued=True), answer)[:2] == ("Hello", " thinking")
+
+
+def test_channels_left_in_the_text() -> None:
+    text = "<|channel|>analysis<|message|>hm<|end|><|start|>assistant<|channel|>final<|message|>A."
+    reader = AnswerReader(NAMED["gpt-oss"], inline=True)
+    assert read_whole(reader, text) == ("<|channel|>analysis<|message|>hm<|end|>A.", "", [])
 
 
 def test_reasoning_left_in_the_text() -> None:

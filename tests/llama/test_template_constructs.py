@@ -170,3 +170,9 @@ def test_an_answer_is_continued(text: str, given: dict[str, str], expected: str)
     got = Renderer(text, TOKENS).continued([USER, ANSWER, USER, last], {})
     assert got.endswith("<user>Hi</>" + expected)
     assert got.count("Hello!") == 1
+
+
+def test_reasoning_of_a_template_that_shows_none_is_continued() -> None:
+    plain = "{% for m in messages %}<{{ m.role }}>{{ m.content }}{% endfor %}<assistant>"
+    last = {"role": "assistant", "content": "", "reasoning_content": "I gr"}
+    assert Renderer(plain, TOKENS).continued([USER, last], {}).endswith("<assistant><think>\nI gr")

@@ -123,7 +123,7 @@ def test_the_schema_stays_as_it_is() -> None:
 @pytest.mark.parametrize(
     "schema, keyword, path",
     [
-        ({"items": {"not": {}}}, "not", "#/items/not"),
+        ({"items": {"not": {"type": "null"}}}, "not", "#/items/not"),
         (
             {"properties": {"tags": {"type": "array", "uniqueItems": True}}},
             "uniqueItems",

@@ -134,7 +134,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         None,
     ),
     "top_logprobs alone": (CHAT, {"messages": HELLO, "top_logprobs": 3}, 400, "top_logprobs", None),
-    "two token limits": (CHAT, {"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 1}, 400, None, None),
+    "two token limits": (CHAT, {"messages": HELLO, "max_tokens": 1, "max_completion_tokens": 2}, 400, None, None),
     "more texts than fit": (CHAT, {"messages": HELLO, "n": 100}, 400, "n", None),
     "a prompt that does not fit": (
         CHAT,

@@ -157,3 +157,29 @@ def test_everything_is_ignored_if_so_configured(tiny_model: Path) -> None:
     with background(tiny_model, ignore_unknown=True, warm=False) as server:
         got = httpx.post(server.url + CHAT, json=SHORT | {"min_tokens": 2})
         assert got.status_code == 200 and got.headers[unknown.HEADER] == "min_tokens"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"grammar": ""},
+        {"max_completion_tokens": 4},
+        {"logprobs": False, "top_logprobs": 0},
+        {"logit_bias": []},
+    ],
+)
+def test_what_asks_for_nothing_changes_nothing(http: httpx.Client, more: dict[str, Any]) -> None:
+    assert _text(http, **more) == _text(http)
+
+
+def test_biases_as_pairs(http: httpx.Client) -> None:
+    ids = http.post("/tokenize", json={"content": _text(http, max_tokens=1)}).json()["tokens"]
+    never = _text(http, logit_bias=[[token, False] for token in ids])
+    assert never == _text(http, logit_bias={str(token): -100 for token in ids}) != _text(http)
+    told = http.post(CHAT, json=SHORT | {"logit_bias": [[1]]})
+    assert told.status_code == 400 and told.json()["error"]["param"] == "logit_bias"
+
+
+def test_images_are_not_passed_over(http: httpx.Client) -> None:
+    told = http.post("/completion", json={"prompt": "x", "image_data": [{"id": 1, "data": "x"}]})
+    assert told.status_code == 400 and told.json()["error"]["param"] == "image_data"

@@ -59,6 +59,16 @@ def test_text_parts_are_joined_by_newlines(http: httpx.Client) -> None:
     assert "one\ntwo<|im_end|>" in _prompt(http, messages=[{"role": "user", "content": parts}])
 
 
+def test_begun_reasoning_is_continued(http: httpx.Client) -> None:
+    begun = [*HELLO, {"role": "assistant", "content": "", "reasoning_content": "Let me"}]
+    prompt = _prompt(http, messages=begun)
+    assert prompt.endswith("<think>\nLet me")
+    raw = http.post("/v1/completions", json={"prompt": prompt, "max_tokens": 8, "temperature": 0}).json()
+    got = http.post("/v1/chat/completions", json={"messages": begun, "max_tokens": 8, "temperature": 0}).json()
+    message = got["choices"][0]["message"]
+    assert not message["content"] and message["reasoning_content"] == raw["choices"][0]["text"].rstrip()
+
+
 def test_a_final_answer_is_continued(http: httpx.Client, client: openai.OpenAI) -> None:
     prompt = _prompt(http, messages=BEGUN)
     assert prompt.endswith("<|im_start|>assistant\nI am fine, th")
