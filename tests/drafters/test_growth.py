@@ -6,6 +6,7 @@ import pytest
 
 from lcspec.drafters.base import Budget
 from lcspec.drafters.growth import Growth
+from lcspec.spec.token_tree import TokenTree
 
 THREE = [(5, 0.6, None), (6, 0.3, None), (7, 0.05, None)]
 

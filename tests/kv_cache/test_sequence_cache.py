@@ -96,6 +96,7 @@ class ActiveSequence:
     tree: TokenTree | None = None
     fresh: list[int] = field(default_factory=list)
     placed: dict[int, int] = field(default_factory=dict)  # tree node -> number for commit
+    growing: bool = False  # the tree was not placed at once
 
 
 class SlotCaches(RuleBasedStateMachine):
@@ -146,7 +147,7 @@ class SlotCaches(RuleBasedStateMachine):
         ]
         rows += [(tree.tokens[v], base + tree.depths[v], sets[v]) for v in tree.batch_order()]
         self.cells.decode(rows)
-        sequence.placed = {v: v for v in range(len(tree))}
+        sequence.placed, sequence.growing = {v: v for v in range(len(tree))}, False
         for v in range(len(tree)):
             for seq in sets[v]:
                 seen = self.cells.visible(seq, base + tree.depths[v])
@@ -163,13 +164,18 @@ class SlotCaches(RuleBasedStateMachine):
         base = length + n_fresh - 1
         cache.grow(base)
         self.cells.decode([(token, length + i, (cache.main,)) for i, token in enumerate(sequence.fresh)])
-        sequence.placed = {0: 0}
-        level = [0]
+        sequence.placed, sequence.growing = {0: 0}, True
+        self.levels(sequence, base, [0], skip)
+
+    def levels(self, sequence: ActiveSequence, base: int, level: list[int], skip: list[bool]) -> None:
+        """Decode the children of `level`, theirs, and so on; what is decoded already is left out."""
+        tree, cache = cast(TokenTree, sequence.tree), sequence.cache
         while level:
             rows: list[tuple[int, int, Sequence[int]]] = []
-            continued: set[int] = set()
+            continued = {tree.parents[v] for v in sequence.placed}
             following = []
-            for v in [child for parent in level for child in tree.children(parent)]:
+            children = [child for parent in level for child in tree.children(parent)]
+            for v in [child for child in children if child not in sequence.placed]:
                 parent, depth = tree.parents[v], tree.depths[v]
                 fork = parent in continued
                 idle = [seq for seq in cache._upto if seq not in cache._reach]
@@ -186,6 +192,39 @@ class SlotCaches(RuleBasedStateMachine):
                 seen = self.cells.visible(seq, base + tree.depths[v])
                 assert seen == sequence.text + sequence.fresh[:-1] + spelled(tree, v)
             level = [v for v, _ in following]
+
+    @rule(
+        number=st.integers(0, 5),
+        turns=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+        nodes=NODES,
+        skip=st.lists(st.booleans(), max_size=14),
+    )
+    def advance(self, number: int, turns: list[int], nodes: list[tuple[int, int, float]], skip: list[bool]) -> None:
+        """What a model drafter does that drafts ahead: the tree stays below the accepted path, and grows on."""
+        sequence = self.pick(number, staged=True)
+        if sequence is None or sequence.tree is None or not sequence.growing:
+            return
+        path = [0]
+        for turn in turns:
+            kids = [v for v in sequence.tree.children(path[-1]) if v in sequence.placed]
+            if kids:
+                path.append(kids[turn % len(kids)])
+        if len(path) == 1:
+            return
+        tree, place = sequence.tree.below(path[-1])
+        kept = sorted((v for v in place if v in sequence.placed and v != path[-1]), key=lambda v: sequence.placed[v])
+        sequence.cache.advance([sequence.placed[v] for v in path[1:]], [sequence.placed[v] for v in kept])
+        sequence.text += sequence.fresh + [sequence.tree.tokens[v] for v in path[1:-1]]
+        sequence.fresh, sequence.tree = [sequence.tree.tokens[path[-1]]], tree
+        sequence.placed = {0: 0, **{place[v]: i for i, v in enumerate(kept, 1)}}
+        cache, base = sequence.cache, len(sequence.text)
+        assert cache.length == base and cache._reach.keys() <= {cache.main, *cache._upto}
+        for v, at in sequence.placed.items():
+            for seq in cache._grown[at]:
+                assert self.cells.visible(seq, base + tree.depths[v]) == sequence.text + spelled(tree, v)
+        for parent, token, prob in nodes:
+            tree.add(parent % len(tree), 50 + token, prob)
+        self.levels(sequence, base, list(sequence.placed), skip)
 
     @rule(
         number=st.integers(0, 5), n_fresh=st.integers(1, 3), nodes=NODES, turns=st.lists(st.integers(0, 5), max_size=5)
