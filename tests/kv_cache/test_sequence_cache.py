@@ -96,7 +96,6 @@ class ActiveSequence:
     tree: TokenTree | None = None
     fresh: list[int] = field(default_factory=list)
     placed: dict[int, int] = field(default_factory=dict)  # tree node -> number for commit
-    growing: bool = False  # the tree was not placed at once
 
 
 class SlotCaches(RuleBasedStateMachine):
@@ -147,7 +146,7 @@ class SlotCaches(RuleBasedStateMachine):
         ]
         rows += [(tree.tokens[v], base + tree.depths[v], sets[v]) for v in tree.batch_order()]
         self.cells.decode(rows)
-        sequence.placed, sequence.growing = {v: v for v in range(len(tree))}, False
+        sequence.placed = {v: v for v in range(len(tree))}
         for v in range(len(tree)):
             for seq in sets[v]:
                 seen = self.cells.visible(seq, base + tree.depths[v])
@@ -164,7 +163,7 @@ class SlotCaches(RuleBasedStateMachine):
         base = length + n_fresh - 1
         cache.grow(base)
         self.cells.decode([(token, length + i, (cache.main,)) for i, token in enumerate(sequence.fresh)])
-        sequence.placed, sequence.growing = {0: 0}, True
+        sequence.placed = {0: 0}
         self.levels(sequence, base, [0], skip)
 
     def levels(self, sequence: ActiveSequence, base: int, level: list[int], skip: list[bool]) -> None:
@@ -195,15 +194,28 @@ class SlotCaches(RuleBasedStateMachine):
 
     @rule(
         number=st.integers(0, 5),
-        turns=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+        n_fresh=st.integers(1, 3),
         nodes=NODES,
-        skip=st.lists(st.booleans(), max_size=14),
+        steps=st.lists(st.tuples(st.lists(st.integers(0, 5), min_size=1, max_size=2), NODES), max_size=4),
     )
-    def advance(self, number: int, turns: list[int], nodes: list[tuple[int, int, float]], skip: list[bool]) -> None:
+    def grow_ahead(
+        self,
+        number: int,
+        n_fresh: int,
+        nodes: list[tuple[int, int, float]],
+        steps: list[tuple[list[int], list[tuple[int, int, float]]]],
+    ) -> None:
         """What a model drafter does that drafts ahead: the tree stays below the accepted path, and grows on."""
-        sequence = self.pick(number, staged=True)
-        if sequence is None or sequence.tree is None or not sequence.growing:
-            return
+        if sequence := self.pick(number, staged=False):
+            others, self.slots = self.slots, [sequence]
+            self.grow(0, n_fresh, nodes, [])
+            self.slots = others
+            for turns, more in steps:
+                self.advance(sequence, turns, more)
+
+    def advance(self, sequence: ActiveSequence, turns: list[int], nodes: list[tuple[int, int, float]]) -> None:
+        """Accept a path of placed nodes, keep what lies below it, and grow on."""
+        assert sequence.tree is not None
         path = [0]
         for turn in turns:
             kids = [v for v in sequence.tree.children(path[-1]) if v in sequence.placed]
@@ -224,7 +236,7 @@ class SlotCaches(RuleBasedStateMachine):
                 assert self.cells.visible(seq, base + tree.depths[v]) == sequence.text + spelled(tree, v)
         for parent, token, prob in nodes:
             tree.add(parent % len(tree), 50 + token, prob)
-        self.levels(sequence, base, list(sequence.placed), skip)
+        self.levels(sequence, base, list(sequence.placed), [])
 
     @rule(
         number=st.integers(0, 5), n_fresh=st.integers(1, 3), nodes=NODES, turns=st.lists(st.integers(0, 5), max_size=5)
