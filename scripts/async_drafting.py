@@ -134,11 +134,12 @@ def report(ways: dict[str, Way]) -> None:
     reference = next(iter(ways.values()))
     for mode, way in ways.items():
         ratios = [rate / reference.rates[where] for where, rate in way.rates.items()]
+        total = way.tokens / way.seconds / (reference.tokens / reference.seconds)
         same = sum(way.texts[where] == ids for where, ids in reference.texts.items())
         auto = way.session.engine.drafting.auto
         print(
             f"{mode:10s} {statistics.median(way.rates.values()):7.2f} t/s, {statistics.median(ratios):5.3f} of "
-            f"{next(iter(ways))} (all together {way.tokens / way.seconds / (reference.tokens / reference.seconds):5.3f}); "
+            f"{next(iter(ways))} (all together {total:5.3f}); "
             f"{way.tokens / way.steps:4.2f} tokens a step of {1000 * way.decoding / way.steps:6.1f} ms, after "
             f"{1000 * way.drafting / way.steps:5.1f} ms of drafting; {same} of {len(ratios)} texts the same"
             + (f"; a level {1000 * auto.costly.records['model'].level_seconds:.1f} ms" if auto is not None else "")

@@ -129,7 +129,7 @@ class Drafter:
         """`draft` for several sequences of one step; a drafter that runs a model decodes for all of them at once."""
         return [self.draft(sequence, budget) for sequence, budget in zip(sequences, budgets)]
 
-    def ready(self, sequence: SequenceView) -> int:
+    def levels_ready(self, sequence: SequenceView) -> int:
         """How deep the draft is that it has already (see `draft_ahead`); 0: it has none."""
         return 0
 

@@ -31,7 +31,7 @@ from lcspec.drafters.loading import load_beside
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import LcspecError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequencePool
 from lcspec.llama import Branching, Context, Model, check_same_vocabulary
 from lcspec.llama.fitting import fitted
 from lcspec.profiles.attention import with_attention
@@ -131,7 +131,7 @@ class ModelDrafter(Drafter):
         if depth <= 0 or budget.nodes <= 0:
             return TokenTree.root(sequence.tokens[-1])
         state.asked, rows = budget, None
-        if not self.ready(sequence):
+        if not self.levels_ready(sequence):
             rows = yield from self._catch_up(state, sequence.tokens, base, SLICE, for_seconds(budget.reading))
             if rows is None:
                 return TokenTree.root(sequence.tokens[-1])
@@ -158,8 +158,8 @@ class ModelDrafter(Drafter):
             rows, _ = yield state.level(tree, level, base)
         return growth.best()
 
-    def ready(self, sequence: SequenceView) -> int:
-        """See Drafter.ready."""
+    def levels_ready(self, sequence: SequenceView) -> int:
+        """See Drafter.levels_ready."""
         state = self._slots[sequence.id]
         fits = state.ahead and state.tree is not None and state.start == len(sequence.tokens) - 1
         return max(state.tree.depths) if fits and state.tree is not None else 0
@@ -352,6 +352,7 @@ class ModelDrafter(Drafter):
             cache.length = stop
             if not goes_on(took):
                 return None
+
 
 def draft_with(env: DrafterEnv, index: int) -> Drafter:
     """The drafter for draft model number `index`; it drafts through text if its vocabulary is not the target's.

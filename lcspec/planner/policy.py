@@ -1,9 +1,9 @@
 """When to ask drafters that run a model: in which order, whether one is worth its time, and how deep.
 
 The policy imagines a chain of a drafter's tokens, accepted at its usual rate. It asks the drafter if the step has a
-better rate with the chain than without, and begins with the drafter whose chain is best. What it has
-drafted ahead takes no time, so it is taken in any case. A drafter that is not worth its time is probed when 1 % of the decode time has paid for one level. While it drafts, it goes on level by level as
-long as another level promises a better rate.
+better rate with the chain than without, and begins with the drafter whose chain is best. What it has drafted ahead
+takes no time, so it is taken in any case. A drafter that is not worth its time is probed when 1 % of the decode time
+has paid for one level. While it drafts, it goes on level by level as long as another level promises a better rate.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ class DraftPolicy:
         record, reach = self.record(drafter), request.acceptance.path_probs(tree)
         level, hope, known = record.share(request.streams), record.acceptance, sorted(reach[1:], reverse=True)
         price = rate(costs, known, base)
-        ready = drafter.ready(request.sequence)
+        ready = drafter.levels_ready(request.sequence)
         worth = ready > 0 or imagined(costs, known, left_open(tree, reach), hope, level, base) > price
         if not worth and record.waited * PROBE_SHARE < record.level_seconds:
             return None

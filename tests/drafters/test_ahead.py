@@ -1,4 +1,4 @@
-"""Drafting while the target decodes: the same texts, one thread at a time in a context, and what is ready afterwards."""
+"""Drafting while the target decodes: the same texts, one thread at a time in a context, and what is ready then."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Counted:
             self.decodes += 1
             return self.left >= 0
 
-        def ready(drafter: ModelDrafter, sequence: Any, real: Any = ModelDrafter.ready) -> int:
+        def ready(drafter: ModelDrafter, sequence: Any, real: Any = ModelDrafter.levels_ready) -> int:
             self.ready.append(real(drafter, sequence))
             return self.ready[-1]
 
@@ -72,7 +72,7 @@ class Counted:
 
         patch.setattr(Ahead, "start", start)
         patch.setattr(Ahead, "goes_on", goes_on)
-        patch.setattr(ModelDrafter, "ready", ready)
+        patch.setattr(ModelDrafter, "levels_ready", ready)
         patch.setattr(Overlap, "start", ahead)
         for name in ("decode", "seq_copy", "seq_remove", "logits"):
             patch.setattr(Context, name, alone(name))

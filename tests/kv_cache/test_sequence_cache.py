@@ -158,7 +158,7 @@ class SlotCaches(RuleBasedStateMachine):
         if not (sequence := self.pick(number, staged=False)):
             return
         sequence.fresh = self.new_tokens(n_fresh)
-        tree = sequence.tree = build(sequence.fresh[-1], nodes)
+        sequence.tree = build(sequence.fresh[-1], nodes)
         cache, length = sequence.cache, sequence.cache.length
         base = length + n_fresh - 1
         cache.grow(base)

@@ -11,6 +11,7 @@ import pytest
 from lcspec.drafters.base import Budget
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits
+from lcspec.planner.loss_budget import SHARE
 from lcspec.planner.overlap import CREDIT, EVERY, FIRST, Overlap
 from lcspec.spec.token_tree import TokenTree
 from tests.simulate import Q4_0, UNIT, Clock, FakeDrafter, clock, curve_of, emitted, slot_of, steady
@@ -27,11 +28,11 @@ class AheadDrafter(FakeDrafter):
     went: bool = False
     steps: int = 0
 
-    def ready(self, sequence: Any) -> int:
+    def levels_ready(self, sequence: Any) -> int:
         return self.levels if self.went and self.steps % 4 else 0
 
     def draft_batch(self, sequences: Sequence[Any], budgets: Sequence[Budget]) -> list[TokenTree]:
-        if not self.ready(sequences[0]):
+        if not self.levels_ready(sequences[0]):
             return super().draft_batch(sequences, budgets)
         [sequence], [budget] = sequences, budgets
         start, node, right, tree = len(sequence.tokens), 0, True, TokenTree.root(sequence.tokens[-1])
@@ -133,4 +134,4 @@ def test_it_rests_until_a_trial_is_paid_for() -> None:
         assert not overlap.start()
         overlap.settle(1.0, 1.0)
         steps += 1
-    assert steps == round(1.5 * CREDIT / 0.005)
+    assert steps == pytest.approx(1.5 * CREDIT / SHARE, abs=1)
