@@ -32,7 +32,7 @@ from lcspec.session import Session, open_session, parse_speculation
 from scripts.scale_model import scale_model
 
 MODES = ("before", "own core", "same core")
-WARM_UP = 48
+WARM_UP = 160  # tokens; after the first steps, in which nothing is drafted ahead, the other thread starts
 
 
 @dataclass
@@ -115,6 +115,8 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
                 pass
             fresh = [t.native_id for t in threading.enumerate() if t.native_id not in known and "draft-ahead" in t.name]
             way.thread = fresh[0] if fresh else None
+            if way.thread is None and mode != "before":
+                raise SystemExit("the draft model was never asked, so there is nothing to compare")
         for mode, way in ways.items():
             if way.thread is not None:
                 os.sched_setaffinity(way.thread, {cores[mode == "own core"]})
@@ -143,6 +145,7 @@ def report(ways: dict[str, Way]) -> None:
             f"{way.tokens / way.steps:4.2f} tokens a step of {1000 * way.decoding / way.steps:6.1f} ms, after "
             f"{1000 * way.drafting / way.steps:5.1f} ms of drafting; {same} of {len(ratios)} texts the same"
             + (f"; a level {1000 * auto.costly.records['model'].level_seconds:.1f} ms" if auto is not None else "")
+            + ("; at rest" if auto is not None and way.thread is not None and auto.overlap.rests else "")
         )
     auto = reference.session.engine.drafting.auto
     if auto is not None:
