@@ -34,6 +34,7 @@ class Placement:
         workers: HOST:PORT of other machines' `lcspec worker`, whose devices come before the local ones.
         draft_devices: as `devices`, for draft models; None: as the target's, without its workers.
         draft_gpu_layers: layers of draft models on devices; None: as many as fit, -1: all.
+        draft_threads: CPU threads of draft models, beside the target's; 0: the target's, one model after the other.
     """
 
     devices: tuple[str, ...] | None = None
@@ -47,6 +48,7 @@ class Placement:
     workers: tuple[str, ...] = ()
     draft_devices: tuple[str, ...] | None = None
     draft_gpu_layers: int | None = None
+    draft_threads: int = 0
 
     def __post_init__(self) -> None:
         """Check what can be checked without the library.
@@ -56,6 +58,8 @@ class Placement:
         """
         if self.split_mode not in SPLIT_MODES:
             raise UsageError(f"unknown split mode {self.split_mode!r}: choose one of {', '.join(SPLIT_MODES)}")
+        if self.draft_threads < 0:
+            raise UsageError(f"draft threads must be positive (or 0 for none of their own), not {self.draft_threads}")
         if not 0 <= self.main_gpu < MAX_DEVICES:
             raise UsageError(f"the main GPU must be a number from 0 to {MAX_DEVICES - 1}, not {self.main_gpu}")
         bad = any(not math.isfinite(share) or share < 0 for share in self.tensor_split)
@@ -128,6 +132,7 @@ def loading_fields(o: Mapping[str, Any]) -> dict[str, Any]:
             workers=tuple(workers),
             draft_devices=devices_of(o.get("draft_device")),
             draft_gpu_layers=o.get("draft_gpu_layers"),
+            draft_threads=o.get("draft_threads") or 0,
         ),
     }
 

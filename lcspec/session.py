@@ -152,7 +152,7 @@ def open_session(
         LcspecError: the files cannot be used; the message says what to do.
     """
     from lcspec.drafters import DrafterEnv
-    from lcspec.llama import Model, offloads
+    from lcspec.llama import Model, drafts_apart, offloads
     from lcspec.llama.fitting import fitted, reserved_for_drafts
     from lcspec.modelfiles.memory import check_memory, fit_rollback
 
@@ -174,7 +174,8 @@ def open_session(
             target=model,
             slots=options.slots,
             draft=draft,
-            threads=options.threads,
+            threads=options.placement.draft_threads or options.threads,
+            ahead=drafts_apart(options.placement, options.gpu_layers),
             gpu_layers=draft_layers(options.gpu_layers, options.placement),
             placement=options.placement.for_draft,
             progress=progress,

@@ -121,6 +121,12 @@ device_options = stacked(
 draft_device_options = stacked(
     click.option("--draft-device", metavar="NAME[,NAME...]|none", help="Devices for draft models (default: as above)."),
     click.option("--draft-gpu-layers", type=GpuLayers(), default="auto", help="Layers of draft models on devices."),
+    click.option(
+        "--draft-threads",
+        type=click.IntRange(min=0),
+        default=0,
+        help="CPU threads for draft models beside the target's: they draft while it decodes (0: none of their own).",
+    ),
 )
 
 engine_options = stacked(

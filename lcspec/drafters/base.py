@@ -105,6 +105,7 @@ class Drafter:
         wants_hidden: it needs the target's hidden states (see `SequenceView.hidden`).
         wants_rows: it needs rows of its own in the target's batch (see ProbingDrafter).
         wants_states: the target's layers whose inputs it reads (see StateDrafter, Context.states).
+        goes_ahead: it can draft on a thread of its own while the target decodes (see lcspec.drafters.ahead).
     """
 
     name: str
@@ -114,6 +115,7 @@ class Drafter:
     wants_hidden = False
     wants_rows = False
     wants_states: tuple[int, ...] = ()
+    goes_ahead = False
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Prepare for a new request with the options in `spec`; its prompt is in `sequence.tokens`."""
@@ -126,6 +128,19 @@ class Drafter:
     def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
         """`draft` for several sequences of one step; a drafter that runs a model decodes for all of them at once."""
         return [self.draft(sequence, budget) for sequence, budget in zip(sequences, budgets)]
+
+    def levels_ready(self, sequence: SequenceView) -> int:
+        """How deep the draft is that it has already (see `draft_ahead`); 0: it has none."""
+        return 0
+
+    def draft_ahead(self, sequences: Sequence[SequenceView], seconds: float) -> None:
+        """Start to draft what may follow the step that the target decodes now, on another thread.
+
+        Nothing else is called before `stop_ahead`. `seconds`: how long the decode is expected to take; 0.0: not known.
+        """
+
+    def stop_ahead(self) -> None:
+        """Stop that; returns when the other thread has ended what it was doing."""
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Learn from the step's verified tree and its verdict; `sequence.tokens` already holds the emitted tokens.
@@ -250,7 +265,8 @@ class DrafterEnv:
         slots: the most requests at a time.
         ctx: positions of one slot.
         draft: the files to draft with.
-        threads: as for the target.
+        threads: of draft models.
+        ahead: those threads have cores or devices of their own, so draft models may run while the target decodes.
         gpu_layers, placement: layers of draft models on devices (None: as many as fit), and which devices.
         progress: called with a file's name and the loaded share of it.
         history: whether drafters and planner may read and store what sessions learn (see lcspec.profiles.history).
@@ -262,6 +278,7 @@ class DrafterEnv:
     ctx: int = 0
     draft: DraftFiles = DraftFiles()
     threads: int = 0
+    ahead: bool = False
     gpu_layers: int | None = None
     placement: Placement = Placement()
     progress: Callable[[str, float], bool | None] | None = None

@@ -38,7 +38,7 @@ class CascadeDrafter(Drafter):
         Raises:
             LcspecError: as ModelDrafter does.
         """
-        self.strong = ModelDrafter(env)
+        self.strong = ModelDrafter(replace(env, ahead=False))
         self.cheap = NgramDrafter(env)
         self._shape: dict[int, tuple[int, int]] = {}  # sequence -> guesses in a decode, nodes of the tail
 

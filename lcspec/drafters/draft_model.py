@@ -6,31 +6,39 @@ cache is rolled back to the accepted text, so that no token of the text is decod
 
 At temperature > 0 with the `coupled` verifier the draft uses the same noise as the target, so a draft distribution
 close to the target's leads to the same choice more often than two independent samples would.
+
+With threads or a device of its own the draft model also runs while the target decodes (see lcspec.drafters.ahead): the
+tree goes on growing, and after the step it is not dropped but cut to what lies below the emitted text.
 """
 
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+import logging
+from dataclasses import replace
 from typing import Callable, Generator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.config import MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
+from lcspec.drafters.ahead import Ahead
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.decoding import Decoded, Growing, Wanted, decode_together, step_seconds
+from lcspec.drafters.draft_state import DraftState, Guess, for_seconds
 from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
 from lcspec.drafters.loading import load_beside
 from lcspec.drafters.top_candidates import SHARPNESS
-from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
+from lcspec.errors import LcspecError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequencePool
 from lcspec.llama import Branching, Context, Model, check_same_vocabulary
 from lcspec.llama.fitting import fitted
 from lcspec.profiles.attention import with_attention
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
+
+log = logging.getLogger(__name__)
 
 # A child that the draft model finds less probable than this ends its branch (an option; 0.0: no child does).
 P_MIN = 0.0
@@ -38,21 +46,9 @@ P_MIN = 0.0
 SLICE = 128
 # Tokens that a draft model with a recurrent state may have to decode again after a draft.
 REDECODED = 8
-
-
-# Called with a sequence and what has been drafted for it so far; returns what may follow (see ModelDrafter.begin).
-Guess = Callable[[SequenceView, Sequence[int]], Sequence[int]]
-
-
-@dataclass
-class _State:
-    """One sequence's state in the draft model."""
-
-    cache: SequenceCache
-    p_min: float
-    guess: Guess | None = None
-    tree: TokenTree | None = None
-    placed: dict[int, int] = field(default_factory=dict)  # tree node -> index among the decoded nodes
+# Ahead of the target: children of a node, of which one may be what the target emits, and the most decoded nodes.
+OUTCOMES = 3
+MOST_AHEAD = 64
 
 
 class ModelDrafter(Drafter):
@@ -94,7 +90,14 @@ class ModelDrafter(Drafter):
             self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE
         )
         self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
-        self._slots: dict[int, _State] = {}
+        self._slots: dict[int, DraftState] = {}
+        able = self.context.branching is Branching.TREE and not self.context.window
+        self._ahead = Ahead() if env.ahead and able else None
+
+    @property
+    def goes_ahead(self) -> bool:  # type: ignore[override]
+        """See Drafter.goes_ahead."""
+        return self._ahead is not None
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec, guess: Guess | None = None) -> None:
         """Options: `branch` (children of a node; 1 gives a chain), `nodes`, `p_min` (the least probable child drafted).
@@ -104,7 +107,7 @@ class ModelDrafter(Drafter):
         """
         spec.check_keys({"branch", "nodes", "p_min"})
         p_min = spec.number("p_min", P_MIN)
-        self._slots[sequence.id] = _State(self.prefix_cache.take(sequence.tokens), p_min, guess)
+        self._slots[sequence.id] = DraftState(self.prefix_cache.take(sequence.tokens), p_min, guess)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Grow a tree below the pending token, one level per decode; nothing while a long text is still being read."""
@@ -120,51 +123,124 @@ class ModelDrafter(Drafter):
 
     def _grow(self, sequence: SequenceView, budget: Budget) -> Growing:
         state = self._slots[sequence.id]
-        tree = TokenTree.root(sequence.tokens[-1])
         depth, branch = budget.depth, budget.branch
         if self.context.branching is Branching.CHAIN:
             branch = 1
         base = len(sequence.tokens) - 1
         depth = min(depth, self.context.n_ctx - base - 1)
         if depth <= 0 or budget.nodes <= 0:
-            return tree
-        rows = yield from self._catch_up(state, sequence, base, budget.reading)
-        if rows is None:
-            return tree
-        # If a planner is asked after every level, it alone decides when a branch ends.
-        growth = Growth(sequence.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
+            return TokenTree.root(sequence.tokens[-1])
+        state.asked, rows = budget, None
+        if not self.levels_ready(sequence):
+            rows = yield from self._catch_up(state, sequence.tokens, base, SLICE, for_seconds(budget.reading))
+            if rows is None:
+                return TokenTree.root(sequence.tokens[-1])
+            state.plant(sequence.tokens)
+        growth = self._growth(state, budget)
         tree = growth.tree
-        state.tree, state.placed = tree, {0: 0}
-        if state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
+        if rows is not None and state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
             yield from self._grow_guessing(state, state.guess, sequence, growth, base, depth, rows)
             return tree
         level = [0]
         while True:
-            fresh = self._expand(sequence, growth, level, base, branch, rows)
-            enough = branch == 1 and tree.n_drafted >= budget.nodes
-            if not fresh or enough or tree.depths[fresh[0]] >= depth:
+            if rows is None:  # drafted ahead
+                fresh = growth.waiting(state.placed, branch)
+            else:
+                fresh = self._expand(sequence, growth, level, base, branch, rows)
+            enough = branch == 1 and bool(fresh) and tree.depths[fresh[0]] >= budget.nodes
+            fresh = [node for node in fresh if tree.depths[node] < depth]
+            if not fresh or enough:
                 break
             level = fresh if branch == 1 else growth.next_level(fresh, branch)
-            level = placeable(state.cache.forks, tree, level)
+            level = placeable(state.cache.forks, tree, level, state.placed)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
-            rows, _ = yield self._level(state, tree, level, base)
+            rows, _ = yield state.level(tree, level, base)
         return growth.best()
 
+    def levels_ready(self, sequence: SequenceView) -> int:
+        """See Drafter.levels_ready."""
+        state = self._slots[sequence.id]
+        fits = state.ahead and state.tree is not None and state.start == len(sequence.tokens) - 1
+        return max(state.tree.depths) if fits and state.tree is not None else 0
+
+    def draft_ahead(self, sequences: Sequence[SequenceView], seconds: float) -> None:
+        """See Drafter.draft_ahead. Sequences that were never asked for are left out."""
+        growing, ahead = list[Growing](), self._ahead
+        for sequence in sequences if ahead is not None else ():
+            state = self._slots[sequence.id]
+            if ahead is not None and state.asked is not None:
+                state.ahead = True
+                if state.tree is not None:
+                    state.tree = state.tree.below(0)[0]  # the planner has this one
+                growing.append(self._grow_ahead(state, sequence, list(sequence.tokens), state.asked, ahead))
+        if ahead is not None and growing:
+            ahead.start(lambda: decode_together(self.context, growing), seconds)
+
+    def stop_ahead(self) -> None:
+        """See Drafter.stop_ahead. If the library failed, it is said once, and from then on nothing is drafted ahead."""
+        error = self._ahead.stop() if self._ahead is not None else None
+        if error is None:
+            return
+        self._end_ahead()
+        for state in self._slots.values():
+            state.ahead = False
+            state.drop()
+        if not isinstance(error, LcspecError):
+            raise error
+        log.warning("%s drafts no longer while the target decodes: %s", self.model.options.path.name, error)
+
+    def _end_ahead(self) -> None:
+        if self._ahead is not None:
+            self._ahead.close()
+            self._ahead = None
+
+    def _grow_ahead(
+        self, state: DraftState, sequence: SequenceView, tokens: Sequence[int], asked: Budget, ahead: Ahead
+    ) -> Growing:
+        """Let the tree grow below the last of `tokens` while there is time; `sequence` may be ahead of them."""
+        base, rows, took = len(tokens) - 1, None, 0.0
+        if state.tree is None:
+            rows = yield from self._catch_up(state, tokens, base, MAX_LEVEL, ahead.goes_on)
+            if rows is None:
+                return TokenTree.root(tokens[-1])
+            state.plant(tokens)
+        growth = self._growth(state, replace(asked, branch=max(OUTCOMES, asked.branch), floor=0.0))
+        if rows is not None:
+            self._expand(sequence, growth, [0], base, growth.budget.branch, rows)
+        # A slot's cells are enough for the text and what is drafted when it is asked for.
+        most = min(MOST_AHEAD, self.context.n_ctx - base - MOST_AHEAD)
+        while len(state.placed) < most and ahead.goes_on(took):
+            level = placeable(state.cache.forks, growth.tree, growth.likeliest(state.placed), state.placed)
+            if not level:
+                break
+            rows, took = yield state.level(growth.tree, level, base)
+            self._expand(sequence, growth, level, base, growth.budget.branch, rows)
+        return growth.tree
+
+    def _growth(self, state: DraftState, budget: Budget) -> Growth:
+        """How the sequence's tree grows."""
+        assert state.tree is not None
+        # If a planner is asked after every level, it alone decides when a branch ends.
+        return Growth(state.tree, budget, state.p_min if budget.keep_going is None else 0.0)
+
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
-        """Roll the draft model's cache back to the accepted text."""
+        """Roll the draft model's cache back to the accepted text, or to what was drafted ahead below it."""
         state = self._slots[sequence.id]
         if state.tree is None:
             return
         node: int | None = 0
-        path = []
-        # The last token is the next pending one: its row is needed again even if its cell is in the cache.
-        for token in verdict.tokens[:-1]:
+        path = list[int]()
+        for token in verdict.tokens:
             node = state.tree.child(node, token) if node is not None else None
             if node is None or node not in state.placed:
                 break
-            path.append(state.placed[node])
-        state.cache.commit(path)
+            path.append(node)
+        if state.ahead and len(path) == len(verdict.tokens):
+            state.follow(path)
+            return
+        # The last token is the next pending one: its row is needed again even if its cell is in the cache.
+        state.cache.commit([state.placed[node] for node in path[: len(verdict.tokens) - 1]])
         state.tree, state.placed = None, {}
 
     def end(self, sequence: SequenceView) -> None:
@@ -187,12 +263,13 @@ class ModelDrafter(Drafter):
 
     def close(self) -> None:
         """Free the draft model."""
+        self._end_ahead()
         self.context.close()
         self.model.close()
 
     def _grow_guessing(
         self,
-        state: _State,
+        state: DraftState,
         guess: Guess,
         sequence: SequenceView,
         growth: Growth,
@@ -250,44 +327,31 @@ class ModelDrafter(Drafter):
         return fresh
 
     def _catch_up(
-        self, state: _State, sequence: SequenceView, base: int, seconds: float
+        self, state: DraftState, tokens: Sequence[int], base: int, most: int, goes_on: Callable[[float], bool]
     ) -> Generator[Wanted, Decoded, NDArray[np.float32] | None]:
-        """Decode one slice of the tokens that the draft has not seen, and more until `seconds` are over.
+        """Decode a slice of the tokens that the draft has not seen, `most` at a time, and further ones while `goes_on`,
+        which is told what the last one took, says so.
 
         Returns node 0's row, float32 [1, n_vocab]; None if part of the text is still unread.
         """
         cache = state.cache
         if base - cache.length > self.context.options.max_width:
-            self.prefix_cache.top_up(cache, sequence.tokens)
+            self.prefix_cache.top_up(cache, tokens)
         while True:
             start = cache.length
-            stop = min(base + 1, start + min(SLICE, self.context.options.batch))
+            stop = min(base + 1, start + min(most, self.context.options.batch))
             if self.context.branching is Branching.CHAIN and start + REDECODED < base < stop:
                 stop = base  # drafting will roll back to the start of this decode
             last = stop == base + 1
-            unread = [(sequence.tokens[at], at, cache.main) for at in range(start, stop)]
+            unread = [(tokens[at], at, cache.main) for at in range(start, stop)]
             if last:
                 cache.grow(base)
             rows, took = yield Wanted(unread, only_last=True, logits=last)
             if last:
                 return rows
             cache.length = stop
-            seconds -= took
-            if seconds <= 0.0:
+            if not goes_on(took):
                 return None
-
-    def _level(self, state: _State, tree: TokenTree, level: list[int], base: int) -> Wanted:
-        """The nodes of one level, to decode together; the first child of a node continues its branch, others fork."""
-        tokens = []
-        continued: set[int] = set()
-        for node in level:
-            parent = tree.parents[node]
-            path = [state.placed[v] for v in tree.path_to(parent)]
-            seq = state.cache.extend(state.placed[parent], tree.depths[node], parent in continued, path)
-            continued.add(parent)
-            state.placed[node] = len(state.placed)
-            tokens.append((tree.tokens[node], base + tree.depths[node], seq))
-        return Wanted(tokens)
 
 
 def draft_with(env: DrafterEnv, index: int) -> Drafter:
@@ -302,7 +366,7 @@ def draft_with(env: DrafterEnv, index: int) -> Drafter:
     try:
         check_same_vocabulary(env.target.vocab, model.vocab)
     except VocabularyMismatch as problem:
-        return TranslatedDrafter(env, index, model, problem)
+        return TranslatedDrafter(replace(env, ahead=False), index, model, problem)
     return ModelDrafter(env, index, model)
 
 

@@ -161,7 +161,7 @@ class FeatureDrafter(StateDrafter):
         if not self._catch_up(sequence, state, base, budget.reading):
             return TokenTree.root(sequence.tokens[-1])
         # If a planner is asked after every level, it alone decides when a branch ends.
-        growth = Growth(sequence.tokens[-1], budget, state.p_min if budget.keep_going is None else 0.0)
+        growth = Growth(TokenTree.root(sequence.tokens[-1]), budget, state.p_min if budget.keep_going is None else 0.0)
         tree, level, branch = growth.tree, [0], self.branch(budget)
         try:
             self.decode_root(state, sequence, base)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Container, Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from lcspec.spec.token_tree import TokenTree
 
 # The most nodes expanded at one level, which is the widest decode of a draft model.
 MAX_LEVEL = 16
+# What one more row of a decode costs the draft model, in decodes of a single row; at most, as a rule.
+ROW = 0.5
 
 
 class Growth:
@@ -26,10 +28,15 @@ class Growth:
         reach: P(v) of every node, from the drafter's estimates as corrected by `Budget.expects`.
     """
 
-    def __init__(self, token: int, budget: Budget, p_min: float) -> None:
-        """Start below the pending `token`; `p_min`: a child with a lower estimate of the drafter ends its branch."""
-        self.tree = TokenTree.root(token)
+    def __init__(self, tree: TokenTree, budget: Budget, p_min: float) -> None:
+        """Go on from `tree`; `p_min`: a child with a lower estimate of the drafter ends its branch."""
+        self.tree = tree
         self.reach = [1.0]
+        for node in range(1, len(tree)):
+            prob = tree.probs[node]
+            if budget.expects is not None:
+                prob = budget.expects(tree.depths[node], tree.features[node], prob)
+            self.reach.append(self.reach[tree.parents[node]] * prob)
         self.budget = budget
         self.p_min = p_min
 
@@ -63,9 +70,30 @@ class Growth:
         ranked = sorted((v for v in fresh if reach[v] > floor), key=lambda v: -reach[v])
         return [v for i, v in enumerate(ranked) if not i or reach[v] >= self.budget.below][: min(branch * 2, MAX_LEVEL)]
 
+    def waiting(self, placed: Container[int], branch: int) -> list[int]:
+        """The nodes that are not decoded yet; of a chain (`branch` 1) the last one."""
+        nodes: Iterable[int] = self.spine()[-1:] if branch == 1 else range(1, len(self.tree))
+        return [node for node in nodes if node not in placed]
+
+    def likeliest(self, placed: Container[int]) -> list[int]:
+        """What to decode next where every decode takes the same time: the likeliest of the nodes that are not decoded
+        yet, and those that are worth their row beside it."""
+        ranked = sorted(self.waiting(placed, 0), key=lambda v: -self.reach[v])
+        return [v for v in ranked[:MAX_LEVEL] if self.reach[v] >= ROW * self.reach[ranked[0]]]
+
+    def spine(self) -> list[int]:
+        """The likeliest child of node 0, its likeliest child, and so on."""
+        out, node = list[int](), 0
+        while below := self.tree.children(node):
+            node = max(below, key=lambda v: self.reach[v])
+            out.append(node)
+        return out
+
     def best(self) -> TokenTree:
-        """The likeliest nodes, as many as the budget allows."""
+        """The likeliest nodes, as many as the budget allows; one branch of them, if it allows no more."""
         nodes = self.budget.nodes
+        if self.budget.branch == 1 and not self.tree.trials and len(self.tree.leaves()) > 1:
+            return self.tree.pruned(self.spine()[: max(0, nodes)])
         if self.tree.trials or self.tree.n_drafted <= nodes or nodes <= 0:
             return self.tree.best(nodes)
         # stable: among equals the earlier node comes first, so a parent comes before its children
@@ -97,12 +125,12 @@ def children(
     return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]
 
 
-def placeable(forks: int, tree: TokenTree, level: Sequence[int]) -> list[int]:
+def placeable(forks: int, tree: TokenTree, level: Sequence[int], placed: Iterable[int] = ()) -> list[int]:
     """The nodes of a level for which there are sequence ids: a node's first child needs none, each other child one.
 
-    `forks`: how many branches can still be opened (see SequenceCache.forks).
+    `forks`: how many branches can still be opened (see SequenceCache.forks); `placed`: nodes with cells.
     """
-    continued, out = set[int](), list[int]()
+    continued, out = {tree.parents[node] for node in placed}, list[int]()
     for node in level:
         forks -= tree.parents[node] in continued
         if forks < 0:

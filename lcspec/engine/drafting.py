@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Iterable
+import contextlib
+import time
+from typing import Iterable, Iterator
 
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.drafters.memory import keep_texts, restored
 from lcspec.engine.request import Request
 from lcspec.engine.sequence import ActiveSequence
+from lcspec.engine.step_plan import StepPlan
 from lcspec.llama import Context
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Planner
@@ -107,6 +110,39 @@ class Drafting:
             drafter.end(sequence)
         if self.auto is not None:
             self.auto.forget(sequence)
+
+    @contextlib.contextmanager
+    def ahead(self, plan: StepPlan) -> Iterator[None]:
+        """While the target decodes `plan` inside, draft models that can go on drafting (see lcspec.drafters.ahead)."""
+        going = self._going_ahead(plan)
+        for name, sequences in going.items():
+            self.drafters[name].draft_ahead(sequences, plan.plan.seconds)
+        try:
+            yield
+        finally:
+            start = time.perf_counter()
+            for name in going:
+                self.drafters[name].stop_ahead()
+            if self.auto is not None:
+                self.auto.overlap.waited = time.perf_counter() - start
+
+    def _going_ahead(self, plan: StepPlan) -> dict[str, list[ActiveSequence]]:
+        """The drafters to go on, and for whom. Where the text depends on the drafts they must not depend on time."""
+        going: dict[str, list[ActiveSequence]] = {}
+        if not any(drafter.goes_ahead for drafter in self.drafters.values()):
+            return going
+        if not all(part.decodes and not part.unobserved for part in plan.parts):
+            return going
+        sequences = [part.sequence for part in plan.parts]
+        planned = any(sequence.request.speculation.auto for sequence in sequences)
+        if planned and self.auto is not None and not self.auto.overlap.start():
+            return going
+        for sequence in sequences:
+            if sequence.verifier.lossless and not sequence.draws:
+                for drafter in sequence.drafters:
+                    if drafter.goes_ahead:
+                        going.setdefault(drafter.name, []).append(sequence)
+        return going
 
     @staticmethod
     def flush(sequence: ActiveSequence) -> None:

@@ -97,7 +97,7 @@ class Engine:
                 return events
             placed = build_batch(self.context.batch, plan, self.exact.strict)
             width = self.context.batch.n
-            seconds = self._decode(plan.width)
+            seconds = self._decode(plan)
         except LcspecError as error:
             return events + [self._fail(sequence, error) for sequence in list(self.running)]
         result = self._output.process(plan, placed, width, self.context.batch.n, seconds)
@@ -105,11 +105,12 @@ class Engine:
         self._account(result, beside - (self.context.state_seconds - state))
         return events + self._report(plan, result, beside - plan.drafting_seconds)
 
-    def _decode(self, width: int) -> float:
-        """Decode the batch, padded to `width`; returns the seconds it took."""
-        self.padding.fill(width)
+    def _decode(self, plan: StepPlan) -> float:
+        """Decode the batch, padded to the plan's width; returns the seconds it took."""
+        self.padding.fill(plan.width)
         try:
-            return self.context.decode()
+            with self.drafting.ahead(plan):
+                return self.context.decode()
         finally:
             self.padding.drop()
 

@@ -157,6 +157,33 @@ class SequenceCache:
         self._reach[seq] = self._base + depth + 1
         return seq
 
+    def advance(self, path: Sequence[int], below: Sequence[int]) -> None:
+        """Accept the text along `path`, and let the tree grow on from its end instead of dropping it.
+
+        Args:
+            path: placed nodes in order, node 0 not included; the last one is node 0 from now on.
+            below: all nodes placed below that one, in the order they were placed: from now on 1, 2 ...
+        """
+        grown, end, base = self._grown, self._grown[path[-1]], self._base + len(path)
+        alive = {seq for node in below for seq in grown[node]}
+
+        def shared(seq: int) -> int:
+            return self._base + 1 + sum(seq in grown[node] for node in path)
+
+        if self.main not in end:
+            start = shared(self.main)
+            self._free(self.main, start, self._reach[self.main])
+            self.context.seq_copy(end[0], self.main, start, base + 1)
+            self._reach[self.main] = base + 1
+        for seq in self._reach.keys() - alive - {self.main}:
+            upto = self._upto[seq] = min(base, shared(seq))
+            self._free(seq, upto, self._reach.pop(seq))
+        self._upto.update(dict.fromkeys(alive - {self.main}, base))
+        root = [self.main, *(seq for seq in end if seq in alive and seq != self.main)]
+        self._grown = [root, *(grown[node] for node in below)]
+        self.length = base
+        self._open(self._grown, base, self._reach)
+
     def retract(self, n: int) -> None:
         """Take back the `n` nodes placed last, all of them on the branch of the main id."""
         if n:

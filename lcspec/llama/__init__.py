@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from lcspec.llama.batch import Batch
     from lcspec.llama.context import Context
-    from lcspec.llama.devices import offloads
+    from lcspec.llama.devices import drafts_apart, offloads
     from lcspec.llama.lib import build, init, log_to_stderr, version
     from lcspec.llama.model import Branching, Model, Traits, load_vocab
     from lcspec.llama.sampler import Sampler
@@ -28,6 +28,7 @@ __all__ = [
     "Vocab",
     "build",
     "check_same_vocabulary",
+    "drafts_apart",
     "init",
     "load_vocab",
     "log_to_stderr",
@@ -37,7 +38,7 @@ __all__ = [
 _MODULES = {
     "batch": ("Batch",),
     "context": ("Context",),
-    "devices": ("offloads",),
+    "devices": ("drafts_apart", "offloads"),
     "lib": ("build", "init", "log_to_stderr", "version"),
     "model": ("Branching", "Model", "Traits", "load_vocab"),
     "sampler": ("Sampler",),

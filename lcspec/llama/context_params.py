@@ -48,7 +48,8 @@ def context_params(options: ModelOptions, n_ctx_train: int, attention_only: bool
     params.n_rs_seq = 0 if attention_only or not options.planes else options.rollback
     # the library wants room for one output per sequence id
     params.n_outputs_max = max(options.max_width + 1, n_seq)
-    params.n_threads = params.n_threads_batch = options.threads or default_threads()
+    threads = options.threads or max(1, default_threads() - options.placement.draft_threads)
+    params.n_threads = params.n_threads_batch = threads
     params.type_k = GGML_TYPES[options.kv_type]
     params.type_v = GGML_TYPES[options.kv_type_v or options.kv_type]
     params.flash_attn_type = FLASH_ATTN[options.attention]

@@ -9,7 +9,7 @@ from typing import Any, Sequence
 from lcspec.config import ModelOptions
 from lcspec.errors import UsageError
 from lcspec.llama.lib import C, init
-from lcspec.placement import MAX_DEVICES, Placement
+from lcspec.placement import MAX_DEVICES, Placement, draft_layers
 
 # Kinds of ggml devices, in the order of `enum ggml_backend_dev_type`.
 DEVICE_KINDS = ("CPU", "GPU", "integrated GPU", "accelerator", "several GPUs")
@@ -96,6 +96,17 @@ def offloads(placement: Placement) -> bool:
     if placement.workers or placement.devices:
         return True
     return placement.devices is None and any(d.kind in GPUS for d in devices())
+
+
+def drafts_apart(placement: Placement, gpu_layers: int | None) -> bool:
+    """Whether draft models have cores or devices of their own, so that they can run while the target does."""
+    drafts = placement.for_draft
+    target_offloads = gpu_layers != 0 and offloads(placement)
+    draft_offloads = draft_layers(gpu_layers, placement) != 0 and offloads(drafts)
+    if placement.draft_threads or target_offloads != draft_offloads:
+        return True
+    named = placement.devices is not None and drafts.devices is not None
+    return target_offloads and named and not set(placement.devices or ()) & set(drafts.devices or ())
 
 
 # --- what a placement means here --------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ What a text may lose by drafting is bounded (see lcspec.planner.loss_budget).
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any, Callable, Sequence
 
@@ -21,6 +22,7 @@ from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.loss_budget import LossBudget
+from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import DraftPolicy, DraftRequest, share_of
 from lcspec.planner.record import DrafterRecord
 from lcspec.planner.stake import AcceptedShare
@@ -51,6 +53,7 @@ class AutoPlanner:
         self.acceptance = acceptance or Acceptance()
         self.costly = DraftPolicy()
         self.budget = LossBudget()
+        self.overlap = Overlap()
         self.decode_seconds = 0.0
         self._texts: set[int] = set()  # requests that have been planned for
         self._costs: Table = {}
@@ -82,6 +85,7 @@ class AutoPlanner:
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
+        self.costly.ready.clear()
         for sequence in sequences:
             if sequence.id not in self._texts:
                 self._texts.add(sequence.id)
@@ -183,7 +187,22 @@ class AutoPlanner:
                 p.kept = kept.with_leaves(p.limits.leaves)
         expected -= sum(item.worth for item in pool[:n])
         seconds, width = self._costs.get(need + n, (0.0, 0))
+        # No draft saves more time than its tokens would have taken plainly.
+        least = max(0.0, expected / streams * self._narrowest - seconds - drafting)
+        self.overlap.saved = min(self._saved(proposals), least)
         return Plan(width, expected, seconds, considered)
+
+    def _saved(self, proposals: Sequence[Proposal]) -> float:
+        """Seconds that the kept levels would have taken which were ready; sequences share the levels of a drafter."""
+        saved: dict[str, float] = {}
+        kept = {p.sequence.id: p.kept for p in proposals}
+        for ready in self.costly.ready:
+            tree = kept[ready.sequence]
+            if tree is not None:
+                own = (depth for depth, source in zip(tree.depths, tree.sources) if source & ready.bit)
+                levels = min(ready.levels, max(own, default=0))
+                saved[ready.drafter] = max(saved.get(ready.drafter, 0.0), levels * ready.seconds)
+        return sum(saved.values())
 
     def _beside(self, stake: Stake, proposals: Sequence[Proposal], base: int) -> Callable[[Item], float]:
         """A function that takes the nodes as they are added, and returns what all of them cost beside their rows."""
@@ -217,8 +236,12 @@ class AutoPlanner:
         self.costly.learn(sequence, tree, tokens)
 
     def timed(self, width: int, context: int, seconds: float) -> None:
-        """Correct the cost curve."""
-        self.curve.observe(width, context, seconds)
+        """Correct the cost curve, by steps during which nothing was drafted ahead."""
+        if self.overlap.running:
+            alone = self.curve.seconds(width, context)
+            self.overlap.slower = seconds - alone if math.isfinite(alone) else 0.0
+        else:
+            self.curve.observe(width, context, seconds)
         self._decode = seconds
         self.decode_seconds += seconds
         self.costly.save(seconds)
@@ -240,6 +263,7 @@ class AutoPlanner:
             plain = self._streams * (self._decode + seconds) / (self._narrowest + self.budget.bare)
             keep = max(0.0, 1.0 - plain / RECENT)
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
+        self.overlap.settle(self._decode, self._narrowest)
         self._backing_off, self._tokens, self._decode, self.costly.reading = False, 0, 0.0, 0.0
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """When to ask drafters that run a model: in which order, whether one is worth its time, and how deep.
 
 The policy imagines a chain of a drafter's tokens, accepted at its usual rate. It asks the drafter if the step has a
-better rate with the chain than without, and begins with the drafter whose chain is best. A drafter that is not worth
-its time is probed when 1 % of the decode time has paid for one level. While it drafts, it goes on level by level as
-long as another level promises a better rate.
+better rate with the chain than without, and begins with the drafter whose chain is best. What it has drafted ahead
+takes no time, so it is taken in any case. A drafter that is not worth its time is probed when 1 % of the decode time
+has paid for one level. While it drafts, it goes on level by level as long as another level promises a better rate.
 """
 
 from __future__ import annotations
@@ -64,10 +64,15 @@ def share_of(costs: Costs, streams: int, base: int) -> tuple[Costs, int]:
 class Levels:
     """Decides after each level of a draft whether another level is worth its time, and times the levels."""
 
-    def __init__(self, record: DrafterRecord, goes_on: Callable[[TokenTree, Iterable[int], int], bool]) -> None:
-        """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate."""
+    def __init__(
+        self, record: DrafterRecord, goes_on: Callable[[TokenTree, Iterable[int], int], bool], ready: int = 0
+    ) -> None:
+        """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate; `ready`: levels
+        that there are already, which take no time."""
+        self.ready = ready
         self._record = record
         self._goes_on = goes_on
+        self._asked = not ready
         self._start = 0.0
         self._first = 0.0
         self._latest = 0.0
@@ -80,9 +85,13 @@ class Levels:
 
     def __call__(self, draft: TokenTree, frontier: Iterable[int]) -> bool:
         """See Budget.keep_going."""
-        self.done += 1
+        if not self._asked:  # about what was ready
+            self._asked = True
+            self.start()
+        else:
+            self.done += 1
         self._latest = self.seconds
-        if self.done == 1:
+        if self.done == 1 and not self.ready:  # this one also caught up with the text
             self._first = self._latest
         self._stopped = not self._goes_on(draft, frontier, self.done)
         return not self._stopped
@@ -96,7 +105,10 @@ class Levels:
         """Record what a level took."""
         spent = self._latest if self._stopped else self.seconds  # other sequences' drafts may go on
         n = self.done + (not self._stopped)  # a last level that added nothing counts, too
-        self._record.took(spent if n == 1 else min((spent - self._first) / (n - 1), spent / n), n > 1)
+        if not self.ready:
+            self._record.took(spent if n == 1 else min((spent - self._first) / (n - 1), spent / n), n > 1)
+        elif self._asked and n > 0:
+            self._record.took(spent / n)
 
 
 class _Asked(NamedTuple):
@@ -109,10 +121,21 @@ class _Asked(NamedTuple):
     levels: Levels
 
 
+class ReadyLevels(NamedTuple):
+    """What a drafter had ready for a sequence in the current step: levels, and the seconds that one usually takes."""
+
+    sequence: int
+    drafter: str
+    bit: int
+    levels: int
+    seconds: float
+
+
 class DraftPolicy:
     """What is known about asking each costly drafter, and the decision to ask."""
 
     def __init__(self) -> None:
+        self.ready: list[ReadyLevels] = []  # in the current step
         self.records: dict[str, DrafterRecord] = {}
         self.step_seconds: dict[str, float] = {}  # of draft models that were timed before they were first asked
         self.reading = 0.0  # seconds of the current step in which a drafter read a text without drafting
@@ -183,7 +206,11 @@ class DraftPolicy:
             if begin is None:
                 continue
             both = next(drafted)
-            if begin.levels.done or len(both) > len(begin.before):
+            if begin.levels.ready:
+                sequence, bit = begin.request.sequence, begin.budget.source
+                level = ReadyLevels(sequence.id, drafter.name, bit, begin.levels.ready, record.level_seconds)
+                self.ready.append(level)
+            if begin.levels.done or begin.levels.ready or len(both) > len(begin.before):
                 begin.levels.finish()
                 out[i] = both
             else:
@@ -199,7 +226,8 @@ class DraftPolicy:
         record, reach = self.record(drafter), request.acceptance.path_probs(tree)
         level, hope, known = record.share(request.streams), record.acceptance, sorted(reach[1:], reverse=True)
         price = rate(costs, known, base)
-        worth = imagined(costs, known, left_open(tree, reach), hope, level, base) > price
+        ready = drafter.levels_ready(request.sequence)
+        worth = ready > 0 or imagined(costs, known, left_open(tree, reach), hope, level, base) > price
         if not worth and record.waited * PROBE_SHARE < record.level_seconds:
             return None
 
@@ -212,7 +240,7 @@ class DraftPolicy:
 
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
-        levels = Levels(record, goes_on)
+        levels = Levels(record, goes_on, ready)
         return _Asked(request, tree, both, _budget(request, drafter, record, price, levels, patient=worth), levels)
 
 

@@ -299,6 +299,18 @@ class TokenTree:
             place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i], self.features[i])
         return out, place
 
+    def below(self, node: int) -> tuple[TokenTree, dict[int, int]]:
+        """The tree whose pending token is that of `node` (0: a copy), and the new numbers of the nodes in it.
+
+        Draws are dropped, as in `pruned`.
+        """
+        out, place = TokenTree.root(self.tokens[node]), {node: 0}
+        for v in range(node + 1, len(self)):
+            parent = place.get(self.parents[v])
+            if parent is not None:
+                place[v] = out.add(parent, self.tokens[v], self.probs[v], self.sources[v], self.features[v])
+        return out, place
+
     def ended(self, ends: frozenset[int]) -> TokenTree:
         """The tree without the nodes below a token of `ends`: the text ends there, so they are useless.
 

@@ -6,12 +6,13 @@ import pytest
 
 from lcspec.drafters.base import Budget
 from lcspec.drafters.growth import Growth
+from lcspec.spec.token_tree import TokenTree
 
 THREE = [(5, 0.6, None), (6, 0.3, None), (7, 0.05, None)]
 
 
 def grown(**budget: float) -> tuple[Growth, list[int]]:
-    growth = Growth(1, Budget(8, 8, 3, 1, **budget), 0.0)  # type: ignore[arg-type]
+    growth = Growth(TokenTree.root(1), Budget(8, 8, 3, 1, **budget), 0.0)  # type: ignore[arg-type]
     return growth, growth.add(0, THREE)
 
 
@@ -30,7 +31,7 @@ def test_what_cannot_be_worth_its_row_is_no_draft_but_the_best_is() -> None:
 
 
 def test_the_likeliest_nodes_stay() -> None:
-    growth = Growth(1, Budget(3, 8, 3, 1), 0.0)
+    growth = Growth(TokenTree.root(1), Budget(3, 8, 3, 1), 0.0)
     fresh = growth.add(0, THREE)
     newer = growth.add(fresh[0], [(8, 0.9, None), (9, 0.02, None)])
     assert sorted(growth.best().tokens[1:]) == [5, 6, 8]

@@ -158,18 +158,23 @@ class SlotCaches(RuleBasedStateMachine):
         if not (sequence := self.pick(number, staged=False)):
             return
         sequence.fresh = self.new_tokens(n_fresh)
-        tree = sequence.tree = build(sequence.fresh[-1], nodes)
+        sequence.tree = build(sequence.fresh[-1], nodes)
         cache, length = sequence.cache, sequence.cache.length
         base = length + n_fresh - 1
         cache.grow(base)
         self.cells.decode([(token, length + i, (cache.main,)) for i, token in enumerate(sequence.fresh)])
         sequence.placed = {0: 0}
-        level = [0]
+        self.levels(sequence, base, [0], skip)
+
+    def levels(self, sequence: ActiveSequence, base: int, level: list[int], skip: list[bool]) -> None:
+        """Decode the children of `level`, theirs, and so on; what is decoded already is left out."""
+        tree, cache = cast(TokenTree, sequence.tree), sequence.cache
         while level:
             rows: list[tuple[int, int, Sequence[int]]] = []
-            continued: set[int] = set()
+            continued = {tree.parents[v] for v in sequence.placed}
             following = []
-            for v in [child for parent in level for child in tree.children(parent)]:
+            children = [child for parent in level for child in tree.children(parent)]
+            for v in [child for child in children if child not in sequence.placed]:
                 parent, depth = tree.parents[v], tree.depths[v]
                 fork = parent in continued
                 idle = [seq for seq in cache._upto if seq not in cache._reach]
@@ -186,6 +191,52 @@ class SlotCaches(RuleBasedStateMachine):
                 seen = self.cells.visible(seq, base + tree.depths[v])
                 assert seen == sequence.text + sequence.fresh[:-1] + spelled(tree, v)
             level = [v for v, _ in following]
+
+    @rule(
+        number=st.integers(0, 5),
+        n_fresh=st.integers(1, 3),
+        nodes=NODES,
+        steps=st.lists(st.tuples(st.lists(st.integers(0, 5), min_size=1, max_size=2), NODES), max_size=4),
+    )
+    def grow_ahead(
+        self,
+        number: int,
+        n_fresh: int,
+        nodes: list[tuple[int, int, float]],
+        steps: list[tuple[list[int], list[tuple[int, int, float]]]],
+    ) -> None:
+        """What a model drafter does that drafts ahead: the tree stays below the accepted path, and grows on."""
+        if sequence := self.pick(number, staged=False):
+            others, self.slots = self.slots, [sequence]
+            self.grow(0, n_fresh, nodes, [])
+            self.slots = others
+            for turns, more in steps:
+                self.advance(sequence, turns, more)
+
+    def advance(self, sequence: ActiveSequence, turns: list[int], nodes: list[tuple[int, int, float]]) -> None:
+        """Accept a path of placed nodes, keep what lies below it, and grow on."""
+        assert sequence.tree is not None
+        path = [0]
+        for turn in turns:
+            kids = [v for v in sequence.tree.children(path[-1]) if v in sequence.placed]
+            if kids:
+                path.append(kids[turn % len(kids)])
+        if len(path) == 1:
+            return
+        tree, place = sequence.tree.below(path[-1])
+        kept = sorted((v for v in place if v in sequence.placed and v != path[-1]), key=lambda v: sequence.placed[v])
+        sequence.cache.advance([sequence.placed[v] for v in path[1:]], [sequence.placed[v] for v in kept])
+        sequence.text += sequence.fresh + [sequence.tree.tokens[v] for v in path[1:-1]]
+        sequence.fresh, sequence.tree = [sequence.tree.tokens[path[-1]]], tree
+        sequence.placed = {0: 0, **{place[v]: i for i, v in enumerate(kept, 1)}}
+        cache, base = sequence.cache, len(sequence.text)
+        assert cache.length == base and cache._reach.keys() <= {cache.main, *cache._upto}
+        for v, at in sequence.placed.items():
+            for seq in cache._grown[at]:
+                assert self.cells.visible(seq, base + tree.depths[v]) == sequence.text + spelled(tree, v)
+        for parent, token, prob in nodes:
+            tree.add(parent % len(tree), 50 + token, prob)
+        self.levels(sequence, base, list(sequence.placed), [])
 
     @rule(
         number=st.integers(0, 5), n_fresh=st.integers(1, 3), nodes=NODES, turns=st.lists(st.integers(0, 5), max_size=5)

@@ -155,6 +155,7 @@ MODEL: Mapping[str, Rule] = {
     "mlock": _boolean,
     "draft_device": _string,
     "draft_gpu_layers": _gpu_layers,
+    "draft_threads": _integer(0),
     "workers": _string,
 }
 _PRESET_OWN: Mapping[str, Rule] = {"system": _string, "drafters": _drafters, "max_tokens": _integer(1)}

@@ -43,6 +43,7 @@ class ModelSettings:
     mlock: bool = False
     draft_device: str | None = None
     draft_gpu_layers: int | None = None
+    draft_threads: int = 0
     workers: str | None = None
 
 
