@@ -150,6 +150,10 @@ class Replayed:
         self.clock.now += self.machine.node * tree.n_drafted
         return tree
 
+    def levels_ready(self, view: Any) -> int:
+        """None: nothing is drafted ahead."""
+        return 0
+
     def draft_batch(self, views: Sequence[Any], budgets: Sequence[Budget]) -> list[TokenTree]:
         """`draft` for each."""
         return [self.draft(view, budget) for view, budget in zip(views, budgets)]

@@ -134,5 +134,5 @@ def _open_bounds(schema: dict[str, Any]) -> None:
             schema[closed] = edge + sign * step
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
