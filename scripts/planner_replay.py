@@ -174,8 +174,8 @@ class Replayed:
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(recorded[0], start=1):
             children.setdefault(parent, []).append(node)
-        growth, origin, level, branch = Growth(view.tokens[-1], budget, 0.0), {0: 0}, [0], budget.branch
-        tree = growth.tree
+        tree = TokenTree.root(view.tokens[-1])
+        growth, origin, level, branch = Growth(tree, budget, 0.0), {0: 0}, [0], budget.branch
         while True:
             self.clock.now += self.level * (1.0 + WIDENING * (len(level) - 1))
             fresh = list[int]()

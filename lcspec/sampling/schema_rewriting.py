@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, TypeGuard
 
 # Every number from here on has neighbours that floats cannot tell apart, and the library counts in floats.
 EXACT = 2**53
