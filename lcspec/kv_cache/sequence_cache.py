@@ -279,6 +279,8 @@ class SequenceCache:
         self._saved = None
         self.length = length
         self.handed = min(self.handed, length)
+        if self._pinned is not None and self._pinned >= length:
+            self._pinned = None
         return kept and self._check_window()
 
     def _check_window(self) -> bool:
@@ -302,7 +304,7 @@ class SequenceCache:
 
         False if the library refused it; then nothing is held.
         """
-        self._saved = None
+        self._saved = self._pinned = None  # the windows' cells are copies that nobody else holds
         if not (self.context.load_state(self.main, state) and self.context.seq_remove(self.main, length)):
             self.empty()
             return False
