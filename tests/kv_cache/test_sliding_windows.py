@@ -80,7 +80,7 @@ def test_any_order_of_requests(
     family: str, window: int, attention: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = FAMILIES[family](tmp_path_factory.mktemp("windows") / "m.gguf", window=window)
-    with open_session(options(path, slots=3, ctx=CTX, batch=40, max_width=16, attention=attention)) as session:
+    with open_session(options(path, slots=3, ctx=CTX, batch=40, max_width=16, kv_type="f32", attention=attention)) as session:
         engine, alone = session.engine, Context(session.model, whole(session))
         texts = [session.prompt_ids(TEXT * 12), session.prompt_ids("a dog in the hat; " * 20)]
 
