@@ -80,7 +80,9 @@ def test_any_order_of_requests(
     family: str, window: int, attention: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = FAMILIES[family](tmp_path_factory.mktemp("windows") / "m.gguf", window=window)
-    with open_session(options(path, slots=3, ctx=CTX, batch=40, max_width=16, kv_type="f32", attention=attention)) as session:
+    with open_session(
+        options(path, slots=3, ctx=CTX, batch=40, max_width=16, kv_type="f32", attention=attention)
+    ) as session:
         engine, alone = session.engine, Context(session.model, whole(session))
         texts = [session.prompt_ids(TEXT * 12), session.prompt_ids("a dog in the hat; " * 20)]
 
@@ -149,3 +151,30 @@ def test_what_is_left_is_reused(tmp_path: Path) -> None:
         assert found.started.reused == 20
         with Context(session.model, whole(session)) as alone:
             check(alone, [*prompt[:20], 7, 8], found)
+
+
+def test_cells_that_two_ids_hold_do_not_fill_the_small_cache(tmp_path: Path) -> None:
+    """The library overwrites none of them: leaves and shared beginnings have to let go of what no token sees."""
+    with open_session(options(write_gemma3(tmp_path / "m.gguf"), slots=2, ctx=1024, batch=40, max_width=16)) as session:
+        engine, text = session.engine, session.prompt_ids(TEXT * 24)
+        assert 0 < engine.context.slack < 200
+        tree = "ngram:branch=3:min_n=1:nodes=12"
+        with Context(session.model, whole(session)) as alone:
+            # Long answers with trees; beginnings that are shared, restored from a checkpoint, and shorter than before.
+            for asked in ([(600, 300), (600, 300)], [(300, 200), (900, 60)], [(90, 400)], [(320, 300), (95, 300)]):
+                wanted = [request(text[:n], tree, k) for n, k in asked]
+                for one, found in zip(wanted, side_by_side(engine, wanted)):
+                    assert found.error is None
+                    check(alone, one.prompt, found)
+
+
+def test_an_exact_request_gets_a_full_cache(tmp_path: Path) -> None:
+    """In a small one the order of a text's cells follows from its drafts, and the bits from the order."""
+    with open_session(options(write_gemma3(tmp_path / "m.gguf"), ctx=1024, batch=40, max_width=16)) as session:
+        engine, prompt = session.engine, session.prompt_ids(TEXT * 5)
+        assert engine.context.slack > 0
+        found = [
+            answer(engine, request(prompt, how, 300, exact=True, logprobs=0))
+            for how in ("off", "ngram:min_n=1:nodes=8", "off")
+        ]
+        assert found[0].bits == found[1].bits == found[2].bits

@@ -39,7 +39,10 @@ def allocated(options: ModelOptions) -> float:
 )
 def test_memory_is_what_the_library_allocates(family: str, layers: tuple[bool, ...], tmp_path: Path) -> None:
     path = write_family(family, tmp_path / "m.gguf")
-    header, small = read_header(path), ModelOptions(path, ctx=4096, slots=2, threads=1, gpu_layers=0, attention="library")
+    header, small = (
+        read_header(path),
+        ModelOptions(path, ctx=4096, slots=2, threads=1, gpu_layers=0, attention="library"),
+    )
     windows = windows_of(header)
     assert windows is not None and windows.size == WINDOW and windows.layers == layers
     full = replace(small, full_windows=True)
