@@ -75,6 +75,7 @@ class ModelOptions:
         max_width: the widest step (pending token + drafted nodes over all slots) that the context must take.
         rollback: how many tokens of a step a recurrent state must be able to roll back; 0: nothing is drafted.
         planes: keep copies of the state for that, where the library can; False: roll back to a saved state instead.
+        full_windows: layers with a sliding window keep every position, as others do.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
         lora: adapters that change the model.
         placement: which devices and machines, and how the model is spread over them.
@@ -95,6 +96,7 @@ class ModelOptions:
     max_width: int = DEFAULT_MAX_WIDTH
     rollback: int = RECURRENT_ROLLBACK
     planes: bool = True
+    full_windows: bool = True
     embeddings: bool = False
     lora: tuple[Lora, ...] = ()
     placement: Placement = Placement()

@@ -120,6 +120,7 @@ def loading_fields(o: Mapping[str, Any]) -> dict[str, Any]:
         "kv_type": kind,
         "kv_type_v": values if values != kind else None,
         "attention": FLASH_ATTN[flash],
+        "full_windows": o.get("swa_full") is not False,
         "placement": Placement(
             devices=devices_of(o.get("device")),
             main_gpu=o.get("main_gpu") or 0,

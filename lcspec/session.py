@@ -222,17 +222,17 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         options, certificate = choose_kernels(model, wanted)
         context = Context(model, options)
         pool = SequencePool(context.n_seq)
-        padding = ScratchPad(context, pool.take())
+        padding = ScratchPad(context, pool.spare)
         share = context.branching is Branching.TREE
         cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context))
-        exact = ExactPolicy(options, certificate)
+        exact = ExactPolicy(options, certificate, scattered=context.slack > 0)
         if exact.independent:
             pool.parking = Parking(context, pool.take())
         slow = exact.independent and options.kv_type_v == "bf16"  # these types read long prompts slowly
         prompts = PromptReading(model, options, context.n_ctx, pool, on=slow)
         made = replace(env or DrafterEnv(model, options.slots), ctx=context.n_ctx, context=context)
         drafting = Drafting(context, padding.seq, made, drafters)
-        alone = replace(options, slots=1, attention="library", exact=False)
+        alone = replace(options, slots=1, attention="library", exact=False, full_windows=True)
         return Engine(cells, padding, exact, drafting, prompts, lambda: assemble(alone, drafting.drafters), counters)
 
     return assemble(options or model.options)

@@ -24,7 +24,7 @@ class Cells:
     """A context as far as sequence ids go: `seq_copy`, `seq_remove`, and what a decode adds."""
 
     cells: list[Cell] = field(default_factory=list)
-    window = 0
+    window = slack = 0
     branching = Branching.TREE
     redecodes = False
 

@@ -99,6 +99,11 @@ device_options = stacked(
     click.option("--cpu-moe", is_flag=True, help="Keep the experts' weights in main memory."),
     click.option("--kv-offload/--no-kv-offload", default=True, help="Keep the KV cache on the devices of its layers."),
     click.option(
+        "--swa-full/--no-swa-full",
+        default=True,
+        help="Keep every position in layers with a sliding window, or only the latest (less memory).",
+    ),
+    click.option(
         "--mmap/--no-mmap", default=None, help="Map the file into memory, or read it (default: the library's choice)."
     ),
     click.option("--mlock", is_flag=True, help="Lock the weights in main memory, so that they are not swapped out."),

@@ -349,7 +349,7 @@ class ModelDrafter(Drafter):
             rows, took = yield Wanted(unread, only_last=True, logits=last)
             if last:
                 return rows
-            cache.length = stop
+            cache.reached(stop)
             if not goes_on(took):
                 return None
 
@@ -384,5 +384,6 @@ def load_draft(env: DrafterEnv, index: int) -> Model:
     if index >= len(env.draft.models):
         which = "a draft model" if index == 0 else f"{index + 1} draft models, and {len(env.draft.models)} are named"
         raise UsageError(f"the drafter {model_drafter(index)} needs {which}: add --draft DRAFT.gguf")
-    # It decodes token by token, and state planes cover only the last decode.
-    return load_beside(env, env.draft.models[index], max_width=MAX_LEVEL, planes=False)
+    # It decodes token by token, and is taken back over several decodes: state planes cover only the last one, and
+    # windows of their own may lose, meanwhile, what is needed then.
+    return load_beside(env, env.draft.models[index], max_width=MAX_LEVEL, planes=False, full_windows=True)

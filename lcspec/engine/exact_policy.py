@@ -19,12 +19,15 @@ class ExactPolicy:
         needs_own_context: exact requests need a context of their own (see lcspec.engine.lanes).
     """
 
-    def __init__(self, options: ModelOptions, certificate: Certificate | None) -> None:
-        """`certificate`: of an independent context, None for any other."""
+    def __init__(self, options: ModelOptions, certificate: Certificate | None, scattered: bool = False) -> None:
+        """`certificate`: of an independent context, None for any other; `scattered`: where a text's cells lie depends
+        on its drafts.
+        """
         self.certificate = certificate
         self.independent = certificate is not None
         self.all_exact = self.independent or bool(options.exact)
-        self.needs_own_context = not self.independent and (options.slots > 1 or options.attention == "products")
+        shared = options.slots > 1 or options.attention == "products" or scattered
+        self.needs_own_context = not self.independent and shared
 
     def strict(self, request: Request) -> bool:
         """Whether a request needs widths, prompt blocks and cells of its own to be exact (see ScratchPad)."""

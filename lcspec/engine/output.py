@@ -76,7 +76,7 @@ class OutputProcessor:
 
     def _prompt_read(self, part: Part, where: BatchRows) -> PartResult:
         sequence = part.sequence
-        sequence.cache.length = part.end
+        sequence.cache.reached(part.end)
         tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.text)
         self._prefix_cache.keep(sequence.cache, sequence.tokens)
         self._mark_canonical(sequence)

@@ -131,6 +131,8 @@ class PrefixCache:
             self._give(cache, offer)
         if self.checkpoints is not None:
             cache.kept = cache.length
+            if SHORT <= cache.length == parting:  # others may part here as well, when a window has lost these cells
+                self.keep(cache, text, now=True)
             cache.pauses = pauses(text, self.context.model.vocab.control_tokens, cache.length, parting)
         self._lent.append(_Lent(cache, text))
         return cache

@@ -42,6 +42,7 @@ class SequencePool:
         self.caches = 0  # slots' caches that have an id
         self.parking: Parking | None = None  # where the order of a text's cells decides its bits
         self._free = list(range(n - 1, -1, -1))
+        self._spare: int | None = None
 
     @property
     def free(self) -> int:
@@ -55,6 +56,13 @@ class SequencePool:
             IndexError: none is left (callers ask `free` before).
         """
         return self._free.pop()
+
+    @property
+    def spare(self) -> int:
+        """An id that has cells during a decode, or between two of them, and never longer."""
+        if self._spare is None:
+            self._spare = self.take()
+        return self._spare
 
     def give(self, seq: int) -> None:
         """Return an id whose cells have been removed."""
@@ -81,6 +89,7 @@ class SequenceCache:
         self._reach: dict[int, int] = {}
         self._base = 0
         self._saved: _Saved | None = None
+        self._pinned: int | None = None  # since which position other ids may hold cells of its windows as well
 
     @property
     def max_leaves(self) -> int:
@@ -91,6 +100,18 @@ class SequenceCache:
     def forks(self) -> int:
         """New branches that a growing tree can still open."""
         return self.pool.free + sum(1 for seq in self._upto if seq not in self._reach)
+
+    def reached(self, length: int) -> None:
+        """The text's first `length` tokens have been decoded for the main id."""
+        self.length = length
+        if self._pinned is not None and length - self._pinned > self.context.window + self.context.slack:
+            self._unpin()
+
+    def _unpin(self) -> None:
+        """Let the library have what lies before the windows: it takes no cells that several ids hold."""
+        self.drop_leaves()
+        self._pinned = max(0, self.length - self.context.window - self.context.slack // 2)
+        self.context.let_go(self.main, self._pinned, self.length, self.pool.spare)
 
     # One-shot trees (the target): every node is known before the decode.
 
@@ -200,8 +221,8 @@ class SequenceCache:
             ordered: whether all other nodes were decoded behind the path, so that nothing below it is freed.
         """
         if len(self._sets) == 1:  # plain decoding: nothing to cut, nothing to copy
-            self.length = self._base + 1
             self._sets, self._reach = [], {}
+            self.reached(self._base + 1)
             return
         placed = [node for node in path if node < len(self._sets)]
         placed = placed[: len(placed) if keep is None else keep]
@@ -211,8 +232,8 @@ class SequenceCache:
             # Everything behind node 0 goes, and nobody else has cells there: one call for all ids.
             ctx.seq_remove(EVERYBODY, base + 1)
             self._upto.update(dict.fromkeys(self._reach.keys() - {self.main}, base + 1))
-            self.length = base + 1
             self._sets, self._reach = [], {}
+            self.reached(base + 1)
             self._check_window()
             return
         winner = self._sets[placed[-1]] if placed else self._sets[0]
@@ -234,8 +255,8 @@ class SequenceCache:
             if reach > shared:
                 self._free(seq, shared, reach, ordered)
             self._upto[seq] = shared
-        self.length = end
         self._sets, self._reach = [], {}
+        self.reached(end)
         self._check_window()
 
     def abandon(self) -> None:
@@ -267,6 +288,8 @@ class SequenceCache:
         self.context.seq_copy(other.main, self.main, start, length)
         self.length = length
         self.handed = min(other.handed, length)
+        if self.context.slack:
+            self._unpin()
 
     def truncate(self, length: int) -> bool:
         """Keep only the first `length` positions; False if this memory cannot, and keeps fewer or none instead."""
@@ -283,6 +306,8 @@ class SequenceCache:
         self._saved = None
         self.length = length
         self.handed = min(self.handed, length)
+        if self._pinned is not None and self._pinned >= length:
+            self._pinned = None
         return kept and self._check_window()
 
     def _check_window(self) -> bool:
@@ -299,13 +324,14 @@ class SequenceCache:
             self._free(seq, 0, self.length)
         self._upto = dict.fromkeys(self._upto, 0)
         self.length = self.canonical = self.handed = 0
+        self._pinned = None
 
     def restore(self, state: NDArray[np.uint8], length: int) -> bool:
         """Put back the state that the text had after its first `length` tokens, whose other cells are held.
 
         False if the library refused it; then nothing is held.
         """
-        self._saved = None
+        self._saved = self._pinned = None  # the windows' cells are copies that nobody else holds
         if not (self.context.load_state(self.main, state) and self.context.seq_remove(self.main, length)):
             self.empty()
             return False
@@ -365,6 +391,8 @@ class SequenceCache:
 
     def _leaf_ids(self, n: int, busy: dict[int, int] | None = None) -> list[int]:
         """`n` leaf ids not in `busy`, each brought up to date with the main id."""
+        if n and self._pinned is None and self.context.slack:
+            self._unpin()
         ids = [seq for seq in self._upto if not busy or seq not in busy][:n]
         while len(ids) < n:
             seq = self.pool.take()

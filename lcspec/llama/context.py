@@ -16,6 +16,7 @@ from lcspec.llama.batch import Batch, StateBatch
 from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
+from lcspec.modelfiles.windows import window_cache
 
 
 class Context:
@@ -29,6 +30,8 @@ class Context:
         max_chain: tokens that a step may verify, the pending one included.
         window: positions that layers with a sliding window see; 0 = every layer sees all. Cells outside it may be
             overwritten at any decode, whoever decodes.
+        slack: these layers have a small cache (see WindowCache), and a text may keep so many positions beyond the
+            window in it; 0 = they have as many cells as the others.
         max_rollback: positions that can be taken back at once (0 = none).
         decode_seconds, state_seconds: time spent so far in `decode`, and in `save_state` and `load_state`.
     """
@@ -65,7 +68,8 @@ class Context:
         self.options = options
         self.n_ctx = context_length(options, model.traits.n_ctx_train)
         attention_only = model.traits.attention_only or reads > 0  # heads have nothing but attention
-        params = context_params(options, model.traits.n_ctx_train, attention_only, separate=separate)
+        own = window_cache(model.header, options, self.n_ctx) if attention_only and not (separate or reads) else None
+        params = context_params(options, model.traits.n_ctx_train, attention_only, separate=separate, windows=own)
         if mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
         if other is not None:
@@ -91,6 +95,7 @@ class Context:
         self.redecodes = self.branching is Branching.CHAIN and self.max_rollback == 0
         self.max_chain = options.rollback if self.redecodes else self.max_rollback
         self.window = model.traits.n_swa if attention_only else 0  # a hybrid's state is checked by `seq_remove` alone
+        self.slack = own.slack if own is not None else 0
         self.batch = StateBatch(self.n_batch, self.n_seq, reads) if reads else Batch(self.n_batch, self.n_seq)
         self.decode_seconds = self.state_seconds = 0.0
         self._wants_hidden = options.embeddings
@@ -262,8 +267,8 @@ class Context:
     def holds(self, seq: int, length: int) -> bool:
         """Whether `seq` has every cell below `length` that a token at `length` sees.
 
-        Layers with a sliding window lose the cells outside it, `swa_full` or not: the library gives them to the next
-        token that needs one. It keeps the positions between the first one held and the last one without a gap.
+        Layers with a sliding window lose the cells outside it, however many they have: the library gives them to the
+        next token that needs one. It keeps the positions between the first one held and the last one without a gap.
         """
         if self.branching is not Branching.TREE:
             end = self.seq_end(seq)
@@ -271,6 +276,24 @@ class Context:
         if not self.window or length == 0:
             return True
         return 0 <= self.seq_start(seq) <= max(0, length - self.window + 1)
+
+    def let_go(self, seq: int, start: int, end: int, spare: int) -> None:
+        """Take the positions before `start` away from `seq` in layers with a sliding window, and in no others.
+
+        Such cells are of use to nobody, but the library overwrites none that belongs to two sequences. `end`: one past
+        the last position of `seq`; `spare`: an id without cells.
+        """
+        if not 0 <= self.seq_start(seq) < start:
+            return
+        # The library has no call for it. Loading a state drops what these layers have of a sequence, so a state of one
+        # cell is loaded, and the cells that are wanted come back from `spare`.
+        self.seq_copy(seq, spare, end - 1, end)
+        last = self.save_state(spare)
+        self.seq_copy(seq, spare, start, end - 1)
+        self.load_state(seq, last)
+        self.seq_remove(seq, start)
+        self.seq_copy(spare, seq, start, end)
+        self.seq_remove(spare, 0)
 
     def state_size(self, seq: int) -> int:
         """Bytes of what `save_state` returns."""

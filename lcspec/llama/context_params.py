@@ -7,19 +7,13 @@ from typing import Any
 from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
 from lcspec.llama.lib import C
 from lcspec.llama.threads import default_threads
+from lcspec.modelfiles.windows import CELL_BLOCK, LEAF_SEQUENCES, WindowCache, batch_rows
 
 GGML_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}
 FLASH_ATTN = {"library": -1, "measured": -1, "products": 0, "fused": 1}
-# Sequence ids a context has beyond one a slot: the leaves of all trees of a step. The library's limit is 256, and it
-# keeps a row of logits for each.
-LEAF_SEQUENCES = 63
-CELL_BLOCK = 256
 # Cells for what exact requests freed and the library must not use again yet (lcspec.kv_cache.parking): a share of all
 # others, within these bounds.
 PARKING_SHARE, PARKING_LEAST, PARKING_MOST = 1 / 8, 256, 2048
-# Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
-# processor's caches, and prompts in larger pieces take up to three times as long over their attention.
-PRODUCT_ROWS = 128
 
 
 def context_length(options: ModelOptions, n_ctx_train: int) -> int:
@@ -27,12 +21,24 @@ def context_length(options: ModelOptions, n_ctx_train: int) -> int:
     return options.ctx or min(n_ctx_train or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
 
 
-def context_params(options: ModelOptions, n_ctx_train: int, attention_only: bool, *, separate: bool = False) -> Any:
-    """The parameters of the context that `options` mean for a model; `separate` as for Context."""
+def context_params(
+    options: ModelOptions,
+    n_ctx_train: int,
+    attention_only: bool,
+    *,
+    separate: bool = False,
+    windows: WindowCache | None = None,
+) -> Any:
+    """The parameters of the context that `options` mean for a model.
+
+    `separate` as for Context; `windows`: the cache of layers with a sliding window, None: they keep every position.
+    """
     # Recurrent states are allocated per sequence id, so those models get one id a slot and one to pad with.
-    n_seq = min(256, options.slots + 1 + (LEAF_SEQUENCES if attention_only else 0))
+    n_seq = outputs = min(256, options.slots + 1 + (LEAF_SEQUENCES if attention_only else 0))
+    if windows is not None:
+        n_seq = windows.sequences
     if separate:
-        n_seq = options.slots
+        n_seq = outputs = options.slots
     slot_cells = options.slots * context_length(options, n_ctx_train)
     cells = slot_cells + options.max_width + 1
     if options.exact:
@@ -40,14 +46,11 @@ def context_params(options: ModelOptions, n_ctx_train: int, attention_only: bool
     block = CELL_BLOCK * options.slots if separate else CELL_BLOCK
     params = C.llama_context_default_params()
     params.n_ctx = -(-cells // block) * block
-    params.n_batch = max(options.batch, options.max_width) + options.slots
-    params.n_ubatch = params.n_batch
-    if options.attention == "products":
-        params.n_ubatch = min(params.n_batch, max(PRODUCT_ROWS, options.max_width + options.slots))
+    params.n_batch, params.n_ubatch = batch_rows(options)
     params.n_seq_max = n_seq
     params.n_rs_seq = 0 if attention_only or not options.planes else options.rollback
     # the library wants room for one output per sequence id
-    params.n_outputs_max = max(options.max_width + 1, n_seq)
+    params.n_outputs_max = max(options.max_width + 1, outputs)
     threads = options.threads or max(1, default_threads() - options.placement.draft_threads)
     params.n_threads = params.n_threads_batch = threads
     params.type_k = GGML_TYPES[options.kv_type]
@@ -57,7 +60,7 @@ def context_params(options: ModelOptions, n_ctx_train: int, attention_only: bool
     params.embeddings = options.embeddings
     params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
     params.no_perf = True
-    params.swa_full = True
+    params.swa_full = windows is None
     params.kv_unified = not separate
     return params
 

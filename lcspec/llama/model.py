@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import hugepages
 from lcspec.llama.adapters import Adapters
-from lcspec.llama.context_params import context_params
+from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.devices import Placed, place
 from lcspec.llama.fitting import plan
 from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack
@@ -22,6 +23,7 @@ from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
+from lcspec.modelfiles.windows import window_cache
 
 Progress = Callable[[float], bool | None]
 
@@ -139,7 +141,7 @@ class Model:
         if not placed.devices:
             layers = 0
         elif layers is None:
-            wanted = plan(placed, header, options, _rehearsed, reserved)
+            wanted = plan(placed, header, options, functools.partial(_rehearsed, header), reserved)
             layers, split = wanted.layers, wanted.split
         while layers is not None:
             handle, reason = _load_once(options, layers, progress, placed=placed, split=split)
@@ -189,10 +191,12 @@ class Model:
         self.close()
 
 
-def _rehearsed(handle: ctypes.c_void_p, options: ModelOptions) -> Any:
+def _rehearsed(header: ModelHeader, handle: ctypes.c_void_p, options: ModelOptions) -> Any:
     """Parameters of the context that a model of which only the header was read will get."""
     attention_only = not (C.llama_model_is_recurrent(handle) or C.llama_model_is_hybrid(handle))
-    return context_params(options, int(C.llama_model_n_ctx_train(handle)), attention_only)
+    n_ctx_train = int(C.llama_model_n_ctx_train(handle))
+    own = window_cache(header, options, context_length(options, n_ctx_train)) if attention_only else None
+    return context_params(options, n_ctx_train, attention_only, windows=own)
 
 
 @contextlib.contextmanager

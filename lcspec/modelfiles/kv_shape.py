@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lcspec.modelfiles.gguf_header import MetadataArray, read_gguf
+from lcspec.modelfiles.windows import windows_of
 
 if TYPE_CHECKING:
     from lcspec.modelfiles.gguf_header import Scalar
@@ -25,17 +26,28 @@ class KvShape:
         queries: query heads of each layer.
         keys: key/value heads of each layer that stores its own.
         key_length, value_length: numbers in a key and in a value of one head.
+        window_length: numbers in a key and a value together, in layers with a sliding window.
+        windowed: which layers have one.
     """
 
     queries: tuple[int, ...]
     keys: tuple[int, ...]
     key_length: int
     value_length: int
+    window_length: int = 0
+    windowed: tuple[bool, ...] = ()
+
+    @property
+    def per_layer(self) -> tuple[int, ...]:
+        """Numbers that a token leaves in the KV cache of each layer."""
+        full = self.key_length + self.value_length
+        kinds = (*self.windowed, *[False] * len(self.keys))
+        return tuple(n * (self.window_length if windowed else full) for n, windowed in zip(self.keys, kinds))
 
     @property
     def elements(self) -> int:
         """Numbers that a token leaves in the KV cache over all layers."""
-        return sum(self.keys) * (self.key_length + self.value_length)
+        return sum(self.per_layer)
 
 
 @dataclass(frozen=True)
@@ -129,11 +141,16 @@ def kv_shape(header: ModelHeader) -> KvShape | None:
         return None
     keys = keys or queries
     length = (header.embedding_length or 0) // max(queries)
+    key, value = (_int(metadata.get(f"attention.{what}_length"), length) for what in ("key", "value"))
+    short = [_int(metadata.get(f"attention.{w}_length_swa"), n) for w, n in (("key", key), ("value", value))]
+    windows = windows_of(header)
     return KvShape(
         queries,
         keys[: max(0, layers - _int(metadata.get("attention.shared_kv_layers")))],
-        _int(metadata.get("attention.key_length"), length),
-        _int(metadata.get("attention.value_length"), length),
+        key,
+        value,
+        sum(short) if windows is not None else 0,
+        windows.layers if windows is not None else (),
     )
 
 

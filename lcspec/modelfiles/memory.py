@@ -14,8 +14,9 @@ from pathlib import Path
 from lcspec.config import DEFAULT_CTX_LIMIT, DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, ModelLoadError
 from lcspec.modelfiles.gguf_header import format_size
-from lcspec.modelfiles.kv_shape import kv_shape, state_shape
+from lcspec.modelfiles.kv_shape import KvShape, kv_shape, state_shape
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
+from lcspec.modelfiles.windows import window_cache
 
 # Bytes of an element of the KV cache.
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
@@ -73,7 +74,7 @@ def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, 
     drafts = DraftFiles.of(draft).models
     for path in drafts:
         with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
-            needs.append(needed(read_header(path), replace(options, planes=False)))
+            needs.append(needed(read_header(path), replace(options, planes=False, full_windows=True)))
     need = Need(
         sum(n.weights for n in needs),
         sum(n.kv_cache for n in needs),
@@ -98,13 +99,24 @@ def needed(header: ModelHeader, options: ModelOptions) -> Need:
     ctx = options.ctx or min(header.context_length or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
     shape = kv_shape(header)  # None: a cache of which the header tells too little
     recurrent = state_shape(header) if shape is None else None
-    per_token = shape.elements if shape is not None else recurrent.token if recurrent is not None else 0
+    per_token = recurrent.token if recurrent is not None else 0
     kv_bytes = (KV_BYTES[options.kv_type] + KV_BYTES[options.kv_type_v or options.kv_type]) / 2  # as if equally long
-    kv_cache = int(options.slots * ctx * per_token * kv_bytes)
+    cells = options.slots * ctx
+    elements = sum(layer_elements(header, shape, options, ctx)) if shape is not None else cells * per_token
+    kv_cache = int(elements * kv_bytes)
     # A state for every slot and one for padding, and as many again for every plane.
     states = recurrent.state * STATE_BYTES * (options.slots + 1) if recurrent is not None else 0
     planes = planes_of(header.architecture, options.rollback) if options.planes else 0
     return Need(header.file_size, kv_cache, options.slots, ctx, states * (1 + planes))
+
+
+def layer_elements(header: ModelHeader, shape: KvShape, options: ModelOptions, ctx: int) -> tuple[int, ...]:
+    """Numbers in the KV cache of each layer that stores its own; layers with a sliding window may have fewer cells."""
+    cells, windows = options.slots * ctx, window_cache(header, options, ctx)
+    if windows is None:
+        return tuple(n * cells for n in shape.per_layer)
+    kinds = (*shape.windowed, *[False] * len(shape.keys))
+    return tuple(n * (min(windows.cells, cells) if own else cells) for n, own in zip(shape.per_layer, kinds))
 
 
 def planes_of(architecture: str, rollback: int) -> int:
@@ -134,7 +146,7 @@ def fit_rollback(
     bare = needed(header, replace(options, rollback=0))
     for path in DraftFiles.of(draft).models:
         with contextlib.suppress(ModelFileError):
-            other = needed(read_header(path), replace(options, rollback=0))
+            other = needed(read_header(path), replace(options, rollback=0, full_windows=True))
             bare = replace(bare, kv_cache=bare.kv_cache + other.kv_cache, weights=bare.weights + other.weights)
     room = min(memory.free - bare.kv_cache, memory.total - bare.kv_cache - bare.weights) - bare.states
     planes = max(0, min(asked, room // 4 // max(1, bare.states)))

@@ -15,7 +15,7 @@ from typing import Sequence
 from lcspec.config import ModelOptions
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.kv_shape import kv_shape
-from lcspec.modelfiles.memory import needed
+from lcspec.modelfiles.memory import layer_elements, needed
 from lcspec.modelfiles.modelfile import ModelHeader
 
 # Left free on every device: what the driver, the display and other programs come to want, and what fragments.
@@ -94,10 +94,9 @@ def _cache(header: ModelHeader, options: ModelOptions, n: int) -> tuple[int, ...
     need, shape = needed(header, options), kv_shape(header)
     # Cells for padding, and for what exact requests freed, beside those of the slots.
     total = need.kv_cache + need.states + need.kv_cache // (8 if options.exact else 32)
-    heads = sum(shape.keys) if shape is not None else 0
-    if shape is not None and heads:
-        keys = (*shape.keys, *[0] * n)[:n]
-        return tuple(total * k // heads for k in keys)
+    shares = layer_elements(header, shape, options, need.ctx) if shape is not None else ()
+    if sum(shares):
+        return tuple(total * share // sum(shares) for share in (*shares, *[0] * n)[:n])
     return (-(-total // n),) * n if n else ()
 
 

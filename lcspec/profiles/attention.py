@@ -20,10 +20,10 @@ from lcspec import disk_cache
 from lcspec.config import QUANTIZED, ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model, build, version
-from lcspec.llama.context_params import PRODUCT_ROWS
 from lcspec.modelfiles.kv_shape import kv_shape
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.modelfiles.one_layer import Heads, write_layer
+from lcspec.modelfiles.windows import PRODUCT_ROWS
 
 if TYPE_CHECKING:
     from lcspec.modelfiles.modelfile import ModelHeader

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lcspec.config import ModelOptions
 from lcspec.llama import Context
-from lcspec.session import open_session
+from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
 from tests.running import Answer, answer, options, request, side_by_side
 from tests.tiny_families import write_family
@@ -27,6 +29,11 @@ FAMILIES: dict[str, Callable[..., Path]] = {
 WINDOWS = (3, 16, 50)
 TEXT = "the cat and the dog and the cat and the "
 CTX = 512
+
+
+def whole(session: Session) -> ModelOptions:
+    """Options for a context whose windows lose nothing."""
+    return replace(session.engine.options, full_windows=True)
 
 
 def check(context: Context, prompt: Sequence[int], found: Answer) -> None:
@@ -51,7 +58,7 @@ def test_the_same_request_again_on_two_slots(family: str, tmp_path: Path) -> Non
     with open_session(options(FAMILIES[family](tmp_path / "m.gguf"), slots=2)) as session:
         prompt = session.prompt_ids(TEXT * 5)
         side_by_side(session.engine, [request(prompt, "off", 60), request(prompt[:30], "off", 60)])
-        with Context(session.model, session.engine.options) as alone:
+        with Context(session.model, whole(session)) as alone:
             for _ in range(4):
                 found = answer(session.engine, request(prompt, "off", 60))
                 assert found.started.reused > 0
@@ -73,8 +80,10 @@ def test_any_order_of_requests(
     family: str, window: int, attention: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     path = FAMILIES[family](tmp_path_factory.mktemp("windows") / "m.gguf", window=window)
-    with open_session(options(path, slots=3, ctx=CTX, batch=40, max_width=16, attention=attention)) as session:
-        engine, alone = session.engine, Context(session.model, session.engine.options)
+    with open_session(
+        options(path, slots=3, ctx=CTX, batch=40, max_width=16, kv_type="f32", attention=attention)
+    ) as session:
+        engine, alone = session.engine, Context(session.model, whole(session))
         texts = [session.prompt_ids(TEXT * 12), session.prompt_ids("a dog in the hat; " * 20)]
 
         @settings(
@@ -124,7 +133,7 @@ def test_a_state_that_is_loaded_does_not_take_the_cells_that_are_then_shared(tmp
     ]
     with (
         open_session(options(path, slots=3, ctx=1500, batch=40, max_width=16, kv_type="f32")) as session,
-        Context(session.model, session.engine.options) as alone,
+        Context(session.model, whole(session)) as alone,
     ):
         texts = [session.prompt_ids(" ".join(np.random.default_rng(seed).choice(words, 500))) for seed in (0, 1)]
         for together in asked:
@@ -140,5 +149,32 @@ def test_what_is_left_is_reused(tmp_path: Path) -> None:
         answer(session.engine, request(prompt, "off", 60))
         found = answer(session.engine, request([*prompt[:20], 7, 8], "off", 40))
         assert found.started.reused == 20
-        with Context(session.model, session.engine.options) as alone:
+        with Context(session.model, whole(session)) as alone:
             check(alone, [*prompt[:20], 7, 8], found)
+
+
+def test_cells_that_two_ids_hold_do_not_fill_the_small_cache(tmp_path: Path) -> None:
+    """The library overwrites none of them: leaves and shared beginnings have to let go of what no token sees."""
+    with open_session(options(write_gemma3(tmp_path / "m.gguf"), slots=2, ctx=1024, batch=40, max_width=16, full_windows=False)) as session:
+        engine, text = session.engine, session.prompt_ids(TEXT * 24)
+        assert 0 < engine.context.slack < 200
+        tree = "ngram:branch=3:min_n=1:nodes=12"
+        with Context(session.model, whole(session)) as alone:
+            # Long answers with trees; beginnings that are shared, restored from a checkpoint, and shorter than before.
+            for asked in ([(600, 300), (600, 300)], [(300, 200), (900, 60)], [(90, 400)], [(320, 300), (95, 300)]):
+                wanted = [request(text[:n], tree, k) for n, k in asked]
+                for one, found in zip(wanted, side_by_side(engine, wanted)):
+                    assert found.error is None
+                    check(alone, one.prompt, found)
+
+
+def test_an_exact_request_gets_a_full_cache(tmp_path: Path) -> None:
+    """In a small one the order of a text's cells follows from its drafts, and the bits from the order."""
+    with open_session(options(write_gemma3(tmp_path / "m.gguf"), ctx=1024, batch=40, max_width=16, full_windows=False)) as session:
+        engine, prompt = session.engine, session.prompt_ids(TEXT * 5)
+        assert engine.context.slack > 0
+        found = [
+            answer(engine, request(prompt, how, 300, exact=True, logprobs=0))
+            for how in ("off", "ngram:min_n=1:nodes=8", "off")
+        ]
+        assert found[0].bits == found[1].bits == found[2].bits

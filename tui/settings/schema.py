@@ -151,6 +151,7 @@ MODEL: Mapping[str, Rule] = {
     "override_tensor": _overrides,
     "cpu_moe": _boolean,
     "kv_offload": _boolean,
+    "swa_full": _boolean,
     "mmap": _boolean,
     "mlock": _boolean,
     "draft_device": _string,

@@ -39,6 +39,7 @@ class ModelSettings:
     override_tensor: tuple[str, ...] = ()
     cpu_moe: bool = False
     kv_offload: bool = True
+    swa_full: bool = True
     mmap: bool | None = None
     mlock: bool = False
     draft_device: str | None = None

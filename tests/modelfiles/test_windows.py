@@ -1,0 +1,62 @@
+"""Which layers have a sliding window, and what the library allocates for them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lcspec.config import ModelOptions
+from lcspec.llama import Context, Model
+from lcspec.llama.lib import log_lines
+from lcspec.modelfiles.memory import needed
+from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.windows import window_cache, windows_of
+from tests import tiny_gguf as tiny
+from tests.tiny_families import WINDOW, write_family
+
+pytestmark = pytest.mark.model
+
+
+def allocated(options: ModelOptions) -> float:
+    """Bytes of the context's KV caches, as the library tells them."""
+    with Model.load(options) as model, log_lines() as lines, Context(model, options):
+        pass
+    return sum(float(n) for line in lines for n in re.findall(r"KV buffer size =\s+([0-9.]+) MiB", line)) * 2**20
+
+
+@pytest.mark.parametrize(
+    ("family", "layers"),
+    [
+        ("gemma3", (True, True, False)),
+        ("gemma4", (True, False, True, False)),
+        ("gpt-oss", (True, False)),
+        ("cohere2", (True, False)),
+        ("step35", (False, True, False, True)),
+    ],
+)
+def test_memory_is_what_the_library_allocates(family: str, layers: tuple[bool, ...], tmp_path: Path) -> None:
+    path = write_family(family, tmp_path / "m.gguf")
+    header, small = (
+        read_header(path),
+        ModelOptions(path, ctx=4096, slots=2, threads=1, gpu_layers=0, attention="library", full_windows=False),
+    )
+    windows = windows_of(header)
+    assert windows is not None and windows.size == WINDOW and windows.layers == layers
+    full = replace(small, full_windows=True)
+    own = window_cache(header, small, 4096)
+    assert own is not None and own.cells < 4096 and window_cache(header, full, 4096) is None
+    assert window_cache(header, replace(small, exact=True), 4096) is None
+    if family != "step35":  # layers that only draft have cells in a context of their own
+        for options in (small, full):
+            found, said = allocated(options), needed(header, options).kv_cache
+            assert 0.97 * found - 2**20 * 0.01 <= said <= found + 2**20 * 0.01
+    assert needed(header, small).kv_cache < 0.8 * needed(header, full).kv_cache
+
+
+def test_others_have_none(tmp_path: Path) -> None:
+    assert windows_of(read_header(tiny.write_llama(tmp_path / "m.gguf"))) is None
+    path = write_family("gemma3", tmp_path / "short.gguf")
+    assert window_cache(read_header(path), ModelOptions(path, ctx=256, full_windows=False), 256) is None, "hardly less than a full one"
