@@ -489,6 +489,7 @@ INSPECTED = {
         "writes_text",
         "mtp_layers",
         "drafts_with_mtp",
+        "distilled_from",
         "redecodes",
         "longest_chain",
     ),
