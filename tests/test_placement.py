@@ -36,7 +36,8 @@ def test_everything_is_read() -> None:
         {
             **{"gpu_layers": 12, "device": "CUDA1, CUDA0", "main_gpu": 1, "split_mode": "none", "tensor_split": "3/1"},
             **{"override_tensor": (r"\.ffn_(up|down)=CPU,attn=CUDA1", r"blk\.[0-9]{1,2}\.=CUDA0"), "cpu_moe": True},
-            **{"kv_offload": False, "swa_full": False, "mmap": False, "mlock": True, "flash_attn": "on", "kv_type": "f16"},
+            **{"kv_offload": False, "swa_full": False, "mmap": False, "mlock": True, "flash_attn": "on"},
+            **{"kv_type": "f16"},
             **{"kv_type_v": "bf16", "draft_device": "none", "draft_gpu_layers": 3, "workers": "a:1,10.0.0.2:2"},
         }
     )

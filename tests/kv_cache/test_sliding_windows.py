@@ -155,7 +155,9 @@ def test_what_is_left_is_reused(tmp_path: Path) -> None:
 
 def test_cells_that_two_ids_hold_do_not_fill_the_small_cache(tmp_path: Path) -> None:
     """The library overwrites none of them: leaves and shared beginnings have to let go of what no token sees."""
-    with open_session(options(write_gemma3(tmp_path / "m.gguf"), slots=2, ctx=1024, batch=40, max_width=16, full_windows=False)) as session:
+    with open_session(
+        options(write_gemma3(tmp_path / "m.gguf"), slots=2, ctx=1024, batch=40, max_width=16, full_windows=False)
+    ) as session:
         engine, text = session.engine, session.prompt_ids(TEXT * 24)
         assert 0 < engine.context.slack < 200
         tree = "ngram:branch=3:min_n=1:nodes=12"
@@ -170,7 +172,9 @@ def test_cells_that_two_ids_hold_do_not_fill_the_small_cache(tmp_path: Path) -> 
 
 def test_an_exact_request_gets_a_full_cache(tmp_path: Path) -> None:
     """In a small one the order of a text's cells follows from its drafts, and the bits from the order."""
-    with open_session(options(write_gemma3(tmp_path / "m.gguf"), ctx=1024, batch=40, max_width=16, full_windows=False)) as session:
+    with open_session(
+        options(write_gemma3(tmp_path / "m.gguf"), ctx=1024, batch=40, max_width=16, full_windows=False)
+    ) as session:
         engine, prompt = session.engine, session.prompt_ids(TEXT * 5)
         assert engine.context.slack > 0
         found = [

@@ -59,4 +59,5 @@ def test_memory_is_what_the_library_allocates(family: str, layers: tuple[bool, .
 def test_others_have_none(tmp_path: Path) -> None:
     assert windows_of(read_header(tiny.write_llama(tmp_path / "m.gguf"))) is None
     path = write_family("gemma3", tmp_path / "short.gguf")
-    assert window_cache(read_header(path), ModelOptions(path, ctx=256, full_windows=False), 256) is None, "hardly less than a full one"
+    short = ModelOptions(path, ctx=256, full_windows=False)
+    assert window_cache(read_header(path), short, 256) is None, "hardly less than a full one"
