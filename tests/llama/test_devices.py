@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import subprocess
 from dataclasses import replace
@@ -20,6 +21,7 @@ from lcspec.llama.capabilities import capabilities
 from lcspec.llama.devices import Device, Placed
 from lcspec.llama.fitting import compute_buffers, fitted, rehearse, reserved_for_drafts
 from lcspec.llama.lib import C, log_lines
+from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.offload import MARGIN_LEAST, layer_costs
 from lcspec.placement import Placement
 from lcspec.session import make_engine, open_session
@@ -118,11 +120,11 @@ def test_weights_that_are_overridden_lie_there(deep: Path) -> None:
 
 
 def test_the_library_says_what_a_computation_takes(deep: Path) -> None:
-    given = placed(deep)
-    found = rehearse(devices.place(given), given, model._rehearsed)
+    given, laid_out = placed(deep), functools.partial(model._rehearsed, read_header(deep))
+    found = rehearse(devices.place(given), given, laid_out)
     assert found["CPU"] > 1 << 16
     longer = replace(given, batch=2048, max_width=256)
-    assert rehearse(devices.place(longer), longer, model._rehearsed)["CPU"] > found["CPU"]
+    assert rehearse(devices.place(longer), longer, laid_out)["CPU"] > found["CPU"]
 
 
 def test_lines_of_the_log() -> None:
@@ -151,7 +153,7 @@ def test_as_many_layers_as_fit(deep: Path, monkeypatch: pytest.MonkeyPatch) -> N
     with Model.load(given) as whole:
         assert whole.gpu_layers == -1
     costs = layer_costs(whole.header, given)
-    compute = rehearse(devices.place(given), given, model._rehearsed)["CPU"]
+    compute = rehearse(devices.place(given), given, functools.partial(model._rehearsed, whole.header))["CPU"]
     fixed = compute + MARGIN_LEAST
     for layers in (0, 1, 4, 8):
         with_free(monkeypatch, fixed + sum(costs.of(il) for il in range(costs.count - layers, costs.count)))
