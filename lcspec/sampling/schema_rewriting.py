@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterable, Mapping
+from typing import Any, Callable, Iterable, Mapping, TypeGuard
 
 # Every number from here on has neighbours that floats cannot tell apart, and the library counts in floats.
 EXACT = 2**53
@@ -134,5 +134,5 @@ def _open_bounds(schema: dict[str, Any]) -> None:
             schema[closed] = edge + sign * step
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: Any) -> TypeGuard[float]:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
