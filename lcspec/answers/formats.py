@@ -389,13 +389,8 @@ def opened_by(form: Format, prompt: str) -> Tags | None:
 
 
 def continued_by(form: Format, prompt: str, written: str) -> Tags | None:
-    """The tags of reasoning that an answer's beginning is within; None if it is within none.
-
-    Args:
-        form: the format.
-        prompt: the prompt, which ends with that beginning.
-        written: the beginning, with or without the tags before it.
-    """
+    """The tags of reasoning that `written`, an answer's beginning that the prompt ends with, is within; None if it is
+    within none."""
     end = len(prompt) - len(written) - 2
     found = [(prompt.rfind(t.literal, max(0, end - len(t.literal))), t) for t in form.reasoning]
     at, opened = max(found, key=lambda entry: entry[0], default=(-1, None))
