@@ -162,7 +162,7 @@ def test_models_on_demand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     running = Process("--models-dir", str(tmp_path), "--pin", "red", "--max-loaded", "2", "--idle-unload", "0", *small)
     try:
         assert running.port, "".join(running.lines)
-        assert "2 models on demand (1 loaded)" in running.lines[-1]
+        assert any("2 models on demand (1 loaded)" in line for line in running.lines)
         data = httpx.get(f"{running.url}/v1/models").json()["data"]
         assert {m["id"]: (m["status"]["value"], m["status"]["pinned"]) for m in data} == {
             "red": ("loaded", True),
