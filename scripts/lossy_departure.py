@@ -1,4 +1,4 @@
-"""How far the lossy verifiers depart from sampling the target: the table in docs/performance.md.
+"""How far the lossy verifiers depart from sampling the target: the table in docs/performance-scaled.md.
 
 Synthetic pairs: target logits are Gumbel noise times a scale (larger is sharper), the draft's are the target's plus
 Gaussian noise. For one token the emitted distribution is known exactly: what the verifier keeps of the draft, and the

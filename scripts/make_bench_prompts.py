@@ -1,4 +1,4 @@
-"""Assemble the prompts of docs/performance.md: six kinds of text in one JSON-lines file.
+"""Assemble the prompts of docs/performance-scaled.md: six kinds of text in one JSON-lines file.
 
 Word problems, code, code editing and unseen text come from a prompt collection given as an argument (JSON lines with
 `id`, `set`, `category`, `turns`; its licences apply, the result is not for redistribution). Dialogue and repetitive

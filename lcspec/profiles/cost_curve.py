@@ -16,6 +16,9 @@ from lcspec.profiles.stake import Stake
 # How fast real steps correct the measured curve: one step in 20 for the machine as a whole, one in 10 for a width.
 DRIFT_RATE = 0.05
 WIDTH_RATE = 0.1
+# What a step leaves of every width's own factor: a width that a disturbed moment made look dear is not taken any more, so
+# nothing else would ever correct it.
+KEPT = 0.997
 # A single step that took this many times longer than expected was interrupted by something else.
 OUTLIER = 4.0
 # What a stored curve may say: widths, and logs of correction factors.
@@ -30,7 +33,7 @@ class CostCurve:
     Attributes:
         points: width -> {context length in tokens: seconds}.
         drift: log of the factor by which the machine as a whole is slower now than when it was measured.
-        bias: width -> log of the factor that is particular to that width.
+        bias: width -> log of the factor that is particular to that width; forgotten slowly while other widths run.
         stake: seconds to save and load a state, where drafts are verified so (see lcspec.planner.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
             figures still cannot be right. Not stored.
@@ -100,8 +103,10 @@ class CostCurve:
         error = math.log(seconds / expected) - self.drift - self.bias.get(width, 0.0)
         if error > math.log(OUTLIER):
             error = math.log(OUTLIER) * 0.25
-        self.drift += DRIFT_RATE * error
-        self.bias[width] = self.bias.get(width, 0.0) + WIDTH_RATE * error
+        own = self.bias.get(width, 0.0)
+        self.bias = {other: KEPT * factor for other, factor in self.bias.items()}
+        self.bias[width] = KEPT * own + WIDTH_RATE * error
+        self.drift += (1 - KEPT) * own + DRIFT_RATE * error  # `width` itself loses nothing
 
     def as_dict(self) -> dict[str, Any]:
         """For the cache file."""

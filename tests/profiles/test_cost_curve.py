@@ -93,6 +93,18 @@ def test_observing_follows_a_single_width_that_was_measured_wrong() -> None:
         assert some.seconds(n, 0) == pytest.approx(seconds, rel=0.05)
 
 
+def test_a_disturbed_moment_does_not_rule_a_width_out_for_good() -> None:
+    """Steps of two rows took twice as long for a while; since then only steps of five rows were made."""
+    a = curve({1: 0.010, 2: 0.018, 5: 0.035})
+    for _ in range(30):
+        a.observe(2, 0, 0.036)
+    assert a.seconds(2, 0) > 0.030
+    for _ in range(900):
+        a.observe(5, 0, 0.035)
+    assert a.seconds(2, 0) == pytest.approx(0.018, rel=0.05)
+    assert a.seconds(5, 0) == pytest.approx(0.035, rel=0.05)
+
+
 def test_an_interrupted_step_hardly_moves_the_curve() -> None:
     some = curve({1: 0.01, 2: 0.02})
     some.observe(1, 0, 100 * OUTLIER)
