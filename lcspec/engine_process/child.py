@@ -1,7 +1,7 @@
 """The engine's process: an EngineThread behind a pipe. It ends when the program at the other end ends.
 
 main thread      reads messages and passes them on; never waits for the engine
-engine thread    runs steps; sends all events of a step in one message
+engine thread    runs steps; sends all events of a step in one message (see outgoing.py)
 text threads     tokenize and compile grammars, beside the engine
 """
 
@@ -22,6 +22,7 @@ from typing import Any
 from lcspec.engine.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.engine.request import Request
 from lcspec.engine_host import Loaded, Sink
+from lcspec.engine_process.outgoing import Outgoing
 from lcspec.engine_process.protocol import (
     Call,
     Cancel,
@@ -61,14 +62,16 @@ class Host:
         """Start loading what `opening` names."""
         self._pipe = pipe
         self._tables = opening.tables
-        self._step: list[tuple[int, list[Event]]] = []  # what the sinks got since the last message
+        self._outgoing = Outgoing(lambda events: pipe.send(Events(events)))
         self._tickets: dict[int, Future[Any]] = {}  # by number: requests until their last event
         self._asked: dict[int, Future[Any]] = {}  # what else is at hand
         self._grammars: OrderedDict[str, CompiledGrammar] = OrderedDict()
         self._lock = threading.Lock()
         self._text = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
         self._loaded: Loaded | None = None
-        self.worker = EngineThread(opening.options, opening.draft, self._progress, opening.history, self._flush)
+        self.worker = EngineThread(
+            opening.options, opening.draft, self._progress, opening.history, self._outgoing.flush
+        )
         self.worker.ready.add_done_callback(self._opened)
         threading.Thread(target=self._watch, name="lcspec-watch", daemon=True).start()
 
@@ -167,15 +170,9 @@ class Host:
                 return
             if isinstance(wanted[-1], (Failed, Finished)):
                 self._tickets.pop(number, None)
-            self._step.append((number, wanted))
+            self._outgoing.put(number, wanted)
 
         return put
-
-    def _flush(self) -> None:
-        """Send all events of a step in one message."""
-        if self._step:
-            step, self._step = self._step, []
-            self._pipe.send(Events(tuple(step)))
 
     # ------------------------------------------------------------ all else
 
