@@ -16,8 +16,8 @@ from lcspec.profiles.stake import Stake
 # How fast real steps correct the measured curve: one step in 20 for the machine as a whole, one in 10 for a width.
 DRIFT_RATE = 0.05
 WIDTH_RATE = 0.1
-# What a step leaves of every width's own factor: a width that a disturbed moment made look dear is not taken any more, so
-# nothing else would ever correct it.
+# What a step leaves of every width's own factor: a width that a disturbed moment made look dear is not taken any more,
+# so nothing else would ever correct it.
 KEPT = 0.997
 # A single step that took this many times longer than expected was interrupted by something else.
 OUTLIER = 4.0
