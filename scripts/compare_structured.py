@@ -147,6 +147,7 @@ def note(
             "rate": load.rate,
             "answers": len(asked) / load.seconds,
             "tokens": sum(a.tokens for a in load.answers),
+            "read": sum(a.read for a in load.answers),
             "first": [a.first for a in load.answers],
             "whole": sum(a.end != "length" for a in load.answers),
             "held": sum(question.held_by(a) for question, a in zip(asked, load.answers)),

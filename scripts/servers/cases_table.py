@@ -18,14 +18,14 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         *_ratios(rows),
         "",
-        "| kind | streams | | tokens/s | (min..max) | answers/s | tokens an answer | first text | valid | accepted |",
-        "|---" * 10 + "|",
+        "| kind | streams | | tokens/s | (min..max) | answers/s | tokens an answer | prompt tokens read | first text | valid | accepted |",
+        "|---" * 11 + "|",
     ]
     for r in rows:
         accepted = "" if r["accepted"] is None else f"{r['accepted']:.0%}"
         lines.append(
             f"| {r['case']} | {r['streams']} | {r['name']} | {r['rate']:.1f} | {r['low']:.1f}..{r['high']:.1f} | "
-            f"{r['answers']:.2f} | {r['length']:.0f} | {r['first']:.3f} | {r['held']} | {accepted} |"
+            f"{r['answers']:.2f} | {r['length']:.0f} | {r['read']:.0f} | {r['first']:.3f} | {r['held']} | {accepted} |"
         )
     failed = [r for r in results["runs"] if "error" in r]
     lines += ["", *(f"failed: {r['name']}, {r['streams']} streams: {r['error'][:200]}" for r in failed)]
@@ -50,6 +50,7 @@ def _row(case: str, streams: int, name: str, runs: list[dict[str, Any]]) -> dict
         "high": max(r["rate"] for r in mine),
         "answers": statistics.median(r["answers"] for r in mine),
         "length": sum(r["tokens"] for r in mine) / asked,
+        "read": sum(r["read"] for r in mine) / asked,
         "first": statistics.median(t for r in mine for t in r["first"]),
         "held": "" if case == "plain" else f"{sum(r['held'] for r in mine)}/{asked}",
         "accepted": sum(r["accepted"] for r in mine) / drafted if drafted else None,

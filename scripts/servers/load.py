@@ -24,7 +24,7 @@ class LoadError(Exception):
 class Answer:
     """One request's answer; seconds are counted from the sending of the request.
 
-    `text` is what was written, of a call its arguments; `call` the function's name; `end` the reason of the end.
+    `read` are the prompt's tokens that no cache had, `text` is what was written, of a call its arguments; `call` the function's name; `end` the reason of the end.
     """
 
     first: float = 0.0
@@ -33,6 +33,7 @@ class Answer:
     drafted: int = 0
     accepted: int = 0
     steps: int = 0
+    read: int = 0
     text: str = ""
     call: str = ""
     end: str = ""
@@ -136,6 +137,7 @@ def _read(data: bytes, came: list[tuple[int, float]], seconds: float) -> Answer:
             answer.tokens = int(timings["predicted_n"])
             answer.drafted = int(timings.get("draft_n") or 0)
             answer.accepted = int(timings.get("draft_n_accepted") or 0)
+            answer.read = int(timings.get("prompt_n") or 0)
             answer.steps = int(timings.get("target_steps") or 0)
     if not answer.tokens:
         raise LoadError("the stream ended without timings")

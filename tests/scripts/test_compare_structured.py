@@ -38,12 +38,12 @@ def test_no_request_comes_twice(case: str) -> None:
 
 
 def test_text_of_a_chat_stream() -> None:
-    done = {"timings": {"predicted_n": 5, "draft_n": 4, "draft_n_accepted": 3}}
+    done = {"timings": {"predicted_n": 5, "prompt_n": 7, "draft_n": 4, "draft_n_accepted": 3}}
     data = stream(chunk({"role": "assistant", "content": None}), chunk({"content": "a"}), chunk({"content": "b"}))
     data += stream(chunk({}, "stop", **done))[len(HEAD) :]
     answer = _read(data, [(len(HEAD) + 60, 0.1), (len(data), 0.5)], 0.6)
     assert (answer.text, answer.end, answer.tokens, answer.drafted, answer.accepted) == ("ab", "stop", 5, 4, 3)
-    assert answer.first == 0.5 and answer.seconds == 0.6
+    assert answer.read == 7 and answer.first == 0.5 and answer.seconds == 0.6
 
 
 def test_a_streamed_call_is_held_against_its_tool() -> None:
@@ -67,7 +67,15 @@ def test_an_error_in_a_stream_is_told() -> None:
 
 
 def row(name: str, rate: float, case: str = "schema", **more: Any) -> dict[str, Any]:
-    usual = {"streams": 2, "case": case, "round": 1, "answers": rate / 50, "tokens": 100, "first": [0.1, 0.3]}
+    usual = {
+        "streams": 2,
+        "case": case,
+        "round": 1,
+        "answers": rate / 50,
+        "tokens": 100,
+        "read": 30,
+        "first": [0.1, 0.3],
+    }
     usual |= {"held": 2, "asked": 2, "drafted": 0, "accepted": 0}
     return {"name": name, "ours": name == "lcspec", "rate": rate, **usual, **more}
 
@@ -80,7 +88,7 @@ def test_the_best_setting_of_the_medians_counts() -> None:
     runs = [*ours, *plain, *other, failed]
     report = markdown({"target": "m.gguf", "threads": 2, "n": 50, "minutes": 1.0, "runs": runs})
     assert "| schema | 1.20 (1.20) |" in report
-    assert "| schema | 2 | llama-server, ngram | 45.0 | 40.0..50.0 | 0.90 | 50 | 0.200 | 4/4 | 75% |" in report
+    assert "| schema | 2 | llama-server, ngram | 45.0 | 40.0..50.0 | 0.90 | 50 | 15 | 0.200 | 4/4 | 75% |" in report
     assert "failed: llama-server, -fa off, 2 streams: it ended with code 1" in report
     alone = markdown({"target": "m.gguf", "threads": 2, "n": 50, "minutes": 1.0, "runs": ours})
     assert "| schema |  |" in alone
