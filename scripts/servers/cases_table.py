@@ -18,7 +18,8 @@ def markdown(results: dict[str, Any]) -> str:
         "",
         *_ratios(rows),
         "",
-        "| kind | streams | | tokens/s | (min..max) | answers/s | tokens an answer | prompt tokens read | first text | valid | accepted |",
+        "| kind | streams | | tokens/s | (min..max) | answers/s | tokens an answer | prompt tokens read | "
+        "first text | valid | accepted |",
         "|---" * 11 + "|",
     ]
     for r in rows:

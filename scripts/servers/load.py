@@ -24,7 +24,8 @@ class LoadError(Exception):
 class Answer:
     """One request's answer; seconds are counted from the sending of the request.
 
-    `read` are the prompt's tokens that no cache had, `text` is what was written, of a call its arguments; `call` the function's name; `end` the reason of the end.
+    `read` are the prompt's tokens that no cache had; `text` is what was written, of a call its arguments; `call` the
+    function's name; `end` the reason of the end.
     """
 
     first: float = 0.0
