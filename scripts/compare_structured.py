@@ -9,6 +9,9 @@ defaults, llama-server in several settings, of which its best counts, by the med
 
 Answers end where the model ends them. Rates are tokens of answers a second over all streams, prompts included, by the
 client's clock. Texts need not be the same, so answers a second are told too, and how many follow their schema.
+
+Where the model's own template knows no tools, lcspec describes them in the prompt and llama-server leaves them out:
+with --template (Qwen-Qwen2.5-7B-Instruct.jinja among llama.cpp's models/templates, say) both read the same prompt.
 """
 
 from __future__ import annotations
@@ -49,6 +52,9 @@ def contenders() -> list[Contender]:
 @click.command()
 @click.argument("target", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--server", "binary", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="llama-server.")
+@click.option(
+    "--template", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Chat template for both."
+)
 @click.option("--streams", default="1,2,4,8", show_default=True)
 @click.option("--cases", default=",".join(CASES), show_default=True)
 @click.option("--minutes", type=click.FloatRange(min=0), default=8.0, show_default=True, help="Of the whole run.")
@@ -61,17 +67,20 @@ def contenders() -> list[Contender]:
 @click.option("--only", multiple=True, help="Only contenders whose name contains this.")
 @click.option("--timeout", type=float, default=600.0, show_default=True, help="Seconds of a run at most.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path))
-def main(target: Path, binary: Path | None, streams: str, cases: str, out: Path | None, **o: Any) -> None:
+def main(
+    target: Path, binary: Path | None, template: Path | None, streams: str, cases: str, out: Path | None, **o: Any
+) -> None:
     """Compare servers on structured answers."""
     levels = [int(s) for s in streams.split(",")]
     kinds = [case for case in cases.split(",") if case in CASES]
     setup = Setup(binary, target, None, o["threads"] or default_threads(), o["ctx"])
-    who = [
-        c for c in contenders() if (c.ours or binary) and (not o["only"] or any(part in c.name for part in o["only"]))
-    ]
+    given = ("--chat-template-file", str(template)) if template else ()
+    everybody = [replace(c, args=(*c.args, *given)) for c in contenders()]
+    who = [c for c in everybody if (c.ours or binary) and (not o["only"] or any(part in c.name for part in o["only"]))]
     if os.getloadavg()[0] > BUSY:
         say(f"warning: the machine is busy (load {os.getloadavg()[0]:.1f}): the figures will mean little")
     results: dict[str, Any] = {"target": target.name, "threads": setup.threads, "n": o["n"], "runs": []}
+    results["template"] = template.name if template else None
     start = time.monotonic()
     try:
         for i, level in enumerate(levels):

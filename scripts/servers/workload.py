@@ -101,6 +101,7 @@ def requests(case: str, count: int, n: int, seed: int = 1) -> list[Asked]:
 def _asked(case: str, kind: str, subject: str, n: int) -> Asked:
     messages = [{"role": "user", "content": f"{kind} {subject}."}]
     body: dict[str, Any] = {"messages": messages, "max_tokens": n, "temperature": 0, "stream": True}
+    body["cache_prompt"] = True
     if case == "plain":
         return Asked(body, {})
     if case == "schema":
