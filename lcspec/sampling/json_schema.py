@@ -14,7 +14,8 @@ from llguidance import LLMatcher
 
 from lcspec.errors import GrammarError
 from lcspec.sampling.grammar import HEADER, LIMITS, MAX_TEXT
-from lcspec.sampling.schema_rewriting import rewritten
+from lcspec.sampling.schema_conditions import without_conditions
+from lcspec.sampling.schema_rewriting import rewritten, without_repetition
 
 MAX_NESTING = 64
 # One blank, or a line break with its indentation: a weak model would write blanks for ever.
@@ -55,14 +56,13 @@ ANNOTATIONS = (
     "$comment",
 )
 # Formats that are held to, and those of the standard that cannot be. Other names are annotations (int32, password).
-FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri")
+FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "regex")
 OTHER_FORMATS = (
     "idn-email",
     "idn-hostname",
     "iri",
     "iri-reference",
     "json-pointer",
-    "regex",
     "relative-json-pointer",
     "uri-reference",
     "uri-template",
@@ -91,6 +91,10 @@ CALENDAR = {
     "time": f"^{CLOCK}",
 }
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
+# Regular expressions without nesting, which every reader knows.
+_ESCAPED, _CLASS = r"\\[dDwWsSnrt.\\/^$*+?(){}|\[\]-]", r"\[\^?(?:[A-Za-z0-9_ .,:@]|a-z|A-Z|0-9|\\[dws.\]\[-])+\]"
+_ATOM = rf"(?:[A-Za-z0-9 _,:;@#%&=!<>/'~.-]|{_ESCAPED}|{_CLASS})(?:[*+?]|\{{[0-9]{{1,2}}\}})?"
+WRITTEN_OUT = {**CALENDAR, "regex": rf"^\^?(?:{_ATOM}|\((?:{_ATOM})+(?:\|(?:{_ATOM})+)*\)[*+?]?)*\$?$"}
 EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
 # Parts of so many characters altogether are compiled alone to find the one at fault.
 MAX_TRIED = 1 << 20
@@ -153,7 +157,8 @@ class _Checker:
         if schema.get("not", False) in (True, {}):  # nothing follows it
             return False
         out: dict[str, Any] = {}
-        for key, value in self._with_named_properties(schema).items():
+        schema = without_conditions(self._with_named_properties(schema), self._resolved)
+        for key, value in without_repetition(schema, self._resolved).items():
             if key in IDLE or key in ANNOTATIONS or key.startswith("x-"):
                 continue
             if key in UNSUPPORTED:
@@ -222,6 +227,8 @@ def _is_composed(root: Any) -> bool:
         if not isinstance(part, dict):
             continue
         left += part.values()
+        if "if" in part and {"then", "else"} & set(part):
+            return True
         others = [key for key in part if key in ABOUT_OBJECTS]
         several = isinstance(part.get("allOf"), list) and len(part["allOf"]) > 1
         if several or (len(others) > 1 and any(key in REFERRING for key in others)):
@@ -252,12 +259,12 @@ def _check_format(schema: dict[str, Any], path: str) -> None:
         raise GrammarError(
             f"the JSON schema cannot be held to: format at {path}/format: {name} is not one of {', '.join(FORMATS)}"
         )
-    if isinstance(name, str) and name not in FORMATS:
+    if isinstance(name, str) and (name not in FORMATS or name == "regex"):
         del schema["format"]
-    if name in CALENDAR and "pattern" in schema:
-        schema["allOf"] = [*(schema.get("allOf") or ()), {"pattern": CALENDAR[str(name)]}]
-    elif name in CALENDAR:
-        schema["pattern"] = CALENDAR[str(name)]
+    if name in WRITTEN_OUT and "pattern" in schema:
+        schema["allOf"] = [*(schema.get("allOf") or ()), {"pattern": WRITTEN_OUT[str(name)]}]
+    elif name in WRITTEN_OUT:
+        schema["pattern"] = WRITTEN_OUT[str(name)]
 
 
 def _check_count(schema: dict[str, Any], path: str) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Callable, Iterable, Mapping, TypeGuard
+from itertools import combinations, permutations
+from typing import Any, Iterable, Mapping, TypeGuard
+
+from lcspec.sampling.schema_values import Resolve, followed, listed, same
 
 # Every number from here on has neighbours that floats cannot tell apart, and the library counts in floats.
 EXACT = 2**53
@@ -19,7 +22,9 @@ PLAIN = {
     ),
 }
 LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
-Resolve = Callable[[Any], Any]
+# Arrays without repetition are written out: in any order if there are so many at most, else in the list's order.
+MAX_ORDERS = 400
+MAX_CHOICES = 256
 
 
 def rewritten(schema: dict[str, Any], resolve: Resolve) -> dict[str, Any]:
@@ -54,32 +59,88 @@ def _looks_around(option: Any) -> bool:
     return isinstance(pattern, str) and pattern not in PLAIN and any(mark in pattern for mark in LOOK_AROUND)
 
 
+def without_repetition(schema: dict[str, Any], resolve: Resolve) -> dict[str, Any]:
+    """An array of different values (`uniqueItems`) written out, if its items are listed and few; else as it is.
+
+    Args:
+        schema: stays as it is.
+        resolve: what a reference leads to, one step.
+    """
+    least, most = schema.get("minItems", 0), schema.get("maxItems")
+    if schema.get("uniqueItems") is not True or not _is_count(least) or not (most is None or _is_count(most)):
+        return schema
+    rest = {key: value for key, value in schema.items() if key != "uniqueItems"}
+    if most is not None and most <= 1:
+        return rest
+    values = listed(schema.get("items"), resolve)
+    if values is None or schema.get("type") != "array" or {"anyOf", "prefixItems", "contains"} & set(schema):
+        return schema
+    values = [value for i, value in enumerate(values) if not any(same(value, other) for other in values[:i])]
+    lengths = range(least, min(len(values), len(values) if most is None else most) + 1)
+    if sum(math.perm(len(values), n) for n in lengths) <= MAX_ORDERS:
+        found = [choice for n in lengths for choice in permutations(values, n)]
+    elif sum(math.comb(len(values), n) for n in lengths) <= MAX_CHOICES:
+        found = [choice for n in lengths for choice in combinations(values, n)]
+    else:
+        return schema
+    for key in ("items", "minItems", "maxItems"):
+        rest.pop(key, None)
+    return {**rest, "anyOf": [_exactly(choice) for choice in found]} if found else schema
+
+
+def _exactly(values: Iterable[Any]) -> dict[str, Any]:
+    consts = [{"const": value} for value in values]
+    return {"type": "array", "prefixItems": consts, "items": False, "minItems": len(consts)}
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return type(value) is int and value >= 0
+
+
 def _exclude_each_other(options: list[Any], resolve: Resolve) -> bool:
-    """Whether no value follows two of the options, as their types say or a constant that both require; the library
-    does not look behind references."""
-    known = [_followed(option, resolve) for option in options]
+    """Whether no value follows two of the options, as far as can be seen; the library does not look behind
+    references."""
+    known = [followed(option, resolve) for option in options]
     return all(_differ(a, b, resolve) for i, a in enumerate(known) for b in known[:i])
 
 
-def _followed(schema: Any, resolve: Resolve) -> Mapping[str, Any]:
-    for _ in range(8):
-        if not isinstance(schema, Mapping) or set(schema) - {"$ref", "title", "description"}:
-            break
-        schema = resolve(schema)
-    return schema if isinstance(schema, Mapping) else {}
-
-
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any], resolve: Resolve) -> bool:
+    """By their types, listed values, ranges of numbers, a constant that both require, or a property that one requires
+    and the other does not allow."""
     first, second = _types(a), _types(b)
-    if first and second and not first & second:
+    if first and second and not first & second or _share_no_value(a, b, resolve):
         return True
+    if first == second == {"number"}:
+        return _below(a, b) or _below(b, a)
     if first != {"object"} or second != {"object"}:
         return False
-    for key in set(_strings(a.get("required"))) & set(_strings(b.get("required"))):
-        one, other = (_values(_property(schema, key), resolve) for schema in (a, b))
-        if one and other and not set(one) & set(other):
-            return True
-    return False
+    both = set(_strings(a.get("required"))) & set(_strings(b.get("required")))
+    if any(_share_no_value(_property(a, key), _property(b, key), resolve) for key in both):
+        return True
+    return _requires_more(a, b) or _requires_more(b, a)
+
+
+def _share_no_value(a: Any, b: Any, resolve: Resolve) -> bool:
+    one, other = listed(a, resolve), listed(b, resolve)
+    # 1 and true are the same for some readers: where in doubt, they are shared.
+    return one is not None and other is not None and not any(x == y for x in one for y in other)
+
+
+def _below(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether all numbers of `a` are less than those of `b`."""
+    most = [(a[key], key == "maximum") for key in ("maximum", "exclusiveMaximum") if _is_number(a.get(key))]
+    least = [(b[key], key == "minimum") for key in ("minimum", "exclusiveMinimum") if _is_number(b.get(key))]
+    return any(x < y or (x == y and not (closed and shut)) for x, closed in most for y, shut in least)
+
+
+def _requires_more(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    if (
+        b.get("additionalProperties") is not False
+        or "patternProperties" in b
+        or not isinstance(b.get("properties", {}), Mapping)
+    ):
+        return False
+    return bool(set(_strings(a.get("required"))) - set(b.get("properties", {})))
 
 
 def _types(schema: Mapping[str, Any]) -> set[str]:
@@ -96,13 +157,6 @@ def _strings(value: Any) -> Iterable[str]:
 def _property(schema: Mapping[str, Any], key: str) -> Any:
     named = schema.get("properties")
     return named.get(key) if isinstance(named, Mapping) else None
-
-
-def _values(schema: Any, resolve: Resolve) -> list[str]:
-    """The strings that a schema allows, if it lists them."""
-    known = _followed(schema, resolve)
-    listed = known.get("enum", [known["const"]] if "const" in known else None)
-    return listed if isinstance(listed, list) and all(isinstance(value, str) for value in listed) else []
 
 
 def _exact_bounds(schema: dict[str, Any]) -> None:

@@ -35,13 +35,12 @@ BEFORE, AFTER = 3, 1
 
 @dataclass
 class Native:
-    """An answer on its way; `many`: a list of prompts was given, so a list of answers is given back."""
+    """An answer on its way."""
 
     service: Service
     body: NativeBody
     model: str
     requests: list[EngineRequest]
-    many: bool = False
 
     def final(self, index: int, text: Text, streamed: bool) -> dict[str, Any]:
         """The answer to one prompt, or what ends its stream."""
@@ -51,7 +50,7 @@ class Native:
         kept = content if streamed or not indent else until_outdent(content, indent)
         kind = {"stop": "word" if end.stop is not None else "eos", "length": "limit", "context": "limit"}
         ids = [info.id for info in text.infos]
-        return {
+        found = {
             "index": index,
             "content": "" if streamed else kept,
             "tokens": ids if self.body.return_tokens and not streamed else [],
@@ -69,6 +68,7 @@ class Native:
             "tokens_cached": end.prompt_tokens + end.completion_tokens,
             "timings": answer.timings(text),
         } | self.probabilities(text.infos if not streamed else [])
+        return chosen_fields(found, self.body.response_fields) if self.body.response_fields else found
 
     def probabilities(self, infos: Sequence[Any]) -> dict[str, Any]:
         """Log-probabilities of tokens, if they were asked for."""
@@ -80,6 +80,18 @@ class Native:
             for (token, _), top in zip(info.top, entry["top_logprobs"]):
                 top["id"] = token
         return {"completion_probabilities": shown}
+
+
+def chosen_fields(found: dict[str, Any], paths: Sequence[str]) -> dict[str, Any]:
+    """The fields named by `paths`, under these names (a/b: the b in a); what is not there is left out."""
+    out: dict[str, Any] = {}
+    for path in paths:
+        value: Any = found
+        for step in path.split("/"):
+            value = value.get(step, ...) if isinstance(value, dict) else ...
+        if value is not ...:
+            out[path] = value
+    return out
 
 
 def until_outdent(text: str, indent: int) -> str:
@@ -118,8 +130,6 @@ async def infill(body: InfillBody, http: Request) -> Response:
 
 
 def _check(body: NativeBody) -> None:
-    if body.n not in (None, 1):
-        raise invalid("n: this endpoint gives one text a prompt; use /v1/completions", "n")
     if body.post_sampling_probs:
         raise invalid("post_sampling_probs is not supported: log-probabilities are those of the model", "n_probs")
 
@@ -134,7 +144,7 @@ def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:
     many = isinstance(prompt, list) and not any(isinstance(part, int) for part in prompt) and len(prompt) != 0
     if isinstance(prompt, list) and not prompt:
         raise invalid("the prompt is an empty list", "prompt")
-    return _made(service, body, model, [_ids(service, p) for p in (prompt if many else [prompt])], many)
+    return _made(service, body, model, [_ids(service, p) for p in (prompt if many else [prompt])])
 
 
 def _ids(service: Service, prompt: str | list[Any]) -> tuple[int, ...]:
@@ -181,10 +191,10 @@ def prepare_infill(service: Service, body: InfillBody, model: str) -> Native:
         others = piece + others
     begin = [service.vocab.bos] if service.vocab.add_bos else []
     ids = (*begin, *others, marks.prefix, *before, marks.suffix, *after, marks.middle)
-    return _made(service, body, model, [ids], False)
+    return _made(service, body, model, [ids])
 
 
-def _made(service: Service, body: NativeBody, model: str, prompts: list[tuple[int, ...]], many: bool) -> Native:
+def _made(service: Service, body: NativeBody, model: str, prompts: list[tuple[int, ...]]) -> Native:
     wanted = Wanted(
         body,
         body.speculation,
@@ -194,14 +204,14 @@ def _made(service: Service, body: NativeBody, model: str, prompts: list[tuple[in
         body.limit(-1),
         body.stops,
         body.n_probs or None,
-        1,
+        body.n_cmpl or body.n or 1,
         bool(body.ignore_eos),
     )
     requests = engine_requests(service, prompts, wanted)
     if service.settings.log_prompts:
         for ids in prompts:
             note_prompt(service, service.vocab.text(list(ids)))
-    return Native(service, body, model, requests, many)
+    return Native(service, body, model, requests)
 
 
 async def _whole(made: Native, job: Job) -> Response:
@@ -215,7 +225,7 @@ async def _whole(made: Native, job: Job) -> Response:
     for text in texts:
         note_answer(made.service, text.text)
     found = [made.final(i, text, streamed=False) for i, text in enumerate(texts)]
-    return JSONResponse(found if made.many else found[0])
+    return JSONResponse(found if len(found) > 1 else found[0])
 
 
 async def _streamed(made: Native, job: Job) -> AsyncGenerator[str, None]:

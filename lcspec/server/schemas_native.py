@@ -22,6 +22,12 @@ class NativeBody(Generating):
     n_indent: Annotated[int, Field(ge=0, le=INT32)] | None = Field(
         default=None, description="The text ends before a line that is indented less; not in streams."
     )
+    n_cmpl: Annotated[int, Field(ge=1, le=128)] | None = Field(
+        default=None, description="Texts for each prompt; with more than one text in all the answer is a list."
+    )
+    response_fields: Annotated[list[str], Field(max_length=128)] | None = Field(
+        default=None, description="Fields that the answer has, no others; `timings/prompt_n` is a field in another."
+    )
     # Known to the API and without a meaning here.
     id_slot: int | None = None
     min_keep: int | None = None
@@ -30,7 +36,6 @@ class NativeBody(Generating):
     t_max_prompt_ms: int | None = None
     timings_per_token: bool | None = None
     post_sampling_probs: Annotated[bool, Field()] | None = None
-    response_fields: list[str] | None = None
 
 
 class NativeCompletionBody(NativeBody):

@@ -22,7 +22,11 @@ class LoadError(Exception):
 
 @dataclass
 class Answer:
-    """One request's answer; seconds are counted from the sending of the request."""
+    """One request's answer; seconds are counted from the sending of the request.
+
+    `read` are the prompt's tokens that no cache had; `text` is what was written, of a call its arguments; `call` the
+    function's name; `end` the reason of the end.
+    """
 
     first: float = 0.0
     seconds: float = 0.0
@@ -30,7 +34,10 @@ class Answer:
     drafted: int = 0
     accepted: int = 0
     steps: int = 0
+    read: int = 0
     text: str = ""
+    call: str = ""
+    end: str = ""
 
 
 @dataclass
@@ -53,23 +60,25 @@ class Load:
         return statistics.quantiles(times, n=100, method="inclusive")[round(share * 100) - 1]
 
 
-def run(host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeout: float) -> Load:
-    """Send every body to /v1/completions, `streams` at a time, and wait for all answers.
+def run(
+    host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeout: float, path: str = "/v1/completions"
+) -> Load:
+    """Send every body to `path`, `streams` at a time, and wait for all answers.
 
     Raises:
         LoadError: one failed, or it took longer than `timeout` seconds.
     """
-    return asyncio.run(_run(host, port, bodies, streams, timeout))
+    return asyncio.run(_run(host, port, bodies, streams, timeout, path))
 
 
-async def _run(host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeout: float) -> Load:
+async def _run(host: str, port: int, bodies: list[dict[str, Any]], streams: int, timeout: float, path: str) -> Load:
     left = list(enumerate(bodies))[::-1]
     raw: dict[int, tuple[bytes, list[tuple[int, float]], float]] = {}
 
     async def work() -> None:
         while left:
             index, body = left.pop()
-            raw[index] = await _ask(host, port, json.dumps(body).encode())
+            raw[index] = await _ask(host, port, path, json.dumps(body).encode())
 
     start = time.perf_counter()
     try:
@@ -82,11 +91,11 @@ async def _run(host: str, port: int, bodies: list[dict[str, Any]], streams: int,
     return Load(seconds, [_read(*raw[i]) for i in sorted(raw)])
 
 
-async def _ask(host: str, port: int, body: bytes) -> tuple[bytes, list[tuple[int, float]], float]:
+async def _ask(host: str, port: int, path: str, body: bytes) -> tuple[bytes, list[tuple[int, float]], float]:
     """The bytes of an answer, how many of them there were when (seconds), and when its end came."""
     reader, writer = await asyncio.open_connection(host, port, limit=CHUNK)
     head = (
-        f"POST /v1/completions HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {host}:{port}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     )
     start, data, came = time.perf_counter(), bytearray(), list[tuple[int, float]]()
@@ -120,7 +129,8 @@ def _read(data: bytes, came: list[tuple[int, float]], seconds: float) -> Answer:
         if "error" in event:
             raise LoadError(str(event["error"]))
         for choice in event.get("choices") or []:
-            answer.text += choice.get("text") or ""
+            answer.text += _text_of(choice, answer)
+            answer.end = choice.get("finish_reason") or answer.end
         if answer.text and not answer.first:
             answer.first = next(at for length, at in came if length >= min(end, len(data)))
         timings = event.get("timings")
@@ -128,7 +138,17 @@ def _read(data: bytes, came: list[tuple[int, float]], seconds: float) -> Answer:
             answer.tokens = int(timings["predicted_n"])
             answer.drafted = int(timings.get("draft_n") or 0)
             answer.accepted = int(timings.get("draft_n_accepted") or 0)
+            answer.read = int(timings.get("prompt_n") or 0)
             answer.steps = int(timings.get("target_steps") or 0)
     if not answer.tokens:
         raise LoadError("the stream ended without timings")
     return answer
+
+
+def _text_of(choice: dict[str, Any], answer: Answer) -> str:
+    """What an event adds to the text; the name of a call goes to the answer."""
+    delta = choice.get("delta") or {}
+    functions = [call.get("function") or {} for call in delta.get("tool_calls") or []]
+    answer.call = answer.call or "".join(f.get("name") or "" for f in functions)
+    written = [choice.get("text"), delta.get("content"), *(f.get("arguments") for f in functions)]
+    return "".join(part for part in written if part)

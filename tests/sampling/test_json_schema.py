@@ -5,17 +5,22 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import jsonschema
 import pytest
 
 from lcspec.errors import GrammarError
-from lcspec.sampling.grammar import GrammarTokenizer
+from lcspec.sampling.grammar import CompiledGrammar, GrammarTokenizer
 from lcspec.sampling.json_schema import schema_to_lark
 
 TOKENIZER = GrammarTokenizer([b"</s>", *(bytes([i]) for i in range(256))], special=(), ends=(0,))
 
 
 def accepts(schema: Any, text: str) -> bool:
-    constraint = TOKENIZER.compile(schema_to_lark(schema)).start()
+    return follows(TOKENIZER.compile(schema_to_lark(schema)), text)
+
+
+def follows(grammar: CompiledGrammar, text: str) -> bool:
+    constraint = grammar.start()
     for byte in text.encode():
         if not constraint.allows(byte + 1):
             return False
@@ -24,6 +29,8 @@ def accepts(schema: Any, text: str) -> bool:
 
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+IS_A = {"properties": {"kind": {"const": "a"}}, "required": ["kind"]}
+KINDS = {"kind": {"enum": ["a", "b", "c"]}, "n": INTEGER}
 COLOUR = {"enum": ["red", "green"], "type": "string", "title": "Colour"}
 
 
@@ -129,11 +136,20 @@ def test_the_schema_stays_as_it_is() -> None:
             "uniqueItems",
             "#/properties/tags/uniqueItems",
         ),
-        ({"properties": {"a/b": {"anyOf": [{"if": {}}]}}}, "if", "#/properties/a~1b/anyOf/0/if"),
+        (
+            {"properties": {"a/b": {"anyOf": [{"if": {"type": "null"}, "then": {}}]}}},
+            "if",
+            "#/properties/a~1b/anyOf/0/if",
+        ),
+        ({"type": "object", "properties": {"a": STRING}, "if": IS_A, "then": {"required": ["n"]}}, "if", "#/if"),
+        ({"type": "array", "items": STRING, "uniqueItems": True}, "uniqueItems", "#/uniqueItems"),
+        ({"type": "array", "items": {"enum": [*range(9)]}, "uniqueItems": True}, "uniqueItems", "#/uniqueItems"),
         ({"$defs": {"x": {"contains": {}}}}, "contains", "#/$defs/x/contains"),
         ({"dependentRequired": {"a": ["b"]}}, "dependentRequired", "#/dependentRequired"),
         ({"properties": {"a": {}}, "propertyNames": {"maxLength": 3}}, "propertyNames", "#/propertyNames"),
-        ({"items": {"format": "regex"}}, "format", "#/items/format"),
+        ({"items": {"format": "uri-template"}}, "format", "#/items/format"),
+        ({"oneOf": [{"type": "integer", "maximum": 3}, {"type": "integer", "minimum": 3}]}, "oneOf", "#/oneOf"),
+        ({"oneOf": [{"const": 1}, {"enum": [2, 1]}]}, "oneOf", "#/oneOf"),
         ({"items": {"pattern": "(?=a)b"}}, "pattern", "#/items/pattern"),
         ({"prefixItems": [{}, {"type": "text"}]}, "type", "#/prefixItems/1/type"),
         ({"properties": {"p": {"type": "string", "minLength": -1}}}, "minLength", "#/properties/p/minLength"),
@@ -183,3 +199,68 @@ def test_what_is_no_schema_is_refused(schema: str) -> None:
 def test_a_reference_to_itself_alone_has_no_text() -> None:
     with pytest.raises(GrammarError, match="no text"):
         TOKENIZER.compile(schema_to_lark({"$ref": "#"}))
+
+
+def _conditional(**more: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": KINDS, **more}
+
+
+def _thing(key: str) -> dict[str, Any]:
+    return {"type": "object", "properties": {key: {"type": "null"}}, "required": [key], "additionalProperties": False}
+
+
+NEEDS_N: dict[str, Any] = {"required": ["n"]}
+TEXT_X = {"properties": {"x": STRING}, "required": ["x"]}
+IS_B = {"properties": {"kind": {"enum": ["b"]}}, "required": ["kind"]}
+# With how many of VALUES each must accept at least: what is accepted must be right, not all that is right accepted.
+REWRITTEN: dict[str, tuple[dict[str, Any], int]] = {
+    "then": (_conditional(**{"if": IS_A, "then": NEEDS_N}), 6),
+    "else": (_conditional(**{"if": IS_A, "then": NEEDS_N, "else": {"properties": {"n": False}}}), 4),
+    "else alone": (_conditional(**{"if": IS_A, "else": NEEDS_N}), 5),
+    "another property": (_conditional(**{"if": IS_A, "then": TEXT_X}), 7),
+    "no others": (_conditional(**{"if": IS_A, "then": NEEDS_N, "additionalProperties": False}), 6),
+    "if there is": (_conditional(**{"if": NEEDS_N, "then": {"required": ["kind"]}}), 7),
+    "if it is or is not there": (_conditional(**{"if": {"properties": IS_A["properties"]}, "then": NEEDS_N}), 6),
+    "one of several": (_conditional(**{"if": {**IS_A, **NEEDS_N, "required": ["kind", "n"]}, "then": TEXT_X}), 7),
+    "several": (
+        _conditional(
+            required=["kind"],
+            allOf=[
+                {"if": IS_A, "then": TEXT_X},
+                {"if": IS_B, "then": {**TEXT_X, "properties": {"x": {"type": "null"}}}},
+            ],
+        ),
+        5,
+    ),
+    "says nothing": (_conditional(**{"if": IS_A}), 7),
+    "different": ({"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b", "c"]}, "minItems": 1}, 3),
+    "different and few": ({"type": "array", "uniqueItems": True, "items": {"enum": [*range(6)]}, "maxItems": 2}, 2),
+    "in order": ({"type": "array", "uniqueItems": True, "items": {"enum": [*"abcdefgh"]}}, 3),
+    "different booleans": ({"type": "array", "uniqueItems": True, "items": {"type": "boolean"}}, 3),
+    "one item": ({"type": "array", "uniqueItems": True, "items": STRING, "maxItems": 1}, 2),
+    "constants": ({"oneOf": [{"const": 1, "title": "one"}, {"const": 2}, {"const": "a"}]}, 3),
+    "ranges": ({"oneOf": [{"type": "integer", "maximum": 1}, {"type": "integer", "minimum": 2}]}, 4),
+    "open ranges": ({"oneOf": [{"type": "number", "exclusiveMaximum": 2}, {"type": "number", "minimum": 2}]}, 5),
+    "closed objects": ({"oneOf": [_thing("a"), _thing("b")]}, 2),
+    "pattern": ({"type": "string", "format": "regex"}, 5),
+}
+TEXTS = ("a", "^a+$", "(a|b)*[a-z0-9.]{2}", "\\\\d\\.", "", "(", "a**", "[z-a]", "*")
+VALUES: list[Any] = [None, True, 1, 2, 3, -1, 0.5, *TEXTS]
+VALUES += [[], [1, 0], [True], [True, False], [0, 0], ["a"], ["a", "c"], ["c", "a"], ["a", "a"], ["b", "a", "c", "b"]]
+VALUES += [
+    {key: value for key, value in (("kind", kind), ("n", n), ("x", x), ("a", a), ("b", b)) if value != ""}
+    for kind in ("", "a", "b", "c", "z")
+    for n in ("", 1, "s")
+    for x in ("", "t", None, True)
+    for a, b in (("", ""), (None, ""), ("", None), (None, None))
+]
+
+
+@pytest.mark.parametrize("name", REWRITTEN)
+def test_rewritten_schemas_let_nothing_wrong_through(name: str) -> None:
+    schema, least = REWRITTEN[name]
+    right = jsonschema.Draft202012Validator(schema, format_checker=jsonschema.Draft202012Validator.FORMAT_CHECKER)
+    constraint = TOKENIZER.compile(schema_to_lark(schema))
+    accepted = [value for value in VALUES if follows(constraint, json.dumps(value))]
+    assert all(right.is_valid(value) for value in accepted)
+    assert len(accepted) >= least, accepted

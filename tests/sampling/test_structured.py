@@ -69,6 +69,7 @@ class Order(pydantic.BaseModel):
     note: str | None = pydantic.Field(default=None, max_length=6)
 
 
+IS_SHOP: dict[str, Any] = {"properties": {"kind": {"const": "shop"}}, "required": ["kind"]}
 NUMBER, STRING = {"type": "number"}, {"type": "string", "maxLength": 6}
 OBJECT: dict[str, Any] = {"type": "object", "additionalProperties": False}
 TREE = {
@@ -188,6 +189,19 @@ SCHEMAS: dict[str, Any] = {
         "propertyNames": {"enum": ["x", "y"]},
         "additionalProperties": {"type": "null"},
     },
+    "different": {"type": "array", "uniqueItems": True, "items": {"enum": ["a", "b", "c", "d"]}, "minItems": 2},
+    "condition": {
+        "type": "object",
+        "properties": {"kind": {"enum": ["shop", "house"]}, "rooms": {"type": "integer", "minimum": 1, "maximum": 9}},
+        "required": ["kind"],
+        "if": IS_SHOP,
+        "then": {"properties": {"sells": STRING}, "required": ["sells"]},
+        "else": {"required": ["rooms"]},
+    },
+    "ranges": {
+        "oneOf": [{"type": "integer", "minimum": 90, "maximum": 99}, {"type": "number", "maximum": 1, "minimum": 0}]
+    },
+    "regular expression": {"type": "string", "format": "regex", "maxLength": 12},
     "annotated": {
         "title": "T",
         "description": "d",

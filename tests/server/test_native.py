@@ -105,7 +105,6 @@ def test_a_bad_bias_is_refused(http: httpx.Client, bias: Any) -> None:
         ("/completion", {"prompt": []}),
         ("/completion", {"prompt": [10**8]}),
         ("/completion", {"prompt": "word " * 3000}),
-        ("/completion", {"prompt": "x", "n": 2}),
         ("/infill", {"input_prefix": "x"}),
         ("/infill", {"input_prefix": "x", "input_suffix": "y"}),  # the bundled model cannot
         ("/rerank", {"query": "x"}),
@@ -194,3 +193,27 @@ def test_a_wrong_key(tiny_model: Path) -> None:
             got = http.post(path, json={}, headers={"authorization": "Bearer wrong"})
             assert got.status_code == 401 and got.json()["error"]["code"] == "invalid_api_key"
         assert http.get("/v1/health").status_code == 200
+
+
+def test_fields_that_are_asked_for(http: httpx.Client) -> None:
+    body = {"prompt": CODE, "response_fields": ["content", "timings/predicted_n", "nothing", "stop/x", "/"]} | COLD
+    plain = http.post("/completion", json={"prompt": CODE} | COLD).json()
+    assert http.post("/completion", json=body).json() == {"content": plain["content"], "timings/predicted_n": 12}
+    with http.stream("POST", "/completion", json=body | {"stream": True}) as got:
+        parts = [json.loads(line[6:]) for line in lines_of(got) if line.startswith("data: ")]
+    assert "".join(part["content"] for part in parts[:-1]) == plain["content"]
+    assert parts[-1] == {"content": "", "timings/predicted_n": 12}
+    assert http.post("/completion", json=body | {"response_fields": []}).json().keys() == plain.keys()
+
+
+@pytest.mark.parametrize("name", ["n_cmpl", "n"])
+def test_several_texts_of_a_prompt(http: httpx.Client, name: str) -> None:
+    warm = COLD | {"temperature": 1.5, "seed": 5}
+    got = http.post("/completion", json={"prompt": [CODE, "x"], name: 2} | warm).json()
+    assert [part["index"] for part in got] == [0, 1, 2, 3]
+    alone = [
+        http.post("/completion", json={"prompt": p} | warm | {"seed": s}).json() for p in (CODE, "x") for s in (5, 6)
+    ]
+    assert [part["content"] for part in got] == [part["content"] for part in alone]
+    assert isinstance(http.post("/completion", json={"prompt": ["x"], name: 1} | COLD).json(), dict)
+    assert http.post("/completion", json={"prompt": "x", name: 0} | COLD).status_code == 400

@@ -232,8 +232,7 @@ def test_llama_vim(http: httpx.Client) -> None:
     got = http.post("/infill", json=vim(), headers={"Authorization": "Bearer none"})
     assert got.status_code == 200, got.text
     found = got.json()
-    assert isinstance(found["content"], str) and {"prompt_n", "predicted_ms"} <= set(found["timings"])
-    assert "tokens_cached" in found and "truncated" in found
+    assert isinstance(found["content"], str) and found.keys() == set(vim()["response_fields"])
     warm = http.post("/infill", json=vim(input_prefix="", input_suffix="", prompt="", n_predict=0))
     assert warm.status_code == 200 and warm.json()["content"] == ""
 

@@ -55,7 +55,7 @@ def test_code_in_a_forced_call_is_valid_json(client: openai.OpenAI, seed: int) -
 
 
 def test_the_keyword_and_its_path_are_named(http: httpx.Client) -> None:
-    schema = {"properties": {"a": {"items": {"if": {}, "then": {}}}}}
+    schema = {"properties": {"a": {"items": {"if": {"type": "null"}, "then": {}}}}}
     form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
     told = http.post("/v1/chat/completions", json={"messages": HELLO, "response_format": form})
     assert told.status_code == 400
