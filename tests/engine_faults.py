@@ -64,8 +64,9 @@ def abort_while_loading() -> None:
 
 
 def hang_once() -> None:
-    """The first process whose engine reaches its 30th step hangs there; it is unhurried. HANG_ONCE names a file that the
-    process makes before, and one that finds it there does not hang."""
+    """The first process whose engine reaches its 30th step hangs there; it is unhurried.
+
+    It makes the file that HANG_ONCE names before, and a process that finds it there does not hang."""
     unhurried()
     step, steps, mark = Engine.step, [0], Path(os.environ["HANG_ONCE"])
 
