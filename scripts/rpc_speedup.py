@@ -155,11 +155,7 @@ def theirs(options: argparse.Namespace, prompts: list[list[int]], workers: list[
     setup = Setup(options.server, options.model, None, options.threads, CTX)
     tokens, seconds = 0, 0.0
     contender = Contender("llama-server", False, ("--rpc", ",".join(workers), "-ngl", "99", *args))
-    with running(
-        contender,
-        setup,
-        1,
-    ) as port:
+    with running(contender, setup, 1) as port:
         for ids in prompts:
             body: dict[str, Any] = {"prompt": ids, "n_predict": options.n, "temperature": 0, "ignore_eos": True}
             data = json.dumps({**body, "cache_prompt": False}).encode()
@@ -207,7 +203,7 @@ def main() -> None:
         for rtt in map(float, options.rtt.split(",")):
             proxies.delay(rtt / 1000)
             plain, fast = both(options, prompts, tuple(proxies.addresses))
-            row = {"rtt_ms": rtt, "plain": plain.value, "speculative": fast.value}
+            row: dict[str, Any] = {"rtt_ms": rtt, "plain": plain.value, "speculative": fast.value}
             line = f"{rtt:5g} ms: plain {plain.value:7.1f} t/s, speculative {fast.value:7.1f} t/s, "
             line += f"{fast.value / plain.value:5.2f} times, {told(reference, plain, fast)}"
             if options.server is not None:
