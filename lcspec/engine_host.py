@@ -100,13 +100,14 @@ class Life:
 
     Attributes:
         away: why it cannot answer at the moment; None: it can.
-        restarts: how often it was restarted.
+        restarts: how often it was restarted; last: why the last time.
         resumed: requests that continued in a new process; refused: requests that ran in two processes that died.
         pid: its process; None: this process, or none at the moment.
     """
 
     away: str | None = None
     restarts: int = 0
+    last: str | None = None
     resumed: int = 0
     refused: int = 0
     pid: int | None = None

@@ -26,6 +26,7 @@ from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.events import Event, Failed, Finished
 from lcspec.engine_host import Life, Loaded, Sink, facts_of
 from lcspec.errors import LcspecError, WorkerLost
+from lcspec.pulse import PULSE
 from lcspec.session import Progress, Session, open_session
 
 if TYPE_CHECKING:
@@ -176,6 +177,7 @@ class EngineThread:
                 session = opened.enter_context(open_session(options, draft, progress, history))
                 self.ready.set_result(session)
                 while not self._serve(session.engine):
+                    PULSE.at_work = False
                     opened = self._reconnect(session, opened, options, draft, history)
             finally:
                 self._drop_pieces(LcspecError("the engine has been closed"))  # while the model still exists
@@ -186,6 +188,7 @@ class EngineThread:
             if not self.ready.done():
                 self.ready.set_exception(problem)
         finally:
+            PULSE.at_work = False
             self._state = "closed"
             for number in list(self._sinks):
                 self._deliver(number, [Failed(number, expected(error))])
@@ -267,6 +270,8 @@ class EngineThread:
         while True:
             idle = self._state == "open" and not engine.busy and not self._pieces
             waits = idle and linger == 0 and not engine.read_ahead()
+            PULSE.end()
+            PULSE.at_work = not waits
             try:
                 order = self._orders.get(block=waits or linger > 0, timeout=None if waits else linger)
             except queue.Empty:
@@ -274,6 +279,7 @@ class EngineThread:
                     return
                 linger = 0.0
                 continue
+            PULSE.at_work = True
             linger = 0.0
             with contextlib.suppress(Exception):  # callers that need the error use a future
                 order(engine)

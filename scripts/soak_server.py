@@ -1,10 +1,12 @@
-"""A thousand requests and more, many of them cancelled, cut off or malformed: nothing may leak, everyone is answered.
+"""Hours of use without the pauses: many requests are cancelled, cut off or malformed, nothing may leak, and everyone is
+answered.
 
-    python scripts/soak_server.py --requests 2000 [MODEL.gguf --draft DRAFT.gguf] [--threads 2]
+    python scripts/soak_server.py --requests 7200 [MODEL.gguf --draft DRAFT.gguf] [--threads 2]
 
-Runs the server in this process, so that its slots, sequence ids and cells can be looked at, with the very requests of
-the tests (tests/server/test_disorder.py). Prints resident memory after every tenth of the requests; ends with code 1 if
-something leaked or memory kept growing.
+7200 requests are those of six hours in which one comes every three seconds. The server runs in this process, so that
+its slots, sequence ids and cells can be seen, with the very requests of the tests (tests/server/test_disorder.py).
+Prints resident memory after every tenth of the requests. Ends with code 1 if something leaked, memory is more than 2 %
+above that after the first tenth, or the same seeds do not give the texts that they gave before.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import time
 from pathlib import Path
 
 import click
+import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -27,11 +30,15 @@ from lcspec.server.lifecycle import Background
 from lcspec.server.settings import ServerSettings
 from lcspec.session import ModelPair
 from tests.server.leaks import state_of, wait_idle
+from tests.server.running import CHAT, CODE, WAIT
 from tests.server.test_disorder import disorder
 
 ROUNDS = 10
-# Growth of the second half that is still called flat, bytes.
-FLAT = 16 * 1024 * 1024
+# Seconds between two requests in the hours that are told.
+PACE = 3.0
+# Growth of memory that is still called flat.
+FLAT = 0.02
+SEEDS = 5
 
 
 def resident() -> int:
@@ -48,6 +55,18 @@ def resident() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
+def texts(server: Background) -> list[str]:
+    """Texts of a few prompts and seeds, with all drafters, when nobody else asks."""
+    found = []
+    for content in (CHAT, CODE):
+        for seed in range(SEEDS):
+            asked = [{"role": "user", "content": content}]
+            body = {"messages": asked, "seed": seed, "temperature": 0.9, "max_tokens": 48, "ignore_eos": True}
+            answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=WAIT)
+            found.append(str(answer.raise_for_status().json()["choices"][0]["message"]["content"]))
+    return found
+
+
 @click.command()
 @click.argument("model", required=False, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--draft", type=click.Path(exists=True, dir_okay=False, path_type=Path))
@@ -58,26 +77,32 @@ def resident() -> int:
 def main(model: Path | None, draft: Path | None, requests: int, slots: int, threads: int, seed: int) -> None:
     """Soak the server."""
     pair = ModelPair.resolve(model, (draft,) if draft else ())
-    worker = EngineThread(ModelOptions(pair.target, ctx=256, slots=slots, threads=threads), pair.draft)
-    app = create_app(worker, ServerSettings(queue=32))
+    worker = EngineThread(ModelOptions(pair.target, ctx=256, slots=slots, threads=threads, exact=True), pair.draft)
+    app = create_app(worker, ServerSettings(queue=32, exact=True))
     app.state.models.only.warm_up()
     server = Background(app)
     before, memory, start = state_of(server), list[int](), time.monotonic()
+    said = texts(server)
+    if len(set(said)) < 2:
+        raise SystemExit("every seed gives the same text, so texts show nothing: use another model")
     for i in range(ROUNDS):
         asyncio.run(disorder(server, requests // ROUNDS, seed + i))
         wait_idle(server)
         state = state_of(server)
         memory.append(resident())
-        click.echo(f"{(i + 1) * (requests // ROUNDS):6d} requests, {memory[-1] / 2**20:.1f} MiB, {state}")
+        n = (i + 1) * (requests // ROUNDS)
+        click.echo(f"{n:6d} requests ({n * PACE / 3600:.1f} h), {memory[-1] / 2**20:.1f} MiB, {state}")
         if state != before:
             raise SystemExit(f"something leaked: it was {before}")
     done = dict(worker.ready.result().engine.counters.done)
     click.echo(f"texts ended by: {done}; {time.monotonic() - start:.0f} s")
+    same = sum(a == b for a, b in zip(texts(server), said))
+    growth = memory[-1] / memory[0] - 1
+    click.echo(f"{same} of {len(said)} seeds give the same text as before; memory {100 * growth:+.2f} %")
     server.close()
     worker.close(timeout=60)
-    growth = memory[-1] - memory[len(memory) // 2]
-    if growth > FLAT:
-        raise SystemExit(f"memory grew by {growth / 2**20:.1f} MiB in the second half")
+    if same < len(said) or growth > FLAT:
+        raise SystemExit("the texts have changed" if same < len(said) else "memory kept growing")
 
 
 if __name__ == "__main__":

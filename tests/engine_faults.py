@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -60,6 +61,23 @@ def abort_on_late_poison() -> None:
 def abort_while_loading() -> None:
     """The process aborts before the model is there."""
     os.abort()
+
+
+def hang_once() -> None:
+    """The first process whose engine reaches its 30th step hangs there; it is unhurried.
+
+    It makes the file that HANG_ONCE names before, and a process that finds it there does not hang."""
+    unhurried()
+    step, steps, mark = Engine.step, [0], Path(os.environ["HANG_ONCE"])
+
+    def hanging(self: Engine) -> list[Event]:
+        steps[0] += bool(self.running)
+        if steps[0] == 30 and not mark.exists():
+            mark.touch()
+            threading.Event().wait()
+        return step(self)
+
+    Engine.step = hanging  # type: ignore[method-assign]
 
 
 def stop_itself(_: Any) -> None:

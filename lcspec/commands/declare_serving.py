@@ -93,6 +93,13 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
     is_flag=True,
     help="Run the engine in the server's own process; if the library aborts, the server dies with it.",
 )
+@click.option(
+    "--hang-limit",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="Seconds without a sign of life after which an engine is started again (0: never).",
+)
 @click.option("--log-prompts", is_flag=True, help="Write prompts and answers to the log.")
 @click.option(
     "--log-level", type=click.Choice(["debug", "info", "warning", "error"]), default="info", show_default=True

@@ -1,6 +1,7 @@
 """The engine's process: an EngineThread behind a pipe. It ends when the program at the other end ends.
 
 main thread      reads messages and passes them on; never waits for the engine
+heart thread     says every second whether the engine hangs
 engine thread    runs steps; sends all events of a step in one message (see outgoing.py)
 text threads     tokenize and compile grammars, beside the engine
 """
@@ -22,8 +23,10 @@ from typing import Any
 from lcspec.engine.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.engine.request import Request
 from lcspec.engine_host import Loaded, Sink
+from lcspec.engine_process.heartbeat import Heart
 from lcspec.engine_process.outgoing import Outgoing
 from lcspec.engine_process.protocol import (
+    Beat,
     Call,
     Cancel,
     Close,
@@ -74,6 +77,9 @@ class Host:
         )
         self.worker.ready.add_done_callback(self._opened)
         threading.Thread(target=self._watch, name="lcspec-watch", daemon=True).start()
+        if opening.limit:
+            heart, tell = Heart(opening.limit), lambda hangs: self._pipe.send(Beat(hangs))
+            threading.Thread(target=heart.beat, args=(tell,), name="lcspec-heart", daemon=True).start()
 
     def take(self, message: Message) -> None:
         """Carry out a message."""

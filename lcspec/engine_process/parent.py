@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.engine.request import Request
 from lcspec.engine_host import Life, Loaded, Sink
+from lcspec.engine_process.heartbeat import LIMIT
 from lcspec.engine_process.process import Child
 from lcspec.engine_process.protocol import (
     Call,
@@ -77,6 +78,7 @@ class EngineProcess:
         history: bool = True,
         *,
         verbose: bool = False,
+        limit: float = LIMIT,
         prelude: Callable[[], None] | None = None,
     ) -> None:
         """Start loading at once. `progress` is called on another thread, and its result is ignored.
@@ -84,10 +86,11 @@ class EngineProcess:
         Args:
             options, draft, history: see EngineThread.
             verbose: show the library's own log.
+            limit: seconds without a sign of life after which it is killed, and started again; 0: never.
             prelude: a function that the process calls before it loads anything; for tests.
         """
         self.error: LcspecError | None = None  # the error that ended it
-        self._opening = Open(options, draft, history, verbose, True, prelude)
+        self._opening = Open(options, draft, history, verbose, True, limit, prelude)
         self._progress = progress
         self._ready: Future[Loaded] = Future()
         self._numbers = itertools.count(1)
@@ -325,6 +328,7 @@ class EngineProcess:
             self._life = replace(
                 life,
                 away=f"{reason}; another one is started",
+                last=reason,
                 restarts=life.restarts + opened,
                 refused=life.refused + refused,
                 resumed=life.resumed + resumed,

@@ -8,7 +8,8 @@ import subprocess
 import sys
 from multiprocessing.connection import Connection
 
-from lcspec.engine_process.protocol import Message, Open, QueuedPipe
+from lcspec.engine_process.heartbeat import Watch
+from lcspec.engine_process.protocol import Beat, Message, Open, QueuedPipe
 
 # With -c the interpreter puts the current folder on its path; nothing must be imported from there.
 RUN = "import sys; sys.path[:] = filter(None, sys.path); from lcspec.engine_process.child import main; main()"
@@ -36,6 +37,8 @@ class Child:
                 raise
         self.pid = self._process.pid
         self._pipe = QueuedPipe(Connection(ours.detach()))
+        self._hangs = False
+        self._watch = Watch(opening.limit, self._kill_hanging)
         self.send(opening)
 
     def send(self, message: Message) -> None:
@@ -43,12 +46,18 @@ class Child:
         self._pipe.send(message)
 
     def receive(self) -> Message:
-        """Wait for the next message.
+        """Wait for the next message. A process that hangs meanwhile is killed.
 
         Raises:
             EOFError: the process has ended.
         """
-        return self._pipe.receive()
+        while True:
+            message = self._pipe.receive()
+            self._watch.heard()
+            if not isinstance(message, Beat):
+                return message
+            if message.hangs:
+                self._kill_hanging()
 
     def kill(self) -> None:
         """Kill it, even if it is stopped."""
@@ -56,8 +65,14 @@ class Child:
 
     def wait(self) -> str:
         """Wait for its end, and close the pipe; returns how it ended, as a phrase to follow "it"."""
+        self._watch.close()
         self._pipe.close()
-        return ended(self._process.wait())
+        code = self._process.wait()
+        return "gave no sign of life and was killed" if self._hangs and code else ended(code)
+
+    def _kill_hanging(self) -> None:
+        self._hangs = True
+        self.kill()
 
 
 def ended(code: int) -> str:

@@ -32,6 +32,7 @@ class Open:
         options, draft, history: see EngineThread.
         verbose: show the library's own log.
         tables: send the vocabulary's tables.
+        limit: seconds after which an engine without a sign of life hangs (0: none does; see heartbeat).
         prelude: called before anything is loaded; tests use it to cause failures.
     """
 
@@ -40,6 +41,7 @@ class Open:
     history: bool
     verbose: bool
     tables: bool
+    limit: float
     prelude: Callable[[], None] | None
 
 
@@ -128,13 +130,20 @@ class Events:
 
 
 @dataclass(frozen=True)
+class Beat:
+    """A sign of life, sent every second; `hangs`: the process lives, but its engine hangs."""
+
+    hangs: bool
+
+
+@dataclass(frozen=True)
 class Ended:
     """The engine has ended, with an error if there is one; before Ready, it could not be loaded."""
 
     error: BaseException | None
 
 
-Message = Union[Open, Submit, Call, Tokenize, Compile, Cancel, Close, Progress, Ready, Result, Events, Ended]
+Message = Union[Open, Submit, Call, Tokenize, Compile, Cancel, Close, Progress, Ready, Result, Events, Beat, Ended]
 
 
 # --- the pipe ---------------------------------------------------------------------------------------------------------

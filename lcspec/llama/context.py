@@ -17,6 +17,7 @@ from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
 from lcspec.modelfiles.windows import window_cache
+from lcspec.pulse import Pace
 
 
 class Context:
@@ -98,6 +99,7 @@ class Context:
         self.slack = own.slack if own is not None else 0
         self.batch = StateBatch(self.n_batch, self.n_seq, reads) if reads else Batch(self.n_batch, self.n_seq)
         self.decode_seconds = self.state_seconds = 0.0
+        self._pace = Pace()
         self._wants_hidden = options.embeddings
         self._has_hidden = options.embeddings
         self._wants_states: frozenset[int] = frozenset()
@@ -121,10 +123,12 @@ class Context:
             self._switch_hidden(self._wants_hidden and batch.n == batch.n_outputs)
         if self._wants_states != self._has_states:
             self._switch_states()
+        self._pace.begin(batch.n)
         start = time.perf_counter()
         code = C.llama_decode(self.handle, batch.struct)
         C.llama_synchronize(self.handle)
         seconds = time.perf_counter() - start
+        self._pace.end(batch.n, seconds)
         self.decode_seconds += seconds
         self._n_outputs, self._n_rows = batch.n_outputs, batch.n
         if self.branching is not Branching.TREE:

@@ -7,6 +7,7 @@ from typing import Any
 
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.engine_host import EngineHost
+from lcspec.engine_process.heartbeat import LIMIT
 from lcspec.engine_process.parent import EngineProcess
 from lcspec.engine_thread import EngineThread
 from lcspec.session import Progress
@@ -18,7 +19,8 @@ def start_engine(
     """An engine that begins to load, with the options of `lcspec serve`."""
     history, verbose = not o["no_history"], bool(o.get("verbose"))
     if not o.get("in_process"):
-        return EngineProcess(options, draft, progress, history, verbose=verbose)
+        limit = float(o.get("hang_limit", LIMIT))
+        return EngineProcess(options, draft, progress, history, verbose=verbose, limit=limit)
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(verbose)

@@ -59,6 +59,7 @@ async def health(http: Request) -> Response:
         found["error"] = str(away[0])
     if any(service.worker.life.restarts for service in services):
         found["restarts"] = sum(service.worker.life.restarts for service in services)
+        found["last_restart"] = next(s.worker.life.last for s in reversed(services) if s.worker.life.restarts)
     if models.loader is not None:
         found["models"] = {entry.name: _state(entry) for entry in models.entries if entry.state != "unloaded"}
     return JSONResponse(found, 200 if status == "ok" else 503)

@@ -232,6 +232,7 @@ class Health(Answer):
     running: int
     waiting: int
     restarts: int | None = None
+    last_restart: str | None = None
     models: dict[str, str] | None = None
 
 

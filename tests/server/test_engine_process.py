@@ -107,6 +107,7 @@ def test_a_stream_goes_on_after_a_kill(server: Background) -> None:
     assert whole.startswith(Stream(server.url, 30).end())
     told = health(server.url).json()
     assert told["status"] == "ok" and told["restarts"] == 1 and told["running"] == 0
+    assert "SIGKILL" in told["last_restart"]
     metrics = httpx.get(f"{server.url}/metrics").text
     assert "lcspec_engine_restarts_total 1.0" in metrics and "lcspec_engine_up 1.0" in metrics
     assert "lcspec_requests_resumed_total 1.0" in metrics
