@@ -266,6 +266,8 @@ class EngineThread:
         """Carry out orders; wait for one if there is nothing else to do, else for at most `linger` seconds."""
         while True:
             idle = self._state == "open" and not engine.busy and not self._pieces
+            if not idle and linger == 0 and self._orders.empty():
+                return
             waits = idle and linger == 0 and not engine.read_ahead()
             try:
                 order = self._orders.get(block=waits or linger > 0, timeout=None if waits else linger)

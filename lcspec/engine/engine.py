@@ -83,35 +83,47 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step for all running requests; returns its events. An empty list means there was nothing to do."""
-        events = self._admit()
-        events += self.lanes.step()
+        context, parking = self.context, self.pool.parking
+        # While a plan stands, nobody comes or goes and no prompt is read.
+        stands = self.scheduler.standing is not None and not self.lanes.made
+        events = [] if stands and (parking is None or not parking.full) else self._between()
         if not self.running:
             return events
-        if self.pool.parking is not None and self.pool.parking.full:
-            self.pool.parking.compact(self.prefix_cache.caches)
-        events += self._read_apart()
-        start, state = time.perf_counter(), self.context.state_seconds
+        start, state = time.perf_counter(), context.state_seconds
         try:
             plan = self.scheduler.schedule(self.running)
             if not plan.parts:
                 return events
-            placed = build_batch(self.context.batch, plan, self.exact.strict)
-            width = self.context.batch.n
+            placed = build_batch(context.batch, plan)
+            width = context.batch.n
             seconds = self._decode(plan)
         except LcspecError as error:
             return events + [self._fail(sequence, error) for sequence in list(self.running)]
-        result = self._output.process(plan, placed, width, self.context.batch.n, seconds)
+        result = self._output.process(plan, placed, width, context.batch.n, seconds)
         beside = max(plan.drafting_seconds, time.perf_counter() - start - seconds)
-        self._account(result, beside - (self.context.state_seconds - state))
+        self._account(result, beside - (context.state_seconds - state))
         return events + self._report(plan, result, beside - plan.drafting_seconds)
+
+    def _between(self) -> list[Event]:
+        """What is done between two steps: requests start and end, lanes have their turn, prompts are read apart."""
+        events = self._admit()
+        events += self.lanes.step()
+        if self.running:
+            if self.pool.parking is not None and self.pool.parking.full:
+                self.pool.parking.compact(self.prefix_cache.caches)
+                self.scheduler.renew()
+            events += self._read_apart()
+        return events
 
     def _decode(self, plan: StepPlan) -> float:
         """Decode the batch, padded to the plan's width; returns the seconds it took."""
         self.padding.fill(plan.width)
+        ahead = [] if plan.stands else self.drafting.start_ahead(plan)
         try:
-            with self.drafting.ahead(plan):
-                return self.context.decode()
+            return self.context.decode()
         finally:
+            if ahead:
+                self.drafting.stop_ahead(ahead)
             self.padding.drop()
 
     def _account(self, result: StepResult, beside: float) -> None:
@@ -124,21 +136,23 @@ class Engine:
     def _report(self, plan: StepPlan, result: StepResult, overhead: float) -> list[Event]:
         """The step's events."""
         events: list[Event] = []
+        seconds, drafting = result.seconds, plan.drafting_seconds
         for found in result.parts:
-            sequence, stats, proposal = found.part.sequence, found.part.sequence.stats, found.part.proposal
+            sequence, tree, proposal = found.part.sequence, found.decoded, found.part.proposal
             if found.error is not None:
                 events.append(self._fail(sequence, found.error))
                 continue
             events += found.events
-            if not found.decoded or found.part.kept is None:
-                stats.prefill_seconds += result.seconds
+            stats = sequence.stats
+            if tree is None:
+                stats.prefill_seconds += seconds
                 continue
-            drafting, probes = plan.drafting_seconds, proposal.n_probes if proposal is not None else 0
-            stats.target_seconds += result.seconds
+            probes = proposal.n_probes if proposal is not None else 0
+            stats.target_seconds += seconds
             stats.draft_seconds += drafting
             stats.probes += probes
-            step = (result.width, found.part.kept, found.accepted, found.tokens, result.seconds, drafting, overhead)
-            events.append(StepStats(sequence.id, *step, plan.plan, probes))
+            step = (result.width, tree, found.accepted, found.tokens, seconds, drafting, overhead, plan.plan, probes)
+            events.append(StepStats(sequence.id, *step))
         return events + [self._finish(sequence) for sequence in list(self.running) if sequence.reason]
 
     def _read_apart(self) -> list[Event]:
@@ -170,6 +184,7 @@ class Engine:
             ExactnessError: identical output cannot be guaranteed for this model.
         """
         check_request(request, self.context.n_ctx, self.model.n_vocab)
+        self.scheduler.renew()
         return self._queue.add(replace(request, speculation=self.prepare(request.speculation)))
 
     def prepare(self, speculation: SpeculationParams) -> SpeculationParams:
@@ -220,11 +235,11 @@ class Engine:
         sampler = Sampler(self.model.vocab, request.sampling, seed, self.context.n_ctx)
         cache = self.prefix_cache.take(request.prompt, self.exact.reuse(request, apart))
         sequence = ActiveSequence(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
-        sequence.prompt.apart = apart
+        sequence.prompt.apart, sequence.strict = apart, self.exact.strict(request)
         for token in request.prompt:
             sampler.accept(token, generated=False)
         # Prompt rows may differ from decoded rows in their last bits, unless a row depends only on its own text.
-        sequence.resume(again=self.exact.strict(request) or sampler.learns)
+        sequence.resume(again=sequence.strict or sampler.learns)
         self.running.append(sequence)
         try:
             self.drafting.begin(sequence)
@@ -237,22 +252,19 @@ class Engine:
         else:
             self.scheduler.enter(sequence, self.running)
 
-    def cancel(self, number: int) -> None:
-        """Cancel a request between steps; it ends with reason `cancelled`."""
-        for sequence in [*self.running, *self.lanes.running]:
-            if sequence.id == number:
+    def cancel(self, number: int | None) -> None:
+        """Cancel a request between steps; it ends with reason `cancelled`. None: every request, running or waiting."""
+        for sequence in self.running:
+            if number in (None, sequence.id):
                 sequence.cancelled = True
-        self._drop(number)
-
-    def cancel_all(self) -> None:
-        """Cancel every request, running or waiting."""
-        for sequence in [*self.running, *self.lanes.running]:
-            sequence.cancelled = True
-        self._drop(None)
-
-    def _drop(self, number: int | None) -> None:
         for _ in range(self._queue.cancel(number)):
             self.counters.ended("cancelled")
+        self.lanes.cancel(number)
+        self.scheduler.renew()
+
+    def cancel_all(self) -> None:
+        """Cancel every request."""
+        self.cancel(None)
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:
         """Change a running request's drafters between two steps; its text stays the same.
@@ -269,6 +281,7 @@ class Engine:
             if sequence.id != number:
                 continue
             before = sequence.request
+            self.scheduler.renew()
             wanted = replace(speculation, verifier=before.speculation.verifier, exact=before.speculation.exact)
             try:
                 self.drafting.swap(sequence, replace(before, speculation=self.prepare(wanted)))
@@ -319,6 +332,7 @@ class Engine:
 
     def _dismiss(self, sequence: ActiveSequence) -> Finished:
         self.running.remove(sequence)
+        self.scheduler.renew()
         self.prompts.end(sequence)
         self._follow_hidden()
         self.drafting.end(sequence)

@@ -120,14 +120,15 @@ class RequestStats:
             tree: the drafts that were verified; `path`: those of its nodes that were accepted.
             bits: the drafters' bits in `tree.sources`.
         """
-        accepted = path[:emitted]
+        width = len(tree.tokens)
         self.target_steps += 1
         self.step_tokens += emitted
+        self.widths[width] = self.widths.get(width, 0) + 1
+        if width == 1:
+            return 0
+        accepted = path[:emitted]
         self.drafted += tree.n_drafted
         self.accepted += len(accepted)
-        self.widths[len(tree)] = self.widths.get(len(tree), 0) + 1
-        if len(tree) == 1:
-            return 0
         for counts in (self.drafted_by_depth, self.accepted_by_depth):
             counts.extend([0] * (max(tree.depths) - len(counts)))
         for depth in tree.depths[1:]:

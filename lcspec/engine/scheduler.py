@@ -20,7 +20,6 @@ from lcspec.planner.base import Limits, Plan, Planner, Proposal, fit
 from lcspec.planner.lookahead_budget import feed
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.exactness import PROMPT_BLOCK
-from lcspec.spec.token_tree import TokenTree
 
 # So few prompt tokens that they are not worth another step.
 SHORT = 32
@@ -37,12 +36,27 @@ class Scheduler:
         self._exact = exact
         self._drafting = drafting
         self.budget = PrefillBudget()
+        self.standing: StepPlan | None = None  # the latest plan, if it is that of the next step as well
+        self._backing_off: Planner | None = None  # ... as long as this planner backs off
         self._read = 0  # prompt tokens evaluated so far
 
     # ------------------------------------------------------------ a step
 
+    def renew(self) -> None:
+        """A sequence starts or ends, or its drafters or cells have changed: the next step is planned anew."""
+        self.standing = None
+
     def schedule(self, running: Sequence[ActiveSequence]) -> StepPlan:
         """Decide what every running sequence puts into the batch: a prompt chunk, or its pending token and a tree."""
+        planner = self._backing_off
+        if self.standing is not None and (planner is None or planner.backoff(0) is not None):
+            return self.standing
+        self._backing_off = None
+        plan = self._planned(running)
+        self.standing = plan if plan.stands else None
+        return plan
+
+    def _planned(self, running: Sequence[ActiveSequence]) -> StepPlan:
         parts = self._undrafted(running)
         base = sum(part.end - part.sequence.cache.length for part in parts)
         streams = sum(part.decodes for part in parts)
@@ -54,6 +68,7 @@ class Scheduler:
             backoff = planner.backoff(base - 1)
             if backoff is not None:
                 plan, parts[mine[0]] = backoff, parts[mine[0]]._replace(unobserved=True)
+                self._backing_off = planner
                 continue
             asking = [parts[i].sequence for i in mine]
             for sequence in asking:
@@ -62,12 +77,17 @@ class Scheduler:
             proposals.update(zip(mine, planner.propose(asking, limits, base - 1)))
             context = sum(len(sequence.tokens) for sequence in asking) // len(asking)
             plan = planner.select([proposals[i] for i in mine], base, context, streams)
-        drafted = self._share_room(list(proposals.values()), base) if proposals else 0
-        for i, proposal in proposals.items():
-            parts[i] = parts[i]._replace(
-                kept=proposal.kept, evaluated=proposal.evaluated, mute=frozenset(proposal.mute), proposal=proposal
-            )
-        return StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan)
+        drafted, drafting = 0, 0.0
+        if proposals:
+            drafted = self._share_room(list(proposals.values()), base)
+            drafting = sum(proposal.seconds for proposal in proposals.values())
+            # Hidden states are read by position, so they need an output row for every token, as exact requests do.
+            every_row = any(p.sequence.wants_hidden or self._exact.strict(p.sequence.request) for p in parts)
+            for i, proposal in proposals.items():
+                mute = frozenset[int]() if every_row else frozenset(proposal.mute)
+                parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
+        stands = not proposals and base == streams == len(running)
+        return StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan, drafting, stands)
 
     def _plans(self, planner: Planner, part: Part) -> bool:
         """Whether `planner` plans a part; a part without drafters keeps the pending token alone."""
@@ -115,9 +135,9 @@ class Scheduler:
         """A sequence starts: give its prompt a place in the order of reading.
 
         Of two prompts that come together, the shorter is read first: that gives the least waiting in all. A later
-            prompt
-        goes first only if it is shorter by what has been read meanwhile, so no prompt is passed for long.
+        prompt goes first only if it is shorter by what has been read meanwhile, so no prompt is passed for long.
         """
+        self.renew()
         sequence.prompt.order = self._read + sequence.n_uncached
         self._follow(sequence, running)
 
@@ -174,7 +194,7 @@ class Scheduler:
                 # After a recurrent state that could not be rolled back, tokens are evaluated again like a prompt.
                 long = sequence.prefilling or sequence.n_uncached > self._options.max_width
                 (reading if long else ready).append(sequence)
-        parts = [_whole(sequence) for sequence in ready]
+        parts = [Part(sequence) for sequence in ready]
         if not reading:
             return parts
         wishes = self._wishes(reading, running)
@@ -184,12 +204,12 @@ class Scheduler:
             left -= n
             self._read += n
             if n == sequence.n_uncached:
-                parts.append(_whole(sequence))
+                parts.append(Part(sequence))
                 if place == 0:
                     # The answer begins with this step, so the other prompts take little of it.
                     left = min(left, self._riders(ready, n, len(wishes) - 1))
             elif n > 0:
-                parts.append(Part(sequence, sequence.cache.length + n))
+                parts.append(Part(sequence, chunk=sequence.cache.length + n))
         return parts
 
     def _riders(self, ready: Sequence[ActiveSequence], finished: int, others: int) -> int:
@@ -240,9 +260,3 @@ class Scheduler:
             alone = self.budget.alone(*where) if self._options.slots > 1 else None
             room = max(room, wish if alone is None else min(wish, alone))
         return min(most, max(1, room))
-
-
-def _whole(sequence: ActiveSequence) -> Part:
-    """Everything that is not in the cache, up to the pending token, whose row is needed."""
-    bare = TokenTree.root(sequence.tokens[-1])
-    return Part(sequence, len(sequence.tokens), bare, bare)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Sequence
 
 import numpy as np
@@ -63,6 +64,7 @@ class ActiveSequence:
         self.verifier = make_verifier(request.speculation.verifier)
         self.draws = 0 if request.sampling.greedy else self.verifier.draws
         self.prompt = PromptProgress()
+        self.strict = False  # exact by widths, prompt blocks and cells of its own (see ExactPolicy.strict)
         self.stats = RequestStats()
         self.reason: str | None = None
         self.cancelled = False
@@ -114,14 +116,10 @@ class ActiveSequence:
             room = min(room, self.request.max_tokens - self.generated)
         return max(0, room - 1)
 
-    @property
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Tokens that end the request's text."""
         return frozenset() if self.request.ignore_end else self.vocab.end_tokens
-
-    def target_rows(self, rows: NDArray[np.float32], row_of: Sequence[int]) -> TargetRows:
-        """A step's logits float32 [n_outputs, n_vocab], as the verifier reads them; node i's row is `row_of[i]`."""
-        return TargetRows(rows, row_of, self.sampler, self.vocab, self.params.greedy, self.request.ignore_end)
 
     def forced_text(self, limit: int) -> str:
         """The text to which the grammar leaves no alternative (see drafters.SequenceView)."""
@@ -137,28 +135,28 @@ class ActiveSequence:
 
     def emit(self, tree: TokenTree, verdict: Verdict, rows: TargetRows) -> list[Event]:
         """Append a verdict's tokens to the text until something ends it; returns the Tokens event, if any."""
-        infos, pieces = [], []
+        infos, pieces, tokens, path, request = [], [], self.tokens, verdict.path, self.request
         for i, token in enumerate(verdict.tokens):
-            if not self.request.ignore_end and self.vocab.is_end(token):
+            if token in self.end_tokens:
                 self.reason = "stop"
                 break
-            drafter = self.drafter_of(tree.sources[verdict.path[i]]) if i < len(verdict.path) else None
-            info = TokenInfo(token, drafter)
-            if self.request.logprobs is not None:
+            drafter = self.drafter_of(tree.sources[path[i]]) if i < len(path) else None
+            if request.logprobs is None:
+                info = TokenInfo(token, drafter)
+            else:
                 # The row that decided token i: node 0's for the first, then that of the accepted node before it.
-                at = verdict.path[i - 1] if i else 0
-                logprob, ranked = rows.log_probs(at, token, self.request.logprobs)
+                logprob, ranked = rows.log_probs(path[i - 1] if i else 0, token, request.logprobs)
                 info = TokenInfo(token, drafter, logprob, tuple(ranked))
-            self.tokens.append(token)
-            new = self._text.feed(token, drafter)
-            if self.generated > self._untold:
+            tokens.append(token)
+            generated, new = len(tokens) - self.n_prompt, self._text.feed(token, drafter)
+            if generated > self._untold:
                 infos.append(info)
                 pieces += new
-            if self._text.found is not None:
+            if self._text.stops.found is not None:
                 self.reason = "stop"
-            elif self.request.max_tokens is not None and self.generated >= self.request.max_tokens:
+            elif request.max_tokens is not None and generated >= request.max_tokens:
                 self.reason = "length"
-            elif len(self.tokens) >= self.n_ctx:
+            elif len(tokens) >= self.n_ctx:
                 self.reason = "context"
             if self.reason:
                 break
@@ -177,7 +175,7 @@ class ActiveSequence:
         return Finished(
             request=self.id,
             reason=self.reason or "cancelled",
-            stop=self._text.found,
+            stop=self._text.stops.found,
             prompt_tokens=self.n_prompt,
             completion_tokens=self.generated,
             seed=self.seed,

@@ -8,24 +8,19 @@ from lcspec.llama.vocab import Vocab
 
 
 class TextOutput:
-    """One request's text: it decodes bytes to characters and searches for stop strings."""
+    """One request's text: it decodes bytes to characters and searches for stop strings (`stops`)."""
 
     def __init__(self, request: Request, vocab: Vocab) -> None:
         self._vocab = vocab
         self._decoder = StreamDecoder()
-        self._stops = StopStrings(request.stop)
-
-    @property
-    def found(self) -> str | None:
-        """The stop string that has ended the text."""
-        return self._stops.found
+        self.stops = StopStrings(request.stop)
 
     def feed(self, token: int, drafter: str | None) -> list[Piece]:
         """Add a token, which `drafter` proposed; returns the text that can now be shown."""
-        text = self._decoder.feed(self._vocab.piece(token))
-        return self._stops.feed(Piece(text, drafter, self._vocab.control(token)))
+        data, control = self._vocab.spelling(token)
+        return self.stops.feed(Piece(self._decoder.feed(data), drafter, control))
 
     def flush(self) -> list[Piece]:
         """The text held back for an incomplete character or a possible stop string."""
         rest = self._decoder.finish()
-        return (self._stops.feed(Piece(rest, None)) if rest else []) + self._stops.finish()
+        return (self.stops.feed(Piece(rest, None)) if rest else []) + self.stops.finish()

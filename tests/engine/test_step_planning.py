@@ -63,7 +63,7 @@ class Machine:
             rest = range(s.cache.length, part.end)
             self.cells.decode([(s.tokens[i], i, (s.cache.main,)) for i in rest])
             s.cache.length = part.end
-            if part.kept is not None:
+            if part.chunk is None:
                 s.tokens.append(9000 + s.generated)
         self.scheduler.budget.observe(width, 0.01 + 0.0002 * width)
         return plan
@@ -84,14 +84,14 @@ def test_a_lone_prompt_is_read_in_one_step_and_its_answer_begins_there() -> None
     machine = Machine(slots=1)
     sequence = machine.enter(numbers(0, 200))
     (part,) = machine.scheduler.schedule(machine.running).parts
-    assert part.sequence is sequence and part.end == 200 and part.kept is not None
+    assert part.sequence is sequence and part.end == 200 and part.chunk is None
     assert not part.decodes, "it reads a prompt, whatever comes of it"
 
 
 def test_a_prompt_longer_than_a_batch_goes_through_in_pieces_of_one() -> None:
     machine = Machine(slots=1, batch=64)
     machine.enter(numbers(0, 150))
-    ends = [(p.end, p.kept is not None) for _ in range(3) for p in machine.step().parts]
+    ends = [(p.end, p.chunk is None) for _ in range(3) for p in machine.step().parts]
     assert ends == [(64, False), (128, False), (150, True)]
 
 
