@@ -84,9 +84,9 @@ class Engine:
     def step(self) -> list[Event]:
         """Run one step for all running requests; returns its events. An empty list means there was nothing to do."""
         context, parking = self.context, self.pool.parking
-        # While a plan stands, nobody comes or goes and no prompt is read.
-        stands = self.scheduler.standing is not None and not self.lanes.made
-        events = [] if stands and (parking is None or not parking.full) else self._between()
+        room = self._queue.waiting and len(self.running) < self.options.slots
+        settled = self.scheduler.settled and not (room or self.lanes.made or (parking is not None and parking.full))
+        events = [] if settled else self._between()
         if not self.running:
             return events
         start, state = time.perf_counter(), context.state_seconds
@@ -184,7 +184,6 @@ class Engine:
             ExactnessError: identical output cannot be guaranteed for this model.
         """
         check_request(request, self.context.n_ctx, self.model.n_vocab)
-        self.scheduler.renew()
         return self._queue.add(replace(request, speculation=self.prepare(request.speculation)))
 
     def prepare(self, speculation: SpeculationParams) -> SpeculationParams:

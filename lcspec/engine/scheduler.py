@@ -36,7 +36,8 @@ class Scheduler:
         self._exact = exact
         self._drafting = drafting
         self.budget = PrefillBudget()
-        self.standing: StepPlan | None = None  # the latest plan, if it is that of the next step as well
+        self.settled = False  # since the latest plan: all sequences decode, and nobody comes or goes
+        self._standing: StepPlan | None = None  # the latest plan, if it is that of the next step as well
         self._backing_off: Planner | None = None  # ... as long as this planner backs off
         self._read = 0  # prompt tokens evaluated so far
 
@@ -44,26 +45,26 @@ class Scheduler:
 
     def renew(self) -> None:
         """A sequence starts or ends, or its drafters or cells have changed: the next step is planned anew."""
-        self.standing = None
+        self.settled, self._standing = False, None
 
     def schedule(self, running: Sequence[ActiveSequence]) -> StepPlan:
         """Decide what every running sequence puts into the batch: a prompt chunk, or its pending token and a tree."""
         planner = self._backing_off
-        if self.standing is not None and (planner is None or planner.backoff(0) is not None):
-            return self.standing
+        if self._standing is not None and (planner is None or planner.backoff(0) is not None):
+            return self._standing
         self._backing_off = None
-        plan = self._planned(running)
-        self.standing = plan if plan.stands else None
-        return plan
-
-    def _planned(self, running: Sequence[ActiveSequence]) -> StepPlan:
         parts = self._undrafted(running)
-        base = sum(part.end - part.sequence.cache.length for part in parts)
-        streams = sum(part.decodes for part in parts)
+        base, streams, planned = 0, 0, dict[Planner, list[int]]()
+        for i, part in enumerate(parts):
+            sequence = part.sequence
+            base += part.end - sequence.cache.length
+            if part.decodes:
+                streams += 1
+                if sequence.drafters:  # without them it keeps the pending token alone
+                    planned.setdefault(self._drafting.planner_of(sequence.request), []).append(i)
         plan, proposals = Plan(), dict[int, Proposal]()
-        for planner in self._drafting.planners if streams else ():
-            mine = [i for i, part in enumerate(parts) if self._plans(planner, part)]
-            if not mine:
+        for planner in self._drafting.planners if planned else ():
+            if not (mine := planned.get(planner)):
                 continue
             backoff = planner.backoff(base - 1)
             if backoff is not None:
@@ -86,13 +87,11 @@ class Scheduler:
             for i, proposal in proposals.items():
                 mute = frozenset[int]() if every_row else frozenset(proposal.mute)
                 parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
-        stands = not proposals and base == streams == len(running)
-        return StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan, drafting, stands)
-
-    def _plans(self, planner: Planner, part: Part) -> bool:
-        """Whether `planner` plans a part; a part without drafters keeps the pending token alone."""
-        sequence = part.sequence
-        return part.decodes and bool(sequence.drafters) and planner is self._drafting.planner_of(sequence.request)
+        self.settled = streams == len(running)
+        stands = self.settled and not proposals and base == streams
+        made = StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan, drafting, stands)
+        self._standing = made if stands else None
+        return made
 
     def _share_room(self, proposals: Sequence[Proposal], base: int) -> int:
         """Cut trees that do not fit together, and give windows the rows that are left; returns the rows of drafts."""
