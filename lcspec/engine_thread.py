@@ -302,7 +302,7 @@ class EngineThread:
     def _end(self, engine: Engine, drain: bool) -> None:
         self._state = "draining"
         if not drain:
-            engine.cancel_all()
+            engine.cancel(None)
 
     def _promise(self, function: Callable[[Engine], None], result: Future[T]) -> None:
         """Order `function`; an exception goes into `result`."""

@@ -159,9 +159,7 @@ def line(name: str, found: dict[str, float]) -> str:
 @click.option("--against", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another checkout.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True, help="Turns of each checkout.")
 @click.option("--json", "as_json", is_flag=True)
-def main(
-    target: Path, cases: tuple[str, ...], steps: int, against: Path | None, rounds: int, as_json: bool
-) -> None:
+def main(target: Path, cases: tuple[str, ...], steps: int, against: Path | None, rounds: int, as_json: bool) -> None:
     """Measure, print a table."""
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     if as_json:

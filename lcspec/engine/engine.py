@@ -101,7 +101,10 @@ class Engine:
             return events + [self._fail(sequence, error) for sequence in list(self.running)]
         result = self._output.process(plan, placed, width, context.batch.n, seconds)
         beside = max(plan.drafting_seconds, time.perf_counter() - start - seconds)
-        self._account(result, beside - (context.state_seconds - state))
+        self.scheduler.budget.observe(result.padded, seconds)
+        self.counters.stepped(width, seconds, result.only_decodes)
+        if self.drafting.auto is not None:
+            self.drafting.auto.observe_overhead(beside - (context.state_seconds - state))
         return events + self._report(plan, result, beside - plan.drafting_seconds)
 
     def _between(self) -> list[Event]:
@@ -126,33 +129,25 @@ class Engine:
                 self.drafting.stop_ahead(ahead)
             self.padding.drop()
 
-    def _account(self, result: StepResult, beside: float) -> None:
-        """Learn what the step took; `beside`: seconds besides the decode that the plan does not contain."""
-        self.scheduler.budget.observe(result.padded, result.seconds)
-        self.counters.stepped(result.width, result.seconds, result.only_decodes)
-        if self.drafting.auto is not None:
-            self.drafting.auto.observe_overhead(beside)
-
     def _report(self, plan: StepPlan, result: StepResult, overhead: float) -> list[Event]:
         """The step's events."""
         events: list[Event] = []
         seconds, drafting = result.seconds, plan.drafting_seconds
         for found in result.parts:
-            sequence, tree, proposal = found.part.sequence, found.decoded, found.part.proposal
+            sequence, stats, proposal = found.part.sequence, found.part.sequence.stats, found.part.proposal
             if found.error is not None:
                 events.append(self._fail(sequence, found.error))
                 continue
             events += found.events
-            stats = sequence.stats
-            if tree is None:
+            if found.decoded is None:
                 stats.prefill_seconds += seconds
                 continue
             probes = proposal.n_probes if proposal is not None else 0
             stats.target_seconds += seconds
             stats.draft_seconds += drafting
             stats.probes += probes
-            step = (result.width, tree, found.accepted, found.tokens, seconds, drafting, overhead, plan.plan, probes)
-            events.append(StepStats(sequence.id, *step))
+            step = (result.width, found.decoded, found.accepted, found.tokens, seconds, drafting, overhead)
+            events.append(StepStats(sequence.id, *step, plan.plan, probes))
         return events + [self._finish(sequence) for sequence in list(self.running) if sequence.reason]
 
     def _read_apart(self) -> list[Event]:
@@ -253,17 +248,12 @@ class Engine:
 
     def cancel(self, number: int | None) -> None:
         """Cancel a request between steps; it ends with reason `cancelled`. None: every request, running or waiting."""
-        for sequence in self.running:
-            if number in (None, sequence.id):
-                sequence.cancelled = True
+        for sequence in [s for s in self.running if number in (None, s.id)]:
+            sequence.cancelled = True
         for _ in range(self._queue.cancel(number)):
             self.counters.ended("cancelled")
         self.lanes.cancel(number)
         self.scheduler.renew()
-
-    def cancel_all(self) -> None:
-        """Cancel every request."""
-        self.cancel(None)
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:
         """Change a running request's drafters between two steps; its text stays the same.
@@ -293,9 +283,7 @@ class Engine:
     def _admit(self) -> list[Event]:
         """Report cancelled requests, then start waiting ones in free slots."""
         events = self._queue.take_cancelled()
-        for sequence in [s for s in self.running if s.cancelled]:
-            sequence.reason = "cancelled"
-            events.append(self._finish(sequence))
+        events += [self._finish(sequence) for sequence in list(self.running) if sequence.cancelled]
         while self.waiting and len(self.running) + len(self.lanes.running) < self.options.slots:
             number, request = self.waiting.popleft()
             try:

@@ -136,10 +136,10 @@ class RequestStats:
         for node in accepted:
             self.accepted_by_depth[tree.depths[node] - 1] += 1
         for name, bit in bits.items():
-            if drafted := sum(source & bit == bit for source in tree.sources[1:]):
+            if drafted := len([source for source in tree.sources[1:] if source & bit]):
                 tally = self.by_drafter.setdefault(name, {"drafted": 0, "accepted": 0})
                 tally["drafted"] += drafted
-                tally["accepted"] += sum(tree.sources[node] & bit == bit for node in accepted)
+                tally["accepted"] += len([node for node in accepted if tree.sources[node] & bit])
         return len(accepted)
 
     def as_dict(self) -> dict[str, Any]:

@@ -140,6 +140,22 @@ def test_choices_of_one_prompt_are_read_once() -> None:
     assert all(machine.cells.visible(s.cache.main, 298) == prompt[:299] for s in (one, two, three))
 
 
+def test_a_plan_stands_until_somebody_comes_or_goes() -> None:
+    machine = Machine(share=False)
+    first = machine.decoding(numbers(0, 20))
+    plan = machine.step()
+    assert plan.stands and machine.scheduler.settled and machine.step() is plan, "nothing is planned twice"
+    second = machine.enter(numbers(1000, 20))
+    mixed = machine.step()
+    assert {part.sequence for part in mixed.parts} == {first, second} and not mixed.stands
+    both = machine.step()
+    assert both.stands and machine.step() is both
+    machine.running.remove(first)
+    machine.scheduler.renew()
+    (part,) = machine.step().parts
+    assert part.sequence is second
+
+
 def test_a_common_beginning_that_is_short_is_not_worth_a_wait() -> None:
     machine = Machine()
     machine.enter(numbers(0, 300))
