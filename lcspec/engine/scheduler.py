@@ -6,7 +6,7 @@ arXiv:2308.16369). The size of a chunk follows from what steps take: see `Prefil
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from lcspec.engine.drafting import Drafting
 from lcspec.engine.exact_policy import ExactPolicy
@@ -62,8 +62,21 @@ class Scheduler:
                 streams += 1
                 if sequence.drafters:  # without them it keeps the pending token alone
                     planned.setdefault(self._drafting.planner_of(sequence.request), []).append(i)
+        plan, proposals = self._ask(parts, planned, base, streams) if planned else (Plan(), {})
+        drafted = self._put_drafts(parts, proposals, base) if proposals else 0
+        drafting = sum([proposal.seconds for proposal in proposals.values()])
+        self.settled = streams == len(running)
+        stands = self.settled and not proposals and base == streams
+        made = StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan, drafting, stands)
+        self._standing = made if stands else None
+        return made
+
+    def _ask(
+        self, parts: list[Part], planned: Mapping[Planner, Sequence[int]], base: int, streams: int
+    ) -> tuple[Plan, dict[int, Proposal]]:
+        """What the planners want drafted, and their proposals by the part they are for."""
         plan, proposals = Plan(), dict[int, Proposal]()
-        for planner in self._drafting.planners if planned else ():
+        for planner in self._drafting.planners:
             if not (mine := planned.get(planner)):
                 continue
             backoff = planner.backoff(base - 1)
@@ -76,22 +89,19 @@ class Scheduler:
                 self._drafting.flush(sequence)
             limits = [self._limits(sequence, base) for sequence in asking]
             proposals.update(zip(mine, planner.propose(asking, limits, base - 1)))
-            context = sum(len(sequence.tokens) for sequence in asking) // len(asking)
+            context = sum([len(sequence.tokens) for sequence in asking]) // len(asking)
             plan = planner.select([proposals[i] for i in mine], base, context, streams)
-        drafted, drafting = 0, 0.0
-        if proposals:
-            drafted = self._share_room(list(proposals.values()), base)
-            drafting = sum(proposal.seconds for proposal in proposals.values())
-            # Hidden states are read by position, so they need an output row for every token, as exact requests do.
-            every_row = any(p.sequence.wants_hidden or self._exact.strict(p.sequence.request) for p in parts)
-            for i, proposal in proposals.items():
-                mute = frozenset[int]() if every_row else frozenset(proposal.mute)
-                parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
-        self.settled = streams == len(running)
-        stands = self.settled and not proposals and base == streams
-        made = StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan, drafting, stands)
-        self._standing = made if stands else None
-        return made
+        return plan, proposals
+
+    def _put_drafts(self, parts: list[Part], proposals: Mapping[int, Proposal], base: int) -> int:
+        """Put what was proposed and fits into the parts; returns the rows of drafts."""
+        drafted = self._share_room(list(proposals.values()), base)
+        # Hidden states are read by position, so they need an output row for every token, as exact requests do.
+        every_row = any(p.sequence.wants_hidden or self._exact.strict(p.sequence.request) for p in parts)
+        for i, proposal in proposals.items():
+            mute = frozenset[int]() if every_row else frozenset(proposal.mute)
+            parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
+        return drafted
 
     def _share_room(self, proposals: Sequence[Proposal], base: int) -> int:
         """Cut trees that do not fit together, and give windows the rows that are left; returns the rows of drafts."""
