@@ -252,7 +252,8 @@ class Engine:
             sequence.cancelled = True
         for _ in range(self._queue.cancel(number)):
             self.counters.ended("cancelled")
-        self.lanes.cancel(number)
+        for lane in self.lanes.made:
+            lane.cancel(number)
         self.scheduler.renew()
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:

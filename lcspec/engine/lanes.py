@@ -105,11 +105,6 @@ class Lanes:
             if lane.running:
                 yield from lane.step()
 
-    def cancel(self, number: int | None) -> None:
-        """Cancel a request; None: all of them."""
-        for lane in self.made:
-            lane.cancel(number)
-
     def drop(self, number: int) -> None:
         """End a cancelled request at once."""
         lane = self.of(number)

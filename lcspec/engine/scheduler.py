@@ -94,24 +94,19 @@ class Scheduler:
         return plan, proposals
 
     def _put_drafts(self, parts: list[Part], proposals: Mapping[int, Proposal], base: int) -> int:
-        """Put what was proposed and fits into the parts; returns the rows of drafts."""
-        drafted = self._share_room(list(proposals.values()), base)
+        """Put what was proposed into the parts, as far as all of it fits, and give windows the rows that are left;
+        returns the rows of drafts."""
+        every, ids, room = list(proposals.values()), self._prefix_cache.pool, self._widest - base
+        if len(every) > 1:
+            fit(every, max(0, room), ids)
+        drafted = sum([p.kept.n_drafted for p in every if p.kept is not None])
+        feed(every, room - drafted, ids)
         # Hidden states are read by position, so they need an output row for every token, as exact requests do.
         every_row = any(p.sequence.wants_hidden or self._exact.strict(p.sequence.request) for p in parts)
         for i, proposal in proposals.items():
             mute = frozenset[int]() if every_row else frozenset(proposal.mute)
             parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
-        return drafted
-
-    def _share_room(self, proposals: Sequence[Proposal], base: int) -> int:
-        """Cut trees that do not fit together, and give windows the rows that are left; returns the rows of drafts."""
-        room = max(0, self._widest - base)
-        ids = self._prefix_cache.pool
-        if len(proposals) > 1:
-            fit(proposals, room, ids)
-        drafted = sum(p.kept.n_drafted for p in proposals if p.kept is not None)
-        feed(proposals, self._widest - base - drafted, ids)
-        return drafted + sum(p.n_probes for p in proposals)
+        return drafted + sum([p.n_probes for p in every])
 
     def _padded(self, parts: Sequence[Part], plan: Plan, needed: int) -> int:
         """The width to pad the step to; 0: no padding."""

@@ -9,11 +9,11 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.answers.text import Piece, StopStrings, StreamDecoder
 from lcspec.drafters.base import Drafter
 from lcspec.engine.events import Event, Finished, RequestStats, TokenInfo, Tokens
 from lcspec.engine.request import Request
 from lcspec.engine.target_rows import TargetRows
-from lcspec.engine.text_output import TextOutput
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
@@ -73,7 +73,8 @@ class ActiveSequence:
         self.wants_hidden = False  # one of its drafters needs the target's hidden states
         self.hidden: NDArray[np.float32] | None = None
         self.unobserved = 0  # tokens of plain steps that the drafters have not observed yet
-        self._text = TextOutput(request, vocab)
+        self._decoder = StreamDecoder()
+        self._stops = StopStrings(request.stop)
         self._decode_start = 0.0
 
     def resume(self, again: bool) -> None:
@@ -83,7 +84,7 @@ class ActiveSequence:
             return
         for token in self.request.emitted:
             self.tokens.append(token)
-            self._text.feed(token, None)
+            self._feed(token, None)
             self.sampler.accept(token)
         self._to_read = len(self.tokens)
 
@@ -147,11 +148,11 @@ class ActiveSequence:
                 logprob, ranked = rows.log_probs(path[i - 1] if i else 0, token, request.logprobs)
                 info = TokenInfo(token, drafter, logprob, tuple(ranked))
             tokens.append(token)
-            generated, new = len(tokens) - self.n_prompt, self._text.feed(token, drafter)
+            generated, new = len(tokens) - self.n_prompt, self._feed(token, drafter)
             if generated > self._untold:
                 infos.append(info)
                 pieces += new
-            if self._text.stops.found is not None:
+            if self._stops.found is not None:
                 self.reason = "stop"
             elif request.max_tokens is not None and generated >= request.max_tokens:
                 self.reason = "length"
@@ -160,8 +161,14 @@ class ActiveSequence:
             if self.reason:
                 break
         if self.reason:
-            pieces += self._text.flush()
+            rest = self._decoder.finish()
+            pieces += (self._stops.feed(Piece(rest, None)) if rest else []) + self._stops.finish()
         return [Tokens(self.id, tuple(infos), tuple(pieces))] if infos or pieces else []
+
+    def _feed(self, token: int, drafter: str | None) -> list[Piece]:
+        """The text that can be shown after one more token: complete characters that begin no stop string."""
+        data, control = self.vocab.spelling(token)
+        return self._stops.feed(Piece(self._decoder.feed(data), drafter, control))
 
     def first_token(self) -> None:
         """The answer starts: start its clock."""
@@ -174,7 +181,7 @@ class ActiveSequence:
         return Finished(
             request=self.id,
             reason=self.reason or "cancelled",
-            stop=self._text.stops.found,
+            stop=self._stops.found,
             prompt_tokens=self.n_prompt,
             completion_tokens=self.generated,
             seed=self.seed,

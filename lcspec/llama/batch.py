@@ -86,11 +86,6 @@ class Batch:
         self._n_ids = 0
 
     @property
-    def room(self) -> int:
-        """Tokens that still fit."""
-        return self.n_max - self.n
-
-    @property
     def first_token(self) -> int:
         """The batch's first token id."""
         return int(self._token[0])
