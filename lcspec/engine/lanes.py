@@ -60,9 +60,6 @@ class Lanes:
         self._make = make
         self.made: list[Lane] = []
 
-    def __len__(self) -> int:
-        return len(self.made)
-
     @property
     def running(self) -> list[ActiveSequence]:
         """Requests that run in lanes."""

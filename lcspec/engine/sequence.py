@@ -104,11 +104,6 @@ class ActiveSequence:
         return len(self.tokens) - self.cache.length
 
     @property
-    def uncached_tokens(self) -> list[int]:
-        """Tokens that are not in the cache; the last one is node 0 of the next tree."""
-        return self.tokens[self.cache.length :]
-
-    @property
     def max_depth(self) -> int:
         """The depth after which drafts are useless, because the context or the token limit ends there."""
         room = self.n_ctx - len(self.tokens)

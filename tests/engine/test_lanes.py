@@ -109,7 +109,7 @@ def test_cancelling_switching_and_closing(
 def test_an_interrupt_in_a_lane(three: Session, wanted: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = three.engine
     before = answer(engine, wanted[1]).bits
-    lane = engine.lanes._lanes[0]
+    lane = engine.lanes.made[0]
     decode, calls = lane.context.decode, 0
 
     def interrupted(*args: object) -> float:
