@@ -34,7 +34,7 @@ class Part(NamedTuple):
 
     @property
     def end(self) -> int:
-        """How many of the sequence's tokens are evaluated after the step, not counting drafts."""
+        """How many of its tokens are evaluated after the step, not counting drafts; to be asked before the step."""
         return len(self.sequence.tokens) if self.chunk is None else self.chunk
 
     @property
