@@ -269,6 +269,8 @@ class EngineThread:
         """Carry out orders; wait for one if there is nothing else to do, else for at most `linger` seconds."""
         while True:
             idle = self._state == "open" and not engine.busy and not self._pieces
+            if not idle and linger == 0 and self._orders.empty():
+                return
             waits = idle and linger == 0 and not engine.read_ahead()
             PULSE.end()
             PULSE.at_work = not waits
@@ -306,7 +308,7 @@ class EngineThread:
     def _end(self, engine: Engine, drain: bool) -> None:
         self._state = "draining"
         if not drain:
-            engine.cancel_all()
+            engine.cancel(None)
 
     def _promise(self, function: Callable[[Engine], None], result: Future[T]) -> None:
         """Order `function`; an exception goes into `result`."""

@@ -106,6 +106,7 @@ def scheduled() -> Rule:
         for stream in running:
             if stream.prompt.order < 0:
                 scheduler.enter(cast(Any, stream), cast(Any, running))
+        scheduler.renew()  # answers may have ended
         plan = scheduler.schedule(cast(Any, running))
         width = sum(part.end - part.sequence.cache.length for part in plan.parts)
         parts = [(cast(Stream, part.sequence), part.end) for part in plan.parts]

@@ -19,20 +19,24 @@ class StreamDecoder:
     """UTF-8 decoding across token borders: a character comes out with the token that completes it."""
 
     def __init__(self) -> None:
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._begun = b""  # the beginning of a character
 
     def feed(self, data: bytes) -> str:
         """Text that is complete after `data`; may be empty."""
-        return self._decoder.decode(data)
+        data = self._begun + data
+        text, read = codecs.utf_8_decode(data, "replace", False)
+        self._begun = data[read:]
+        return text
 
     @property
     def holds(self) -> bool:
         """Whether the bytes so far end within a character."""
-        return bool(self._decoder.getstate()[0])
+        return bool(self._begun)
 
     def finish(self) -> str:
         """What an unfinished character at the end becomes (U+FFFD), or nothing."""
-        return self._decoder.decode(b"", final=True)
+        begun, self._begun = self._begun, b""
+        return begun.decode("utf-8", "replace")
 
 
 class StopStrings:

@@ -2,42 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Callable
-
-from lcspec.engine.request import Request
 from lcspec.engine.step_plan import BatchRows, Part, StepPlan
 from lcspec.llama import Batch
+from lcspec.spec.token_tree import TokenTree
+
+# Where nothing is drafted: the pending token alone, whichever it is, and its place in the batch.
+PENDING, ALONE = TokenTree.root(0), [0]
 
 
-def build_batch(batch: Batch, plan: StepPlan, strict: Callable[[Request], bool]) -> list[BatchRows]:
-    """Put the tokens of all parts into `batch`; returns for each part where its rows are.
-
-    `strict`: whether a request needs an output row for each of its tokens to be exact (see ScratchPad).
-    """
+def build_batch(batch: Batch, plan: StepPlan) -> list[BatchRows]:
+    """Put the tokens of all parts into `batch`; returns for each part where its rows are."""
     batch.clear()
-    # Hidden states are read by position, so they need an output row for every token as well.
-    every_row = any(part.sequence.wants_hidden or strict(part.sequence.request) for part in plan.parts)
-    return [_add(batch, part, every_row, strict(part.sequence.request)) for part in plan.parts]
+    return [_add(batch, part) for part in plan.parts]
 
 
-def _add(batch: Batch, part: Part, every_row: bool, own_rows: bool) -> BatchRows:
-    sequence, cache, tree = part.sequence, part.sequence.cache, part.evaluated
+def _add(batch: Batch, part: Part) -> BatchRows:
+    sequence, tree = part.sequence, part.evaluated or PENDING
+    cache, tokens = sequence.cache, sequence.tokens
     first, start = batch.n, cache.length
-    if tree is None:
-        batch.add_run(sequence.tokens[cache.length : part.end], cache.length, cache.main)
+    if part.chunk is not None:
+        batch.add_run(tokens[start : part.chunk], start, cache.main)
         return BatchRows([], [], start, range(first, batch.n))
-    base = len(sequence.tokens) - 1
+    base = len(tokens) - 1
     text = range(first, first + base + 1 - start)
-    order = tree.batch_order()
+    alone = len(tree.tokens) == 1
+    order = ALONE if alone else tree.batch_order()
     sets = cache.place(tree, order, base)
-    for position in range(cache.length, base):
-        batch.add(sequence.tokens[position], position, sets[0], logits=own_rows)
-    if len(tree) == 1:
-        return BatchRows(order, [batch.add(tree.tokens[0], base, sets[0], logits=True)], start, text)
-    mute = frozenset[int]() if every_row else part.mute
-    tokens = [tree.tokens[node] for node in order]
+    for position in range(start, base):
+        batch.add(tokens[position], position, sets[0], logits=sequence.strict)
+    if alone:
+        return BatchRows(order, [batch.add(tokens[base], base, sets.ids, logits=True)], start, text)
     positions = [base + tree.depths[node] for node in order]
-    rows = batch.add_nodes(tokens, positions, sets, order, [node not in mute for node in order])
+    drafts = [tree.tokens[node] for node in order]
+    rows = batch.add_nodes(drafts, positions, sets, order, [node not in part.mute for node in order])
     row_of = [0] * len(tree)
     for node, row in zip(order, rows):
         row_of[node] = row

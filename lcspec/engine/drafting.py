@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
-from typing import Iterable, Iterator
+from typing import Iterable
 
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.drafters.memory import keep_texts, restored
@@ -85,7 +84,8 @@ class Drafting:
         Raises:
             LcspecError: a drafter cannot start.
         """
-        sequence.bits = {name: 1 << i for i, name in enumerate(self.drafters)}
+        bits = {name: 1 << i for i, name in enumerate(self.drafters)}
+        sequence.bits = {spec.name: bits[spec.name] for spec in sequence.request.speculation.drafters}
         sequence.hidden, sequence.unobserved = None, 0  # values from an earlier set of drafters are out of date
         sequence.drafters = []
         for spec in sequence.request.speculation.drafters:
@@ -111,20 +111,21 @@ class Drafting:
         if self.auto is not None:
             self.auto.forget(sequence)
 
-    @contextlib.contextmanager
-    def ahead(self, plan: StepPlan) -> Iterator[None]:
-        """While the target decodes `plan` inside, draft models that can go on drafting (see lcspec.drafters.ahead)."""
+    def start_ahead(self, plan: StepPlan) -> list[Drafter]:
+        """While the target decodes `plan`, draft models that can go on drafting (see lcspec.drafters.ahead); returns
+        those for `stop_ahead`."""
         going = self._going_ahead(plan)
         for name, sequences in going.items():
             self.drafters[name].draft_ahead(sequences, plan.plan.seconds)
-        try:
-            yield
-        finally:
-            start = time.perf_counter()
-            for name in going:
-                self.drafters[name].stop_ahead()
-            if self.auto is not None:
-                self.auto.overlap.waited = time.perf_counter() - start
+        return [self.drafters[name] for name in going]
+
+    def stop_ahead(self, going: Iterable[Drafter]) -> None:
+        """The target has decoded."""
+        start = time.perf_counter()
+        for drafter in going:
+            drafter.stop_ahead()
+        if self.auto is not None:
+            self.auto.overlap.waited = time.perf_counter() - start
 
     def _going_ahead(self, plan: StepPlan) -> dict[str, list[ActiveSequence]]:
         """The drafters to go on, and for whom. Where the text depends on the drafts they must not depend on time."""

@@ -83,61 +83,70 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step for all running requests; returns its events. An empty list means there was nothing to do."""
-        events = self._admit()
-        events += self.lanes.step()
+        context, parking = self.context, self.pool.parking
+        room = self._queue.waiting and len(self.running) < self.options.slots
+        settled = self.scheduler.settled and not (room or self.lanes.made or (parking is not None and parking.full))
+        events = [] if settled else self._between()
         if not self.running:
             return events
-        if self.pool.parking is not None and self.pool.parking.full:
-            self.pool.parking.compact(self.prefix_cache.caches)
-        events += self._read_apart()
-        start, state = time.perf_counter(), self.context.state_seconds
+        start, state = time.perf_counter(), context.state_seconds
         try:
             plan = self.scheduler.schedule(self.running)
             if not plan.parts:
                 return events
-            placed = build_batch(self.context.batch, plan, self.exact.strict)
-            width = self.context.batch.n
+            placed = build_batch(context.batch, plan)
+            width = context.batch.n
             seconds = self._decode(plan)
         except LcspecError as error:
             return events + [self._fail(sequence, error) for sequence in list(self.running)]
-        result = self._output.process(plan, placed, width, self.context.batch.n, seconds)
+        result = self._output.process(plan, placed, width, context.batch.n, seconds)
         beside = max(plan.drafting_seconds, time.perf_counter() - start - seconds)
-        self._account(result, beside - (self.context.state_seconds - state))
+        self.scheduler.budget.observe(result.padded, seconds)
+        self.counters.stepped(width, seconds, result.only_decodes)
+        if self.drafting.auto is not None:
+            self.drafting.auto.observe_overhead(beside - (context.state_seconds - state))
         return events + self._report(plan, result, beside - plan.drafting_seconds)
+
+    def _between(self) -> list[Event]:
+        """What is done between two steps: requests start and end, lanes have their turn, prompts are read apart."""
+        events = self._admit()
+        events += self.lanes.step()
+        if self.running:
+            if self.pool.parking is not None and self.pool.parking.full:
+                self.pool.parking.compact(self.prefix_cache.caches)
+                self.scheduler.renew()
+            events += self._read_apart()
+        return events
 
     def _decode(self, plan: StepPlan) -> float:
         """Decode the batch, padded to the plan's width; returns the seconds it took."""
         self.padding.fill(plan.width)
+        ahead = [] if plan.stands else self.drafting.start_ahead(plan)
         try:
-            with self.drafting.ahead(plan):
-                return self.context.decode()
+            return self.context.decode()
         finally:
+            if ahead:
+                self.drafting.stop_ahead(ahead)
             self.padding.drop()
-
-    def _account(self, result: StepResult, beside: float) -> None:
-        """Learn what the step took; `beside`: seconds besides the decode that the plan does not contain."""
-        self.scheduler.budget.observe(result.padded, result.seconds)
-        self.counters.stepped(result.width, result.seconds, result.only_decodes)
-        if self.drafting.auto is not None:
-            self.drafting.auto.observe_overhead(beside)
 
     def _report(self, plan: StepPlan, result: StepResult, overhead: float) -> list[Event]:
         """The step's events."""
         events: list[Event] = []
+        seconds, drafting = result.seconds, plan.drafting_seconds
         for found in result.parts:
             sequence, stats, proposal = found.part.sequence, found.part.sequence.stats, found.part.proposal
             if found.error is not None:
                 events.append(self._fail(sequence, found.error))
                 continue
             events += found.events
-            if not found.decoded or found.part.kept is None:
-                stats.prefill_seconds += result.seconds
+            if found.decoded is None:
+                stats.prefill_seconds += seconds
                 continue
-            drafting, probes = plan.drafting_seconds, proposal.n_probes if proposal is not None else 0
-            stats.target_seconds += result.seconds
+            probes = proposal.n_probes if proposal is not None else 0
+            stats.target_seconds += seconds
             stats.draft_seconds += drafting
             stats.probes += probes
-            step = (result.width, found.part.kept, found.accepted, found.tokens, result.seconds, drafting, overhead)
+            step = (result.width, found.decoded, found.accepted, found.tokens, seconds, drafting, overhead)
             events.append(StepStats(sequence.id, *step, plan.plan, probes))
         return events + [self._finish(sequence) for sequence in list(self.running) if sequence.reason]
 
@@ -220,11 +229,11 @@ class Engine:
         sampler = Sampler(self.model.vocab, request.sampling, seed, self.context.n_ctx)
         cache = self.prefix_cache.take(request.prompt, self.exact.reuse(request, apart))
         sequence = ActiveSequence(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
-        sequence.prompt.apart = apart
+        sequence.prompt.apart, sequence.strict = apart, self.exact.strict(request)
         for token in request.prompt:
             sampler.accept(token, generated=False)
         # Prompt rows may differ from decoded rows in their last bits, unless a row depends only on its own text.
-        sequence.resume(again=self.exact.strict(request) or sampler.learns)
+        sequence.resume(again=sequence.strict or sampler.learns)
         self.running.append(sequence)
         try:
             self.drafting.begin(sequence)
@@ -237,22 +246,15 @@ class Engine:
         else:
             self.scheduler.enter(sequence, self.running)
 
-    def cancel(self, number: int) -> None:
-        """Cancel a request between steps; it ends with reason `cancelled`."""
-        for sequence in [*self.running, *self.lanes.running]:
-            if sequence.id == number:
-                sequence.cancelled = True
-        self._drop(number)
-
-    def cancel_all(self) -> None:
-        """Cancel every request, running or waiting."""
-        for sequence in [*self.running, *self.lanes.running]:
+    def cancel(self, number: int | None) -> None:
+        """Cancel a request between steps; it ends with reason `cancelled`. None: every request, running or waiting."""
+        for sequence in [s for s in self.running if number in (None, s.id)]:
             sequence.cancelled = True
-        self._drop(None)
-
-    def _drop(self, number: int | None) -> None:
         for _ in range(self._queue.cancel(number)):
             self.counters.ended("cancelled")
+        for lane in self.lanes.made:
+            lane.cancel(number)
+        self.scheduler.renew()
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:
         """Change a running request's drafters between two steps; its text stays the same.
@@ -269,6 +271,7 @@ class Engine:
             if sequence.id != number:
                 continue
             before = sequence.request
+            self.scheduler.renew()
             wanted = replace(speculation, verifier=before.speculation.verifier, exact=before.speculation.exact)
             try:
                 self.drafting.swap(sequence, replace(before, speculation=self.prepare(wanted)))
@@ -281,9 +284,7 @@ class Engine:
     def _admit(self) -> list[Event]:
         """Report cancelled requests, then start waiting ones in free slots."""
         events = self._queue.take_cancelled()
-        for sequence in [s for s in self.running if s.cancelled]:
-            sequence.reason = "cancelled"
-            events.append(self._finish(sequence))
+        events += [self._finish(sequence) for sequence in list(self.running) if sequence.cancelled]
         while self.waiting and len(self.running) + len(self.lanes.running) < self.options.slots:
             number, request = self.waiting.popleft()
             try:
@@ -319,6 +320,7 @@ class Engine:
 
     def _dismiss(self, sequence: ActiveSequence) -> Finished:
         self.running.remove(sequence)
+        self.scheduler.renew()
         self.prompts.end(sequence)
         self._follow_hidden()
         self.drafting.end(sequence)

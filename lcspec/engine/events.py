@@ -120,14 +120,15 @@ class RequestStats:
             tree: the drafts that were verified; `path`: those of its nodes that were accepted.
             bits: the drafters' bits in `tree.sources`.
         """
-        accepted = path[:emitted]
+        width = len(tree.tokens)
         self.target_steps += 1
         self.step_tokens += emitted
+        self.widths[width] = self.widths.get(width, 0) + 1
+        if width == 1:
+            return 0
+        accepted = path[:emitted]
         self.drafted += tree.n_drafted
         self.accepted += len(accepted)
-        self.widths[len(tree)] = self.widths.get(len(tree), 0) + 1
-        if len(tree) == 1:
-            return 0
         for counts in (self.drafted_by_depth, self.accepted_by_depth):
             counts.extend([0] * (max(tree.depths) - len(counts)))
         for depth in tree.depths[1:]:
@@ -135,10 +136,10 @@ class RequestStats:
         for node in accepted:
             self.accepted_by_depth[tree.depths[node] - 1] += 1
         for name, bit in bits.items():
-            if drafted := sum(source & bit == bit for source in tree.sources[1:]):
+            if drafted := len([source for source in tree.sources[1:] if source & bit]):
                 tally = self.by_drafter.setdefault(name, {"drafted": 0, "accepted": 0})
                 tally["drafted"] += drafted
-                tally["accepted"] += sum(tree.sources[node] & bit == bit for node in accepted)
+                tally["accepted"] += len([node for node in accepted if tree.sources[node] & bit])
         return len(accepted)
 
     def as_dict(self) -> dict[str, Any]:

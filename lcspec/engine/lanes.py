@@ -40,6 +40,9 @@ class Lane(Protocol):
     def switch(self, number: int, speculation: SpeculationParams) -> None:
         """Change a running request's drafters."""
 
+    def cancel(self, number: int | None) -> None:
+        """Cancel the running request if it has that number; None: whichever it is."""
+
     def step(self) -> list[Event]:
         """Run one step; returns its events."""
 
@@ -51,23 +54,20 @@ class Lane(Protocol):
 
 
 class Lanes:
-    """The lanes of an engine, made when they are first needed."""
+    """The lanes of an engine, `made` when they are first needed."""
 
     def __init__(self, make: Callable[[], Lane]) -> None:
         self._make = make
-        self._lanes: list[Lane] = []
-
-    def __len__(self) -> int:
-        return len(self._lanes)
+        self.made: list[Lane] = []
 
     @property
     def running(self) -> list[ActiveSequence]:
         """Requests that run in lanes."""
-        return [sequence for lane in self._lanes for sequence in lane.running]
+        return [sequence for lane in self.made for sequence in lane.running]
 
     def of(self, number: int) -> Lane | None:
         """The lane in which a request runs; None if in none."""
-        return next((lane for lane in self._lanes for sequence in lane.running if sequence.id == number), None)
+        return next((lane for lane in self.made for sequence in lane.running if sequence.id == number), None)
 
     def certify(self) -> Certificate:
         """The certificate of lanes; all lanes have the same.
@@ -76,9 +76,9 @@ class Lanes:
             ExactnessError: nothing can be certified for this model.
             ModelLoadError: there is no memory for another context.
         """
-        if not self._lanes:
-            self._lanes.append(self._make())
-        return self._lanes[0].certify()
+        if not self.made:
+            self.made.append(self._make())
+        return self.made[0].certify()
 
     def start(self, number: int, request: Request) -> None:
         """Start a request in the lane whose cache has most of its prompt.
@@ -87,10 +87,10 @@ class Lanes:
             LcspecError: it cannot start.
         """
         certificate = self.certify()
-        free = [lane for lane in self._lanes if not lane.running]
+        free = [lane for lane in self.made if not lane.running]
         if not free:
-            self._lanes.append(self._make())
-            free = self._lanes[-1:]
+            self.made.append(self._make())
+            free = self.made[-1:]
         lane = max(free, key=lambda lane: lane.held(request))
         lane.certify(certificate)
         lane.prepare(request.speculation)
@@ -98,7 +98,7 @@ class Lanes:
 
     def step(self) -> Iterator[Event]:
         """Run one step of every lane that has something to do."""
-        for lane in self._lanes:
+        for lane in self.made:
             if lane.running:
                 yield from lane.step()
 
@@ -110,10 +110,10 @@ class Lanes:
 
     def fail_all(self, error: LcspecError) -> list[Event]:
         """End all requests in lanes with an error."""
-        return [event for lane in self._lanes for event in lane.fail_all(error)]
+        return [event for lane in self.made for event in lane.fail_all(error)]
 
     def close(self) -> None:
         """Free the contexts."""
-        for lane in self._lanes:
+        for lane in self.made:
             lane.close()
-        self._lanes = []
+        self.made = []

@@ -7,12 +7,13 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.drafters.base import tell_states
+from lcspec.drafters.base import state_drafters, tell_states
 from lcspec.engine.drafting import Drafting
-from lcspec.engine.events import Event, Prefill
+from lcspec.engine.events import Prefill
 from lcspec.engine.exact_policy import ExactPolicy
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.engine.step_plan import BatchRows, Part, PartResult, StepPlan, StepResult
+from lcspec.engine.target_rows import TargetRows
 from lcspec.errors import GrammarFailed
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.profiles.exactness import in_order
@@ -45,34 +46,37 @@ class OutputProcessor:
                 results.append(self._process(part, where, rows))
             except GrammarFailed as error:  # only this text cannot continue
                 results.append(PartResult(part, error=error))
-        result = StepResult(tuple(results), width, padded, seconds)
+        decoded = [found.decoded is not None for found in results if found.error is None]
+        result = StepResult(results, width, padded, seconds, bool(decoded) and all(decoded))
         self._learn(result)
         return result
 
     def _process(self, part: Part, where: BatchRows, logits: NDArray[np.float32]) -> PartResult:
-        sequence, tree = part.sequence, part.kept
-        if tree is None:
+        if part.chunk is not None:
             return self._prompt_read(part, where)
-        first, before = sequence.prefilling, sequence.generated
-        rows = sequence.target_rows(logits, where.row_of)
-        if part.proposal is not None:
+        sequence, cache = part.sequence, part.sequence.cache
+        first, before = sequence.prefilling, len(sequence.tokens)
+        tree = part.kept or TokenTree.root(sequence.tokens[-1])
+        ends, ignored = sequence.vocab.end_tokens, sequence.request.ignore_end
+        rows = TargetRows(logits, where.row_of, sequence.sampler, ends, ignored)
+        if part.proposal is not None and part.proposal.windows:
             for window, nodes in part.proposal.asked():
                 window.drafter.harvest(sequence, rows.argmax(nodes))
-        verdict = sequence.verifier.verify(tree, rows, len(sequence.tokens), sequence.seed)
+        verdict = sequence.verifier.verify(tree, rows, before, sequence.seed)
         self._commit(sequence, where, verdict)
-        events: list[Event] = [Prefill(sequence.id, sequence.n_prompt, sequence.n_prompt)] if first else []
-        events += sequence.emit(tree, verdict, rows)
-        emitted = sequence.generated - before
-        if sequence.cache.length < len(sequence.tokens):
-            self._prefix_cache.keep(sequence.cache, sequence.tokens)
-        accepted = 0
+        events = sequence.emit(tree, verdict, rows)
+        emitted = len(sequence.tokens) - before
+        if self._prefix_cache.checkpoints is not None and cache.length < len(sequence.tokens):
+            self._prefix_cache.keep(cache, sequence.tokens)
         if first:
             sequence.first_token()
+            found = PartResult(part, [Prefill(sequence.id, sequence.n_prompt, sequence.n_prompt), *events])
         else:
-            bits = {drafter.name: sequence.bits[drafter.name] for drafter in sequence.drafters}
-            accepted = sequence.stats.count(tree, verdict.path, emitted, bits)
-        self._observe(part, tree, verdict, where, emitted)
-        return PartResult(part, tuple(verdict.tokens), accepted, first, tuple(events))
+            accepted = sequence.stats.count(tree, verdict.path, emitted, sequence.bits)
+            found = PartResult(part, events, tree, tuple(verdict.tokens), accepted)
+        if sequence.drafters:
+            self._observe(part, tree, verdict, where, emitted)
+        return found
 
     def _prompt_read(self, part: Part, where: BatchRows) -> PartResult:
         sequence = part.sequence
@@ -80,14 +84,15 @@ class OutputProcessor:
         tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.text)
         self._prefix_cache.keep(sequence.cache, sequence.tokens)
         self._mark_canonical(sequence)
-        return PartResult(part, events=(Prefill(sequence.id, part.end, sequence.n_prompt),))
+        return PartResult(part, [Prefill(sequence.id, part.end, sequence.n_prompt)])
 
     def _commit(self, sequence: ActiveSequence, where: BatchRows, verdict: Verdict) -> None:
         """Keep the cells of the accepted path."""
-        in_text_order = in_order(where.order, verdict.path)
-        keep = in_text_order if self._exact.strict(sequence.request) else None
+        in_text_order = in_order(where.order, verdict.path) if verdict.path else 0
+        keep = in_text_order if sequence.strict else None
         sequence.cache.commit(verdict.path, keep, ordered=in_text_order == len(verdict.path))
-        self._mark_canonical(sequence)
+        if sequence.strict:
+            self._mark_canonical(sequence)
 
     def _mark_canonical(self, sequence: ActiveSequence) -> None:
         if self._exact.is_canonical(sequence.request, sequence.prefilling):
@@ -99,7 +104,8 @@ class OutputProcessor:
         if sequence.wants_hidden:
             hidden, last = self._context.hidden(), where.row_of[verdict.path[-1] if verdict.path else 0]
             sequence.hidden = hidden[last].copy() if len(hidden) else None
-        tell_states(sequence, sequence.drafters, sequence.cache, where.start, where.accepted(verdict.path))
+        if readers := state_drafters(sequence.drafters):
+            tell_states(sequence, readers, sequence.cache, where.start, where.accepted(verdict.path))
         if part.unobserved:
             sequence.unobserved += emitted
         elif not sequence.reason:
@@ -109,7 +115,7 @@ class OutputProcessor:
     def _learn(self, result: StepResult) -> None:
         """Let the planners learn from the step."""
         for found in result.parts:
-            if found.decoded and found.part.proposal is not None and found.error is None:
+            if found.decoded is not None and found.part.proposal is not None:
                 planner = self._drafting.planner_of(found.part.sequence.request)
                 planner.observe(found.part.proposal, found.tokens)
         if self._drafting.auto is not None and result.only_decodes:

@@ -6,7 +6,7 @@ arXiv:2308.16369). The size of a chunk follows from what steps take: see `Prefil
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import Mapping, Sequence
 
 from lcspec.engine.drafting import Drafting
 from lcspec.engine.exact_policy import ExactPolicy
@@ -20,7 +20,6 @@ from lcspec.planner.base import Limits, Plan, Planner, Proposal, fit
 from lcspec.planner.lookahead_budget import feed
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.exactness import PROMPT_BLOCK
-from lcspec.spec.token_tree import TokenTree
 
 # So few prompt tokens that they are not worth another step.
 SHORT = 32
@@ -37,52 +36,77 @@ class Scheduler:
         self._exact = exact
         self._drafting = drafting
         self.budget = PrefillBudget()
+        self.settled = False  # since the latest plan: all sequences decode, and nobody comes or goes
+        self._standing: StepPlan | None = None  # the latest plan, if it is that of the next step as well
+        self._backing_off: Planner | None = None  # ... as long as this planner backs off
         self._read = 0  # prompt tokens evaluated so far
 
     # ------------------------------------------------------------ a step
 
+    def renew(self) -> None:
+        """A sequence starts or ends, or its drafters or cells have changed: the next step is planned anew."""
+        self.settled, self._standing = False, None
+
     def schedule(self, running: Sequence[ActiveSequence]) -> StepPlan:
         """Decide what every running sequence puts into the batch: a prompt chunk, or its pending token and a tree."""
+        planner = self._backing_off
+        if self._standing is not None and (planner is None or planner.backoff(0) is not None):
+            return self._standing
+        self._backing_off = None
         parts = self._undrafted(running)
-        base = sum(part.end - part.sequence.cache.length for part in parts)
-        streams = sum(part.decodes for part in parts)
+        base, streams, planned = 0, 0, dict[Planner, list[int]]()
+        for i, part in enumerate(parts):
+            sequence = part.sequence
+            base += part.end - sequence.cache.length
+            if part.decodes:
+                streams += 1
+                if sequence.drafters:  # without them it keeps the pending token alone
+                    planned.setdefault(self._drafting.planner_of(sequence.request), []).append(i)
+        plan, proposals = self._ask(parts, planned, base, streams) if planned else (Plan(), {})
+        drafted = self._put_drafts(parts, proposals, base) if proposals else 0
+        drafting = sum([proposal.seconds for proposal in proposals.values()])
+        self.settled = streams == len(running)
+        stands = self.settled and not proposals and base == streams
+        made = StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan, drafting, stands)
+        self._standing = made if stands else None
+        return made
+
+    def _ask(
+        self, parts: list[Part], planned: Mapping[Planner, Sequence[int]], base: int, streams: int
+    ) -> tuple[Plan, dict[int, Proposal]]:
+        """What the planners want drafted, and their proposals by the part they are for."""
         plan, proposals = Plan(), dict[int, Proposal]()
-        for planner in self._drafting.planners if streams else ():
-            mine = [i for i, part in enumerate(parts) if self._plans(planner, part)]
-            if not mine:
+        for planner in self._drafting.planners:
+            if not (mine := planned.get(planner)):
                 continue
             backoff = planner.backoff(base - 1)
             if backoff is not None:
                 plan, parts[mine[0]] = backoff, parts[mine[0]]._replace(unobserved=True)
+                self._backing_off = planner
                 continue
             asking = [parts[i].sequence for i in mine]
             for sequence in asking:
                 self._drafting.flush(sequence)
             limits = [self._limits(sequence, base) for sequence in asking]
             proposals.update(zip(mine, planner.propose(asking, limits, base - 1)))
-            context = sum(len(sequence.tokens) for sequence in asking) // len(asking)
+            context = sum([len(sequence.tokens) for sequence in asking]) // len(asking)
             plan = planner.select([proposals[i] for i in mine], base, context, streams)
-        drafted = self._share_room(list(proposals.values()), base) if proposals else 0
+        return plan, proposals
+
+    def _put_drafts(self, parts: list[Part], proposals: Mapping[int, Proposal], base: int) -> int:
+        """Put what was proposed into the parts, as far as all of it fits, and give windows the rows that are left;
+        returns the rows of drafts."""
+        every, ids, room = list(proposals.values()), self._prefix_cache.pool, self._widest - base
+        if len(every) > 1:
+            fit(every, max(0, room), ids)
+        drafted = sum([p.kept.n_drafted for p in every if p.kept is not None])
+        feed(every, room - drafted, ids)
+        # Hidden states are read by position, so they need an output row for every token, as exact requests do.
+        every_row = any(p.sequence.wants_hidden or self._exact.strict(p.sequence.request) for p in parts)
         for i, proposal in proposals.items():
-            parts[i] = parts[i]._replace(
-                kept=proposal.kept, evaluated=proposal.evaluated, mute=frozenset(proposal.mute), proposal=proposal
-            )
-        return StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan)
-
-    def _plans(self, planner: Planner, part: Part) -> bool:
-        """Whether `planner` plans a part; a part without drafters keeps the pending token alone."""
-        sequence = part.sequence
-        return part.decodes and bool(sequence.drafters) and planner is self._drafting.planner_of(sequence.request)
-
-    def _share_room(self, proposals: Sequence[Proposal], base: int) -> int:
-        """Cut trees that do not fit together, and give windows the rows that are left; returns the rows of drafts."""
-        room = max(0, self._widest - base)
-        ids = self._prefix_cache.pool
-        if len(proposals) > 1:
-            fit(proposals, room, ids)
-        drafted = sum(p.kept.n_drafted for p in proposals if p.kept is not None)
-        feed(proposals, self._widest - base - drafted, ids)
-        return drafted + sum(p.n_probes for p in proposals)
+            mute = frozenset[int]() if every_row else frozenset(proposal.mute)
+            parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
+        return drafted + sum([p.n_probes for p in every])
 
     def _padded(self, parts: Sequence[Part], plan: Plan, needed: int) -> int:
         """The width to pad the step to; 0: no padding."""
@@ -115,9 +139,9 @@ class Scheduler:
         """A sequence starts: give its prompt a place in the order of reading.
 
         Of two prompts that come together, the shorter is read first: that gives the least waiting in all. A later
-            prompt
-        goes first only if it is shorter by what has been read meanwhile, so no prompt is passed for long.
+        prompt goes first only if it is shorter by what has been read meanwhile, so no prompt is passed for long.
         """
+        self.renew()
         sequence.prompt.order = self._read + sequence.n_uncached
         self._follow(sequence, running)
 
@@ -174,7 +198,7 @@ class Scheduler:
                 # After a recurrent state that could not be rolled back, tokens are evaluated again like a prompt.
                 long = sequence.prefilling or sequence.n_uncached > self._options.max_width
                 (reading if long else ready).append(sequence)
-        parts = [_whole(sequence) for sequence in ready]
+        parts = [Part(sequence) for sequence in ready]
         if not reading:
             return parts
         wishes = self._wishes(reading, running)
@@ -184,12 +208,12 @@ class Scheduler:
             left -= n
             self._read += n
             if n == sequence.n_uncached:
-                parts.append(_whole(sequence))
+                parts.append(Part(sequence))
                 if place == 0:
                     # The answer begins with this step, so the other prompts take little of it.
                     left = min(left, self._riders(ready, n, len(wishes) - 1))
             elif n > 0:
-                parts.append(Part(sequence, sequence.cache.length + n))
+                parts.append(Part(sequence, chunk=sequence.cache.length + n))
         return parts
 
     def _riders(self, ready: Sequence[ActiveSequence], finished: int, others: int) -> int:
@@ -240,9 +264,3 @@ class Scheduler:
             alone = self.budget.alone(*where) if self._options.slots > 1 else None
             room = max(room, wish if alone is None else min(wish, alone))
         return min(most, max(1, room))
-
-
-def _whole(sequence: ActiveSequence) -> Part:
-    """Everything that is not in the cache, up to the pending token, whose row is needed."""
-    bare = TokenTree.root(sequence.tokens[-1])
-    return Part(sequence, len(sequence.tokens), bare, bare)

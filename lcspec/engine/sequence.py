@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Sequence
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.answers.text import Piece, StopStrings, StreamDecoder
 from lcspec.drafters.base import Drafter
 from lcspec.engine.events import Event, Finished, RequestStats, TokenInfo, Tokens
 from lcspec.engine.request import Request
 from lcspec.engine.target_rows import TargetRows
-from lcspec.engine.text_output import TextOutput
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
@@ -63,6 +63,7 @@ class ActiveSequence:
         self.verifier = make_verifier(request.speculation.verifier)
         self.draws = 0 if request.sampling.greedy else self.verifier.draws
         self.prompt = PromptProgress()
+        self.strict = False  # exact by widths, prompt blocks and cells of its own (see ExactPolicy.strict)
         self.stats = RequestStats()
         self.reason: str | None = None
         self.cancelled = False
@@ -72,7 +73,8 @@ class ActiveSequence:
         self.wants_hidden = False  # one of its drafters needs the target's hidden states
         self.hidden: NDArray[np.float32] | None = None
         self.unobserved = 0  # tokens of plain steps that the drafters have not observed yet
-        self._text = TextOutput(request, vocab)
+        self._decoder = StreamDecoder()
+        self._stops = StopStrings(request.stop)
         self._decode_start = 0.0
 
     def resume(self, again: bool) -> None:
@@ -82,7 +84,7 @@ class ActiveSequence:
             return
         for token in self.request.emitted:
             self.tokens.append(token)
-            self._text.feed(token, None)
+            self._feed(token, None)
             self.sampler.accept(token)
         self._to_read = len(self.tokens)
 
@@ -102,11 +104,6 @@ class ActiveSequence:
         return len(self.tokens) - self.cache.length
 
     @property
-    def uncached_tokens(self) -> list[int]:
-        """Tokens that are not in the cache; the last one is node 0 of the next tree."""
-        return self.tokens[self.cache.length :]
-
-    @property
     def max_depth(self) -> int:
         """The depth after which drafts are useless, because the context or the token limit ends there."""
         room = self.n_ctx - len(self.tokens)
@@ -114,14 +111,10 @@ class ActiveSequence:
             room = min(room, self.request.max_tokens - self.generated)
         return max(0, room - 1)
 
-    @property
+    @cached_property
     def end_tokens(self) -> frozenset[int]:
         """Tokens that end the request's text."""
         return frozenset() if self.request.ignore_end else self.vocab.end_tokens
-
-    def target_rows(self, rows: NDArray[np.float32], row_of: Sequence[int]) -> TargetRows:
-        """A step's logits float32 [n_outputs, n_vocab], as the verifier reads them; node i's row is `row_of[i]`."""
-        return TargetRows(rows, row_of, self.sampler, self.vocab, self.params.greedy, self.request.ignore_end)
 
     def forced_text(self, limit: int) -> str:
         """The text to which the grammar leaves no alternative (see drafters.SequenceView)."""
@@ -137,34 +130,40 @@ class ActiveSequence:
 
     def emit(self, tree: TokenTree, verdict: Verdict, rows: TargetRows) -> list[Event]:
         """Append a verdict's tokens to the text until something ends it; returns the Tokens event, if any."""
-        infos, pieces = [], []
+        infos, pieces, tokens, path, request = [], [], self.tokens, verdict.path, self.request
         for i, token in enumerate(verdict.tokens):
-            if not self.request.ignore_end and self.vocab.is_end(token):
+            if token in self.end_tokens:
                 self.reason = "stop"
                 break
-            drafter = self.drafter_of(tree.sources[verdict.path[i]]) if i < len(verdict.path) else None
-            info = TokenInfo(token, drafter)
-            if self.request.logprobs is not None:
+            drafter = self.drafter_of(tree.sources[path[i]]) if i < len(path) else None
+            if request.logprobs is None:
+                info = TokenInfo(token, drafter)
+            else:
                 # The row that decided token i: node 0's for the first, then that of the accepted node before it.
-                at = verdict.path[i - 1] if i else 0
-                logprob, ranked = rows.log_probs(at, token, self.request.logprobs)
+                logprob, ranked = rows.log_probs(path[i - 1] if i else 0, token, request.logprobs)
                 info = TokenInfo(token, drafter, logprob, tuple(ranked))
-            self.tokens.append(token)
-            new = self._text.feed(token, drafter)
-            if self.generated > self._untold:
+            tokens.append(token)
+            generated, new = len(tokens) - self.n_prompt, self._feed(token, drafter)
+            if generated > self._untold:
                 infos.append(info)
                 pieces += new
-            if self._text.found is not None:
+            if self._stops.found is not None:
                 self.reason = "stop"
-            elif self.request.max_tokens is not None and self.generated >= self.request.max_tokens:
+            elif request.max_tokens is not None and generated >= request.max_tokens:
                 self.reason = "length"
-            elif len(self.tokens) >= self.n_ctx:
+            elif len(tokens) >= self.n_ctx:
                 self.reason = "context"
             if self.reason:
                 break
         if self.reason:
-            pieces += self._text.flush()
+            rest = self._decoder.finish()
+            pieces += (self._stops.feed(Piece(rest, None)) if rest else []) + self._stops.finish()
         return [Tokens(self.id, tuple(infos), tuple(pieces))] if infos or pieces else []
+
+    def _feed(self, token: int, drafter: str | None) -> list[Piece]:
+        """The text that can be shown after one more token: complete characters that begin no stop string."""
+        data, control = self.vocab.spelling(token)
+        return self._stops.feed(Piece(self._decoder.feed(data), drafter, control))
 
     def first_token(self) -> None:
         """The answer starts: start its clock."""
@@ -177,7 +176,7 @@ class ActiveSequence:
         return Finished(
             request=self.id,
             reason=self.reason or "cancelled",
-            stop=self._text.found,
+            stop=self._stops.found,
             prompt_tokens=self.n_prompt,
             completion_tokens=self.generated,
             seed=self.seed,

@@ -12,12 +12,12 @@ from lcspec.spec.token_tree import TokenTree
 
 
 class Part(NamedTuple):
-    """One sequence's part of a step.
+    """One sequence's part of a step: a prompt chunk, or what is not in the cache up to the pending token, and drafts.
 
     Attributes:
         sequence: whose part it is.
-        end: how many of its tokens are evaluated after the step, not counting drafts.
-        kept: the drafts to verify, below the pending token; None: a prompt chunk that does not reach the end.
+        chunk: how many of its tokens are evaluated after the step; None: all, and the last one's row is read.
+        kept: the drafts to verify, below the pending token; None: there are none.
         evaluated: `kept`, and what drafters need evaluated besides (see lcspec.planner.lookahead_budget).
         mute: nodes of `evaluated` whose rows are not read.
         proposal: the planner's proposal, from which it learns; None if it did not plan this part.
@@ -25,7 +25,7 @@ class Part(NamedTuple):
     """
 
     sequence: ActiveSequence
-    end: int
+    chunk: int | None = None
     kept: TokenTree | None = None
     evaluated: TokenTree | None = None
     mute: frozenset[int] = frozenset()
@@ -33,22 +33,32 @@ class Part(NamedTuple):
     unobserved: bool = False
 
     @property
+    def end(self) -> int:
+        """How many of its tokens are evaluated after the step, not counting drafts; to be asked before the step."""
+        return len(self.sequence.tokens) if self.chunk is None else self.chunk
+
+    @property
     def decodes(self) -> bool:
         """Whether the step continues the sequence's answer (and does not just read its prompt)."""
-        return self.kept is not None and not self.sequence.prefilling
+        return self.chunk is None and not self.sequence.prefilling
 
 
 class StepPlan(NamedTuple):
-    """A step: all parts, the width to pad to (0: no padding), and what the planner expects."""
+    """A step.
+
+    Attributes:
+        parts: what each sequence puts into the batch.
+        width: pad the batch to this many tokens; 0: no padding.
+        plan: what the planner expects.
+        drafting_seconds: seconds that the drafters took.
+        stands: all sequences decode and nobody drafts: as long as that is so, the next steps are the same.
+    """
 
     parts: tuple[Part, ...]
     width: int
     plan: Plan
-
-    @property
-    def drafting_seconds(self) -> float:
-        """Seconds that the drafters took."""
-        return sum(part.proposal.seconds for part in self.parts if part.proposal is not None)
+    drafting_seconds: float = 0.0
+    stands: bool = False
 
 
 class BatchRows(NamedTuple):
@@ -74,39 +84,29 @@ class PartResult(NamedTuple):
 
     Attributes:
         part: the part.
+        events: for the front end.
+        decoded: the tree that was verified; None: the step did not continue an answer.
         tokens: the verdict's tokens, up to the one that ends the text.
         accepted: how many drafted nodes were accepted and emitted.
-        first: whether the prompt was finished in this step.
-        events: for the front end.
         error: why the sequence cannot continue; None: it can.
     """
 
     part: Part
+    events: Sequence[Event] = ()
+    decoded: TokenTree | None = None
     tokens: tuple[int, ...] = ()
     accepted: int = 0
-    first: bool = False
-    events: tuple[Event, ...] = ()
     error: LcspecError | None = None
-
-    @property
-    def decoded(self) -> bool:
-        """Whether it was a decode step of an answer."""
-        return self.part.kept is not None and not self.first
 
 
 class StepResult(NamedTuple):
     """The result of a step: those of its parts, the tokens in its batch, and the seconds of its decode.
 
-    `width`: tokens without padding; `padded`: with it.
+    `width`: tokens without padding; `padded`: with it; `only_decodes`: no prompt was read in the step.
     """
 
-    parts: tuple[PartResult, ...]
+    parts: Sequence[PartResult]
     width: int
     padded: int
     seconds: float
-
-    @property
-    def only_decodes(self) -> bool:
-        """Whether no prompt was read in the step."""
-        alive = [found.decoded for found in self.parts if found.error is None]
-        return bool(alive) and all(alive)
+    only_decodes: bool

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.llama.sampler import Sampler
-from lcspec.llama.vocab import Vocab
 from lcspec.sampling.distribution import Distribution
 from lcspec.sampling.parameters import log_sum_exp
 from lcspec.sampling.top_k import largest
@@ -17,21 +16,23 @@ from lcspec.sampling.top_k import largest
 class TargetRows:
     """The rows of a tree's nodes (a `verifiers.Target`)."""
 
-    __slots__ = ("_ignore_end", "_row_of", "_rows", "_vocab", "greedy", "sampler")
+    __slots__ = ("_ends", "_ignore_end", "_row_of", "_rows", "greedy", "sampler")
 
     def __init__(
         self,
         rows: NDArray[np.float32],
         row_of: Sequence[int],
         sampler: Sampler,
-        vocab: Vocab,
-        greedy: bool,
+        ends: frozenset[int],
         ignore_end: bool,
     ) -> None:
-        """Read logits float32 [n_outputs, n_vocab]; node i's row is `row_of[i]`."""
+        """Read logits float32 [n_outputs, n_vocab]; node i's row is `row_of[i]`.
+
+        `ends`: the tokens that end a text, unless `ignore_end`.
+        """
         self._rows, self._row_of = rows, row_of
-        self.sampler, self._vocab = sampler, vocab
-        self.greedy = greedy
+        self.sampler, self._ends = sampler, ends
+        self.greedy = sampler.greedy
         self._ignore_end = ignore_end
 
     def choose(self, node: int, position: int) -> int:
@@ -59,14 +60,15 @@ class TargetRows:
 
     def accept(self, token: int) -> bool:
         """Advance the sampler past an emitted token; True when it ends the text."""
-        if not self._vocab.is_end(token):
-            self.sampler.accept(token)
-        return self.ends(token)
+        if token in self._ends:
+            return not self._ignore_end
+        self.sampler.accept(token)
+        return False
 
     def ends(self, token: int) -> bool:
         """Whether `token` would end the text."""
-        return self._vocab.is_end(token) and not self._ignore_end
+        return token in self._ends and not self._ignore_end
 
     def fork(self) -> TargetRows:
         """The same rows with a copy of the sampler."""
-        return TargetRows(self._rows, self._row_of, self.sampler.fork(), self._vocab, self.greedy, self._ignore_end)
+        return TargetRows(self._rows, self._row_of, self.sampler.fork(), self._ends, self._ignore_end)

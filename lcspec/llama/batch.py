@@ -69,6 +69,9 @@ class Batch:
         self._n_ids = 0
         self._ids_at = self._ids.ctypes.data
         self._ids_of = np.full(n_max, self._ids_at, dtype=np.uintp)
+        # Single numbers are set through views: that takes a third of the time that numpy needs.
+        arrays = (self._token, self._pos, self._n_seq_id, self._ids, self._ids_of, self._logits)
+        self._views = tuple(map(memoryview, arrays))
         self.struct = C.llama_batch()
         self.struct.token = _pointer(self._token, ctypes.c_int32)
         self.struct.pos = _pointer(self._pos, ctypes.c_int32)
@@ -81,11 +84,6 @@ class Batch:
         self.n = 0
         self.n_outputs = 0
         self._n_ids = 0
-
-    @property
-    def room(self) -> int:
-        """Tokens that still fit."""
-        return self.n_max - self.n
 
     @property
     def first_token(self) -> int:
@@ -101,15 +99,11 @@ class Batch:
         i, start, k = self.n, self._n_ids, len(seq_ids)
         if i >= self.n_max:
             raise IndexError(f"batch is full ({self.n_max} tokens)")
-        self._token[i] = token
-        self._pos[i] = pos
-        self._n_seq_id[i] = k
-        self._ids_of[i] = self._ids_at + start * ID_BYTES
-        if k == 1:
-            self._ids[start] = seq_ids[0]
-        else:
-            self._ids[start : start + k] = seq_ids
-        self._logits[i] = logits
+        tokens, positions, counts, ids, ids_of, wanted = self._views
+        tokens[i], positions[i], counts[i], wanted[i] = token, pos, k, logits
+        ids_of[i] = self._ids_at + start * ID_BYTES
+        for at, seq in enumerate(seq_ids, start):
+            ids[at] = seq
         self._n_ids = start + k
         self.n = i + 1
         if not logits:

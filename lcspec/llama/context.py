@@ -108,7 +108,7 @@ class Context:
             states.set_nextn(self.handle, True, True)
         self._n_outputs = self._n_rows = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
-        self._logits_at = 0
+        self._logits_at = self._viewed_at = 0
         self._latest: dict[int, int] = {}  # recurrent states only: where each id's latest decode began
 
     def decode(self, batch: Batch | None = None) -> float:
@@ -126,7 +126,7 @@ class Context:
         self._pace.begin(batch.n)
         start = time.perf_counter()
         code = C.llama_decode(self.handle, batch.struct)
-        C.llama_synchronize(self.handle)
+        self._logits_at = logits_address(self.handle) or 0  # waits until the computation is done
         seconds = time.perf_counter() - start
         self._pace.end(batch.n, seconds)
         self.decode_seconds += seconds
@@ -144,10 +144,9 @@ class Context:
     def logits(self) -> NDArray[np.float32]:
         """Logits of the last decode, float32 [n_outputs, n_vocab]; a view, valid until the next decode."""
         # The library keeps one buffer as long as it is large enough, so the view over it is kept as well.
-        address = logits_address(self.handle) or 0
-        if address != self._logits_at or self._n_outputs > len(self._logits):
-            self._logits = _rows(address, max(1, self._n_outputs), self.model.n_vocab)
-            self._logits_at = address
+        if self._logits_at != self._viewed_at or self._n_outputs > len(self._logits):
+            self._logits = _rows(self._logits_at, max(1, self._n_outputs), self.model.n_vocab)
+            self._viewed_at = self._logits_at
         return self._logits[: self._n_outputs]
 
     def want_hidden(self, on: bool = True) -> None:

@@ -45,6 +45,7 @@ class Sampler:
         params = params.effective
         self.vocab = vocab
         self.params = params
+        self.greedy = params.greedy
         self.seed = seed
         self._all = np.arange(vocab.n_tokens)
         self._shortlist = Shortlist(params, window(params.repeat_last_n, n_ctx))
@@ -60,7 +61,10 @@ class Sampler:
     def choose(self, logits: NDArray[np.float32], position: int) -> int:
         """The token at absolute `position` given `logits` float32 [n_vocab]: greedy, or coupled to the seed."""
         if self._chain is None:
-            return self._favourite(logits)
+            best = int(logits.argmax())
+            if self._constraint is None or self._constraint.allows(best):
+                return best
+            return int(self._constrained(logits).argmax())
         logits = self._constrained(logits)
         if self._bias is not None:
             biased = logits.copy()
@@ -72,9 +76,9 @@ class Sampler:
     def distribution(self, logits: NDArray[np.float32], position: int) -> Distribution:
         """The distribution of the token at absolute `position`; one point at temperature 0."""
         if self._chain is None:
-            return Distribution(np.array([self._favourite(logits)], dtype=np.int32), np.ones(1))
+            return Distribution(np.array([self.choose(logits, position)], dtype=np.int32), np.ones(1))
         dist = self._apply(self._constrained(logits), position)
-        if self.params.greedy:
+        if self.greedy:
             return Distribution(np.array([self._pick(dist, position)], dtype=np.int32), np.ones(1))
         return dist
 
@@ -122,17 +126,10 @@ class Sampler:
         self._chain = None
 
     def _pick(self, dist: Distribution, position: int) -> int:
-        if self.params.greedy:
+        if self.greedy:
             best = np.flatnonzero(dist.probs == dist.probs.max())
             return int(dist.ids[best].min())
         return coupled_choice(dist, self.seed, position)
-
-    def _favourite(self, logits: NDArray[np.float32]) -> int:
-        """The most probable token that the grammar allows."""
-        best = int(logits.argmax())
-        if self._constraint is None or self._constraint.allows(best):
-            return best
-        return int(self._constrained(logits).argmax())
 
     def _constrained(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
         """`logits` with -inf for what the grammar does not allow."""

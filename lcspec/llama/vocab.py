@@ -34,6 +34,7 @@ class Vocab:
         # llama.cpp aborts the whole process on text it has no bytes for, so that is found out before.
         self.coverage = coverage or byte_coverage(path)
         self._pieces: dict[tuple[int, bool], bytes] = {}
+        self._spellings: dict[int, tuple[bytes, str]] = {}
 
     def tokenize(self, text: str, *, special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
@@ -77,9 +78,14 @@ class Vocab:
             found = self._pieces[key] = buffer.raw[:n]
         return found
 
-    def control(self, token: int) -> str:
-        """How a control token is spelled; "" for tokens with text of their own."""
-        return "" if self.piece(token) else self.piece(token, special=True).decode("utf-8", "replace")
+    def spelling(self, token: int) -> tuple[bytes, str]:
+        """`piece`, and how a control token is spelled ("" for tokens with text of their own)."""
+        found = self._spellings.get(token)
+        if found is None:
+            data = self.piece(token)
+            control = "" if data else self.piece(token, special=True).decode("utf-8", "replace")
+            found = self._spellings[token] = data, control
+        return found
 
     def text(self, tokens: list[int], *, special: bool = False) -> str:
         """Text of `tokens`; bytes that are not UTF-8 become U+FFFD."""

@@ -172,7 +172,7 @@ class AutoPlanner:
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
                 # Drafters draft into one tree each up to the limit, so the tree may exceed it.
-                pool += sorted(Item(-reach[v], i, v) for v in range(1, len(p.tree)))[:nodes]
+                pool += sorted([Item(-reach[v], i, v) for v in range(1, len(p.tree))])[:nodes]
         if not pool:
             seconds, width = self._costs.get(need, (0.0, 0))
             return Plan(width, expected, seconds)
@@ -185,7 +185,7 @@ class AutoPlanner:
                 chosen = [item.node for item in pool[:n] if item.proposal == i]
                 kept = p.tree if len(chosen) == p.tree.n_drafted else p.tree.pruned(chosen)
                 p.kept = kept.with_leaves(p.limits.leaves)
-        expected -= sum(item.worth for item in pool[:n])
+        expected -= sum([item.worth for item in pool[:n]])
         seconds, width = self._costs.get(need + n, (0.0, 0))
         # No draft saves more time than its tokens would have taken plainly.
         least = max(0.0, expected / streams * self._narrowest - seconds - drafting)

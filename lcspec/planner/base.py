@@ -104,7 +104,7 @@ class Proposal:
     @property
     def n_probes(self) -> int:
         """Number of probes in the step's batch."""
-        return sum(window.tree.n_drafted for window in self.windows)
+        return sum(window.tree.n_drafted for window in self.windows) if self.windows else 0
 
     @property
     def evaluated(self) -> TokenTree:

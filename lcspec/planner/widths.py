@@ -57,5 +57,6 @@ def choose(
         tokens -= item.worth
         more = beside(item) if beside is not None else 0.0
         considered.append((wide - base, tokens, drafting + costs[wide][0] + more))
-    price = max(price, max(tokens / seconds for _, tokens, seconds in considered))
-    return max(range(len(considered)), key=lambda n: considered[n][1] - price * considered[n][2]), considered
+    price = max([price, *[tokens / seconds for _, tokens, seconds in considered]])
+    gains = [tokens - price * seconds for _, tokens, seconds in considered]
+    return gains.index(max(gains)), considered

@@ -163,6 +163,18 @@ def test_cancel_between_steps(engine: Engine, prompt: tuple[int, ...]) -> None:
     assert answer(engine, request(prompt, "ngram", 30)).ids == expected
 
 
+def test_a_place_that_is_free_at_once_is_taken_in_the_next_step(llama: Path) -> None:
+    """A request for no tokens ends in the step in which it starts, while another one's answer goes on as before."""
+    with open_session(options(llama, slots=2)) as session:
+        engine, prompt = session.engine, session.prompt_ids("one two three")
+        numbers = [engine.submit(request(prompt, "off", n)) for n in (16, 4, 0, 4)]
+        events = [event for _ in range(40) for event in engine.step()]
+        order = [(type(e).__name__, e.request) for e in events if isinstance(e, (Started, Finished))]
+        long, short, none, last = numbers
+        assert order.index(("Finished", none)) < order.index(("Started", last)) < order.index(("Finished", long))
+        assert order.index(("Finished", last)) < order.index(("Finished", long)), "it did not wait for the other's end"
+
+
 def test_cancelling_what_waits_or_is_unknown(engine: Engine, prompt: tuple[int, ...]) -> None:
     first, second = engine.submit(request(prompt, n=8)), engine.submit(request(prompt, n=8))
     engine.cancel(second)

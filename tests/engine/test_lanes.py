@@ -109,7 +109,7 @@ def test_cancelling_switching_and_closing(
 def test_an_interrupt_in_a_lane(three: Session, wanted: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = three.engine
     before = answer(engine, wanted[1]).bits
-    lane = engine.lanes._lanes[0]
+    lane = engine.lanes.made[0]
     decode, calls = lane.context.decode, 0
 
     def interrupted(*args: object) -> float:
@@ -121,11 +121,11 @@ def test_an_interrupt_in_a_lane(three: Session, wanted: list[Request], monkeypat
         return seconds
 
     with monkeypatch.context() as patch:
-        for each in engine.lanes._lanes:
+        for each in engine.lanes.made:
             patch.setattr(each.context, "decode", interrupted if each is lane else each.context.decode)
-        engine.lanes._lanes[1:], rest = [], engine.lanes._lanes[1:]
+        engine.lanes.made[1:], rest = [], engine.lanes.made[1:]
         with pytest.raises(KeyboardInterrupt):
             answer(engine, wanted[1])
-        engine.lanes._lanes += rest
+        engine.lanes.made += rest
     assert not engine.busy
     assert answer(engine, wanted[1]).bits == before

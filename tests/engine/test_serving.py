@@ -82,7 +82,7 @@ def run_until(engine: Engine, number: int, kind: type) -> None:
 
 
 def drain(engine: Engine) -> None:
-    engine.cancel_all()
+    engine.cancel(None)
     while engine.busy:
         engine.step()
 

@@ -63,7 +63,7 @@ class Machine:
             rest = range(s.cache.length, part.end)
             self.cells.decode([(s.tokens[i], i, (s.cache.main,)) for i in rest])
             s.cache.length = part.end
-            if part.kept is not None:
+            if part.chunk is None:
                 s.tokens.append(9000 + s.generated)
         self.scheduler.budget.observe(width, 0.01 + 0.0002 * width)
         return plan
@@ -84,15 +84,14 @@ def test_a_lone_prompt_is_read_in_one_step_and_its_answer_begins_there() -> None
     machine = Machine(slots=1)
     sequence = machine.enter(numbers(0, 200))
     (part,) = machine.scheduler.schedule(machine.running).parts
-    assert part.sequence is sequence and part.end == 200 and part.kept is not None
+    assert part.sequence is sequence and part.end == 200 and part.chunk is None
     assert not part.decodes, "it reads a prompt, whatever comes of it"
 
 
 def test_a_prompt_longer_than_a_batch_goes_through_in_pieces_of_one() -> None:
     machine = Machine(slots=1, batch=64)
     machine.enter(numbers(0, 150))
-    ends = [(p.end, p.kept is not None) for _ in range(3) for p in machine.step().parts]
-    assert ends == [(64, False), (128, False), (150, True)]
+    assert [p.chunk for _ in range(3) for p in machine.step().parts] == [64, 128, None]
 
 
 def test_who_decodes_has_a_token_in_every_step_beside_the_prompts_of_others() -> None:
@@ -138,6 +137,22 @@ def test_choices_of_one_prompt_are_read_once() -> None:
     prompt_cells = [cell for cell in machine.cells.cells if cell.pos < 299]
     assert len(prompt_cells) == 299, "a cell each, whoever they belong to"
     assert all(machine.cells.visible(s.cache.main, 298) == prompt[:299] for s in (one, two, three))
+
+
+def test_a_plan_stands_until_somebody_comes_or_goes() -> None:
+    machine = Machine(share=False)
+    first = machine.decoding(numbers(0, 20))
+    plan = machine.step()
+    assert plan.stands and machine.scheduler.settled and machine.step() is plan, "nothing is planned twice"
+    second = machine.enter(numbers(1000, 20))
+    mixed = machine.step()
+    assert {part.sequence for part in mixed.parts} == {first, second} and not mixed.stands
+    both = machine.step()
+    assert both.stands and machine.step() is both
+    machine.running.remove(first)
+    machine.scheduler.renew()
+    (part,) = machine.step().parts
+    assert part.sequence is second
 
 
 def test_a_common_beginning_that_is_short_is_not_worth_a_wait() -> None:
