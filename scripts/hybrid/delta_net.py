@@ -21,7 +21,7 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, p
     solution of a triangular system, one part of it for an empty state and one that is multiplied with the state.
 
     Args:
-        q, k, v: float32 [texts, length, heads, dim]; queries scaled, queries and keys normalized as they are to be used.
+        q, k, v: float32 [texts, length, heads, dim]; queries scaled, queries and keys normalized as they are used.
         g, beta: float32 [texts, length, heads].
     """
     length = q.shape[1]

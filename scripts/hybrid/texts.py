@@ -17,7 +17,7 @@ from lcspec.training.prompts import Source, chat_ids
 
 HOLD_OUT = 40  # one text in so many
 
-Tokens = NDArray[np.uint16]
+Tokens = NDArray[np.int32]
 
 
 class Texts:
@@ -31,7 +31,7 @@ class Texts:
         parts = {}
         for name, documents in (("train", self.train), ("held_out", self.held_out)):
             ends = np.cumsum([0, *map(len, documents)])[1:]
-            parts |= {name: np.concatenate([*documents, np.zeros(0, np.uint16)]), f"{name}_ends": ends}
+            parts |= {name: np.concatenate([*documents, np.zeros(0, np.int32)]), f"{name}_ends": ends}
         np.savez(path, **parts)
 
     @classmethod
@@ -41,7 +41,7 @@ class Texts:
             return cls(*(np.split(kept[name], kept[f"{name}_ends"])[:-1] for name in ("train", "held_out")))
 
     def rows(self, length: int, rng: np.random.Generator) -> Tokens:
-        """One shuffled pass over the texts for training: uint16 [rows, length].
+        """One shuffled pass over the texts for training: int32 [rows, length].
 
         A row begins with the beginning of a text or goes on with a long one, as prompts do; others follow, and the last
         of them is cut.
@@ -54,7 +54,7 @@ class Texts:
             if filled >= length:
                 rows.append(np.concatenate(row)[:length])
                 row, filled = [], 0
-        return np.stack(rows) if rows else np.zeros((0, length), np.uint16)
+        return np.stack(rows) if rows else np.zeros((0, length), np.int32)
 
 
 def tokenize(vocabulary: Path, sources: Sequence[Source]) -> tuple[Texts, list[str]]:
@@ -64,10 +64,10 @@ def tokenize(vocabulary: Path, sources: Sequence[Source]) -> tuple[Texts, list[s
         template = ChatTemplate(model)
         for source in sources:
             if not source.messages:
-                train.append(np.array(model.vocab.tokenize(source.text), np.uint16))
+                train.append(np.array(model.vocab.tokenize(source.text), np.int32))
                 continue
             text = template.render(source.messages, add_generation_prompt=False)
-            tokens = np.array(model.vocab.tokenize(text, special=not template.has_bos(text)), np.uint16)
+            tokens = np.array(model.vocab.tokenize(text, special=not template.has_bos(text)), np.int32)
             if not held(text):
                 train.append(tokens)
                 continue
