@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import numpy as np
 
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
@@ -61,7 +62,7 @@ def train(
     """Train for so many minutes, from the last checkpoint if there is one."""
     import torch
     from hybrid.texts import Texts, tokenize, write_prompts
-    from hybrid.train import Trainer
+    from hybrid.train import LENGTH, ROWS, Trainer
 
     torch.set_num_threads(threads)
     work.mkdir(parents=True, exist_ok=True)
@@ -74,6 +75,11 @@ def train(
         (work / SETTINGS).write_text(json.dumps(settings))
     settings, shape = _settings(work)
     found = Texts.load(work / TEXTS)
+    rng = np.random.default_rng(0)
+    if not len(found.rows(LENGTH, rng)) >= ROWS or not len(found.rows(LENGTH, rng, held_out=True)):
+        sys.exit(
+            "there is too little text to train on and to hold some out: give more --text, and remove the work folder"
+        )
     print(f"{sum(map(len, found.train))} tokens to train on, {len(found.held_out)} texts held out", flush=True)
     trainer = Trainer(found, shape, Path(settings["vocabulary"]), 60 * minutes, settings["seed"], work, tell=_tell)
     try:

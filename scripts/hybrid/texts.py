@@ -40,14 +40,15 @@ class Texts:
         with np.load(path) as kept:
             return cls(*(np.split(kept[name], kept[f"{name}_ends"])[:-1] for name in ("train", "held_out")))
 
-    def rows(self, length: int, rng: np.random.Generator) -> Tokens:
-        """One shuffled pass over the texts for training: int32 [rows, length].
+    def rows(self, length: int, rng: np.random.Generator, held_out: bool = False) -> Tokens:
+        """One shuffled pass over the texts for training, or those held out: int32 [rows, length].
 
         A row begins with the beginning of a text or goes on with a long one, as prompts do; others follow, and the last
         of them is cut.
         """
-        pieces = [d[i : i + length] for d in self.train for i in range(0, len(d), length)]
-        rows, row, filled = [], list[Tokens](), 0
+        documents = self.held_out if held_out else self.train
+        pieces = [d[i : i + length] for d in documents for i in range(0, len(d), length)]
+        rows, row, filled = list[Tokens](), list[Tokens](), 0
         for i in rng.permutation(len(pieces)):
             row.append(pieces[i])
             filled += len(pieces[i])
@@ -63,15 +64,13 @@ def tokenize(vocabulary: Path, sources: Sequence[Source]) -> tuple[Texts, list[s
     with Model.load(ModelOptions(vocabulary, threads=1)) as model:
         template = ChatTemplate(model)
         for source in sources:
-            if not source.messages:
-                train.append(np.array(model.vocab.tokenize(source.text), np.int32))
-                continue
-            text = template.render(source.messages, add_generation_prompt=False)
+            text = source.text
+            if source.messages:
+                text = template.render(source.messages, add_generation_prompt=False)
             tokens = np.array(model.vocab.tokenize(text, special=not template.has_bos(text)), np.int32)
-            if not held(text):
-                train.append(tokens)
+            (held_out if held(text) else train).append(tokens)
+            if not source.messages or not held(text):
                 continue
-            held_out.append(tokens)
             first = next(i for i, m in enumerate(source.messages) if m["role"] == "user")
             ids = chat_ids(model, template, source.messages[: first + 1])
             prompts.append(model.vocab.text(ids, special=True))
@@ -79,7 +78,7 @@ def tokenize(vocabulary: Path, sources: Sequence[Source]) -> tuple[Texts, list[s
 
 
 def held(text: str) -> bool:
-    """Whether a conversation is held out: the same ones in every run, on every machine."""
+    """Whether a text is held out: the same ones in every run, on every machine."""
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") % HOLD_OUT == 0
 
 

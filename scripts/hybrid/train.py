@@ -19,7 +19,7 @@ from .shape import HybridShape
 from .texts import Texts
 
 ROWS, LENGTH = 8, 256
-RATE = 4e-3
+RATE = 3e-3
 # Tokens the layer is unrolled over, the share of tokens from which it goes on further, and the weight of its loss
 # beside the model's own.
 STEPS, SHARE, WEIGHT = 4, 0.2, 0.3
@@ -108,7 +108,7 @@ class Trainer(ClockTrainer[Hybrid, Tensor]):
 
 def measure(network: Hybrid, texts: Texts, depth: int = STEPS) -> Measured:
     """Draft greedily behind held-out tokens where the text goes on as the model itself would."""
-    rows = np.stack([d[:LENGTH] for d in texts.held_out if len(d) >= LENGTH][:MEASURED_ROWS]).astype(np.int64)
+    rows = texts.rows(LENGTH, np.random.default_rng(0), held_out=True)[:MEASURED_ROWS].astype(np.int64)
     tokens, begins = torch.from_numpy(rows), torch.arange(LENGTH - depth + 1)
     with torch.no_grad():
         states = network(tokens)

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("torch", reason="training needs PyTorch (lcspec[train])")
 
-from lcspec.training import clock  # noqa: E402
+from lcspec.training import clock
 
 
 def test_a_stopped_process_is_not_training(monkeypatch: pytest.MonkeyPatch) -> None:
