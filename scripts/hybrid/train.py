@@ -18,7 +18,7 @@ from .network import Hybrid
 from .shape import HybridShape
 from .texts import Texts
 
-ROWS, LENGTH = 8, 256
+ROWS, LENGTH = 4, 256
 RATE = 3e-3
 # Tokens the layer is unrolled over, the share of tokens from which it goes on further, and the weight of its loss
 # beside the model's own.
