@@ -107,7 +107,10 @@ class Trainer(ClockTrainer[Hybrid, Tensor]):
 
 
 def measure(network: Hybrid, texts: Texts, depth: int = STEPS) -> Measured:
-    """Draft greedily behind held-out tokens where the text goes on as the model itself would."""
+    """Draft greedily behind held-out tokens where the text goes on as the model itself would.
+
+    Those are the easier places, in texts that others wrote; `check.draft` drafts in answers of the model.
+    """
     rows = texts.rows(LENGTH, np.random.default_rng(0), held_out=True)[:MEASURED_ROWS].astype(np.int64)
     tokens, begins = torch.from_numpy(rows), torch.arange(LENGTH - depth + 1)
     with torch.no_grad():
