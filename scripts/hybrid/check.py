@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from lcspec.config import DraftFiles, ModelOptions
-from lcspec.engine.events import Finished, RequestStats, Tokens
+from lcspec.engine.events import StepStats, Tokens
 from lcspec.engine.request import Request
 from lcspec.llama import Context, Model
 from lcspec.llama.batch import StateBatch
@@ -99,20 +99,23 @@ class Drafted:
 def draft(path: Path, prompts: Sequence[str], n: int, depth: int = DEPTH) -> Drafted:
     """Answer prompts greedily with `n` tokens, plainly and with chains of `depth` tokens from the drafter `mtp`."""
     options = ModelOptions(path, threads=1, attention="library")
-    reached, same, tokens, files = np.zeros(depth + 1), 0, 0, sort_drafts(path, DraftFiles())
+    tried, right, same, tokens, files = np.zeros(depth), np.zeros(depth), 0, 0, sort_drafts(path, DraftFiles())
+    steps = 0
     with open_session(options, files, history=False) as session:
 
-        def answer(ids: Sequence[int], speculate: str) -> tuple[list[int], RequestStats]:
+        def answer(ids: Sequence[int], speculate: str) -> tuple[list[int], list[StepStats]]:
             params = parse_speculation(speculate, files, max_draft=depth)
             request = Request(tuple(ids), SamplingParams(temperature=0.0), params, n, ignore_end=True)
             events = list(session.engine.run(request))
             found = [info.id for event in events if isinstance(event, Tokens) for info in event.tokens]
-            return found, next(event.stats for event in events if isinstance(event, Finished))
+            return found, [event for event in events if isinstance(event, StepStats)]
 
         for prompt in prompts:
             ids = session.prompt_ids(prompt)
-            (plain, _), (drafted, stats) = answer(ids, "off"), answer(ids, "mtp")
+            (plain, _), (drafted, taken) = answer(ids, "off"), answer(ids, "mtp")
             same += plain == drafted
-            tokens += stats.step_tokens
-            reached += [stats.target_steps, *stats.accepted_by_depth[:depth]]
-    return Drafted(same, len(prompts), tuple((reached[1:] / reached[:-1]).tolist()), tokens / float(reached[0]))
+            for step in taken:
+                tried[: min(step.tree.n_drafted, step.accepted + 1)] += 1
+                right[: step.accepted] += 1
+                tokens, steps = tokens + len(step.emitted), steps + 1
+    return Drafted(same, len(prompts), tuple((right / np.maximum(1, tried)).tolist()), tokens / max(1, steps))
