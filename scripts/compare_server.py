@@ -6,7 +6,8 @@
 `scripts/compare_peers.py build` builds a llama-server from the sources of the installed library, so that both sides run
 the same kernels. Only one server runs at a time, a fresh process for every run, so that nothing carries over (prompt
 caches, earlier answers); contenders take turns on every level and round. A run works through the same requests with
-1, 2, 4 or 8 streams; its rate counts everything, prompts included, by the client's clock.
+1, 2, 4 or 8 streams; its rate counts everything, prompts included, by the client's clock. A target with layers for
+multi-token prediction inside is also run with these, llama-server with drafts of one to four tokens.
 
 With `--predict N` the first N prompts of --predict-category are also run with `prediction`: the text expected is the
 plain answer with a share of its words changed (`--predict-errors`), as an edit changes a file. Needs no llama-server.
@@ -30,14 +31,20 @@ from servers.load import Answer, Load, LoadError, run
 from servers.start import Contender, Setup, running
 from servers.table import markdown, prediction_lines
 
+from lcspec.config import DraftFiles
+from lcspec.errors import LcspecError
 from lcspec.llama.threads import default_threads
+from lcspec.modelfiles.companions import sort_drafts
 
 BUSY = 0.8
+# llama-server's draft lengths to try with a target's layers for multi-token prediction.
+MTP_SIZES = (1, 2, 3, 4)
 
 
-def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...]) -> list[Contender]:
-    """Everybody who takes part: lcspec's strategies, and llama-server plain, with n-grams and with a draft model."""
-    ours = [("off", False), ("ngram", False), ("auto", draft)] + [("model", True)] * draft
+def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...], mtp: bool = False) -> list[Contender]:
+    """Everybody who takes part: lcspec's strategies, and llama-server plain, with n-grams, with a draft model, and with
+    the target's own layers for multi-token prediction (`mtp`)."""
+    ours = [("off", False), ("ngram", False), ("auto", draft)] + [("model", True)] * draft + [("mtp", False)] * mtp
     found = [
         Contender(f"lcspec {name if name != 'model' else 'draft'}", True, ("--speculate", name), draft=needs)
         for name, needs in ours
@@ -47,6 +54,8 @@ def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...]) -> list[
         drafts = {n: ("--spec-type", "draft-simple", "--spec-draft-n-max", str(n)) for n in draft_sizes * draft}
         theirs = [Contender("llama-server plain", False), Contender("llama-server ngram", False, ngram)]
         theirs += [Contender(f"llama-server draft {n}", False, args, draft=True) for n, args in drafts.items()]
+        heads = {n: ("--spec-type", "draft-mtp", "--spec-draft-n-max", str(n)) for n in MTP_SIZES * mtp}
+        theirs += [Contender(f"llama-server mtp {n}", False, args) for n, args in heads.items()]
         # Ours measures which attention is faster; theirs is tried with both.
         found += theirs + [replace(c, name=f"{c.name}, -fa off", args=(*c.args, "-fa", "off")) for c in theirs]
     return found
@@ -78,12 +87,14 @@ def main(target: Path, draft: Path | None, binary: Path | None, prompt_file: Pat
     setup = Setup(binary, target, draft, threads, o["ctx"])
     levels = [int(s) for s in o["streams"].split(",") if s]
     sizes = tuple(int(s) for s in o["draft_sizes"].split(",") if s)
-    who = [c for c in contenders(binary is not None, draft is not None, sizes) if _wanted(c.name, o["only"])]
     try:
+        mtp = sort_drafts(target, DraftFiles()).mtp == target
         prompts = [p for p in read_prompts(prompt_file, o["categories"]) if len(p.text) <= o["longest"]]
         edits = read_prompts(prompt_file, (o["predict_category"],)) if o["n_predict"] else []
-    except PromptError as error:
+    except (PromptError, LcspecError) as error:
         raise click.ClickException(str(error)) from error
+    everybody = contenders(binary is not None, draft is not None, sizes, mtp)
+    who = [c for c in everybody if _wanted(c.name, o["only"])]
     texts = [p.text for p in balanced(prompts)[: o["requests"]]]
     if os.getloadavg()[0] > BUSY:
         say(f"warning: the machine is busy (load {os.getloadavg()[0]:.1f}): the figures will mean little")

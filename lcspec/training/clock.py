@@ -55,6 +55,24 @@ class Progress:
     history: list[tuple[float, float, float]] = field(default_factory=list)
 
 
+class Stopwatch:
+    """Seconds of training, without the time in which the process was stopped (SIGSTOP) or hardly got to run."""
+
+    def __init__(self, seconds: float = 0.0) -> None:
+        """`seconds`: from earlier runs."""
+        self.seconds = seconds
+        self._wall, self._ran = time.monotonic(), time.process_time()
+
+    def lap(self) -> float:
+        """Add what has passed since the last lap; returns all seconds. A lap with less than a quarter of its time on
+        a processor counts as what it had there."""
+        wall, ran = time.monotonic(), time.process_time()
+        passed, used = wall - self._wall, ran - self._ran
+        self.seconds += passed if used > passed / 4 else used
+        self._wall, self._ran = wall, ran
+        return self.seconds
+
+
 class ClockTrainer(ABC, Generic[Network, Batch]):
     """Trains a network until `seconds` have been spent. Subclasses say what a batch and its loss are."""
 
@@ -105,22 +123,22 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
 
     def run(self, show: Callable[[float], None]) -> None:
         """Train; `show` is told the share of the time that is spent. A KeyboardInterrupt leaves a checkpoint."""
-        progress, before, losses = self.progress, self.progress.seconds, [0.0]
-        began = looked = time.monotonic()
+        progress, losses = self.progress, [0.0]
+        watch, looked = Stopwatch(progress.seconds), progress.seconds
         torch.manual_seed(self.seed + progress.step)
         try:
             for batch in self._endless():
-                progress.seconds = before + time.monotonic() - began
+                progress.seconds = watch.lap()
                 if progress.seconds >= self.seconds:
                     break
                 losses.append(self._update(batch, progress.seconds / self.seconds))
                 show(progress.seconds / self.seconds)
-                if time.monotonic() - looked > min(LOOK_SECONDS, self.seconds / 4):
+                if progress.seconds - looked > min(LOOK_SECONDS, self.seconds / 4):
                     self.look(float(np.mean(losses[1:])))
                     self.save()
-                    looked, losses = time.monotonic(), [0.0]
+                    looked, losses = watch.lap(), [0.0]
         finally:
-            progress.seconds = before + time.monotonic() - began
+            progress.seconds = watch.lap()
             self.look(float(np.mean(losses[1:] or [0.0])))
             self.save()
 

@@ -34,8 +34,8 @@ class GGUFNetwork(nn.Module):
             self.weights[_safe(name)] = nn.Parameter(value, requires_grad=name not in frozen)
 
     def of(self, name: str) -> Tensor:
-        """A weight by its GGUF name without ".weight"."""
-        return self.weights[_safe(f"{name}.weight")]
+        """A weight by its GGUF name, with or without ".weight"."""
+        return self.weights[_safe(name if name in self.shapes else f"{name}.weight")]
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """A copy of all weights by their GGUF names."""
@@ -45,9 +45,9 @@ class GGUFNetwork(nn.Module):
         """RMS normalization by the weight `name`."""
         return F.rms_norm(x, (x.shape[-1],), self.of(name), self.epsilon)
 
-    def feed_forward(self, x: Tensor, block: str) -> Tensor:
+    def feed_forward(self, x: Tensor, block: str, norm: str = "ffn_norm") -> Tensor:
         """SwiGLU of a layer, with its norm and without what goes past it."""
-        x = self.norm(x, f"{block}.ffn_norm")
+        x = self.norm(x, f"{block}.{norm}")
         inner = F.silu(F.linear(x, self.of(f"{block}.ffn_gate"))) * F.linear(x, self.of(f"{block}.ffn_up"))
         return F.linear(inner, self.of(f"{block}.ffn_down"))
 

@@ -18,6 +18,7 @@ from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header, read_vocabulary
 from scripts.scale_model import parse_size, quantize, scale_model
 from tests import tiny_gguf as tiny
+from tests.tiny_families import write_family
 
 pytestmark = pytest.mark.model
 
@@ -99,6 +100,15 @@ def test_greedy_text_is_unchanged(source: Path, tmp_path: Path) -> None:
     text = greedy(tmp_path / "small.gguf", 12)
     assert len(set(text)) > 2
     assert greedy(tmp_path / "large.gguf", 12) == text
+
+
+def test_a_hybrid_and_its_layer_for_multi_token_prediction_are_scaled(tmp_path: Path) -> None:
+    small = write_family("qwen35", tmp_path / "small.gguf")
+    large = scale_model(small, tmp_path / "large.gguf", "1m")
+    units = [t.shape[1] for t in read_gguf(large).tensors if t.name.endswith("ffn_up.weight")]
+    assert len(units) == 3 and len(set(units)) == 1 and units[0] > 128
+    expected, found = logits_of(small, TOKENS, 8), logits_of(large, TOKENS, 8)
+    assert np.abs(found - expected).max() <= 1e-4 * expected.std()
 
 
 def test_feed_forward_that_fills_no_whole_blocks(tmp_path: Path) -> None:
