@@ -29,7 +29,8 @@ def listed(schema: Any, resolve: Resolve) -> list[Any] | None:
         return [known["const"]]
     if isinstance(known.get("enum"), list):
         return list(known["enum"])
-    return {"boolean": [False, True], "null": [None]}.get(str(known.get("type")))
+    few: dict[str, list[Any]] = {"boolean": [False, True], "null": [None]}
+    return few.get(str(known.get("type")))
 
 
 def same(a: Any, b: Any) -> bool:
