@@ -400,6 +400,15 @@ class SequenceCache:
             ids.append(seq)
         for seq in ids:
             if self._upto[seq] < self.length:
-                self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
-                self._upto[seq] = self.length
+                self._catch_up(seq)
         return ids
+
+    def _catch_up(self, seq: int) -> None:
+        """Let a leaf id hold what the main id holds."""
+        self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
+        if self.context.window and self.context.seq_start(seq) != self.context.seq_start(self.main):
+            # The windows' cells that only one of them held were overwritten, and with them all before: the library
+            # takes no batch with ids that begin at different positions.
+            self.context.seq_remove(seq, 0)
+            self.context.seq_copy(self.main, seq, 0, self.length)
+        self._upto[seq] = self.length
