@@ -12,7 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lcspec.config import ModelOptions
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
