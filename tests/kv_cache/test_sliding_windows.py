@@ -213,12 +213,12 @@ def test_a_leaf_follows_a_text_whose_beginning_others_have_overwritten(full: boo
         fork = TokenTree.root(65)
         fork.add(0, 66)
         fork.add(0, 67)
+        # Cells before those of `text` are used and freed, so that the library goes on to its cells from there.
+        decode(long, *(TokenTree.root(80 + i % 9) for i in range(100)))
         decode(text, *(TokenTree.root(70 + i % 9) for i in range(20)), fork)
         decode(text, *(TokenTree.root(70 + i % 7) for i in range(60)))
-        # Cells behind `text` that are used and freed: the next tokens go where the library finds room from the start.
-        decode(long, *(TokenTree.root(80 + i % 9) for i in range(250)))
         long.truncate(1)
-        decode(other, *(TokenTree.root(80 + i % 9) for i in range(250)))
+        decode(other, *(TokenTree.root(80 + i % 9) for i in range(150)))
         assert context.seq_start(text.main) > 0 and context.holds(text.main, text.length)
         decode(text, fork)
         for i in range(20):
