@@ -136,12 +136,15 @@ class Fuzz:
         if self.exact and rng.random() < 0.15:
             self.judge_exact(case, asked[0])
 
-    def read(self, tokens: list[int], pieces: tuple[int, ...], start: int) -> NDArray[np.float32]:
-        """Logits behind every token from number `start` on, read in pieces of these sizes by turns."""
+    def read(self, tokens: list[int], prompt: int, pieces: tuple[int, ...], start: int) -> NDArray[np.float32]:
+        """Logits behind every token from number `start` on, read in `pieces` of these sizes by turns.
+
+        What comes before is read `prompt` tokens at a time: from 64 on the library takes another kernel.
+        """
         rows, batch, at, turn = [], self.alone.batch, 0, 0
         self.alone.clear()
         while at < len(tokens):
-            size = pieces[turn % len(pieces)] if at >= start else min(32, start - at)
+            size = pieces[turn % len(pieces)] if at >= start else min(prompt, start - at)
             turn += 1
             batch.clear()
             for i, token in enumerate(tokens[at : at + size]):
@@ -164,7 +167,7 @@ class Fuzz:
             return
         self.tokens += len(ids)
         text, start = [*prompt, *ids][:-1], len(prompt) - 1
-        said = [_log(self.read(text, pieces, start)) for pieces in ((1,), (5, 1, 16))]
+        said = [_log(self.read(text, *how, start)) for how in ((32, (1,)), (64, (5, 1, 16)))]
         rows = np.arange(len(ids))
         own = np.array([info.logprob for info in found.infos])
         apart = np.abs(said[0][rows, ids] - own)
