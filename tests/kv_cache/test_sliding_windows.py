@@ -202,7 +202,7 @@ def decode(cache: SequenceCache, *trees: TokenTree) -> None:
 @pytest.mark.parametrize("full", [True, False])
 def test_a_leaf_follows_a_text_whose_beginning_others_have_overwritten(full: bool, tmp_path: Path) -> None:
     """A cell that a leaf holds as well is not overwritten, but later ones are, and the text loses all before them."""
-    made = options(write_gemma3(tmp_path / "m.gguf"), slots=3, ctx=1024, max_width=16, full_windows=full)
+    made = options(write_gemma3(tmp_path / "m.gguf"), slots=3, ctx=1024, max_width=16, kv_type="f32", full_windows=full)
     with (
         Model.load(made) as model,
         Context(model) as context,
@@ -228,4 +228,4 @@ def test_a_leaf_follows_a_text_whose_beginning_others_have_overwritten(full: boo
             alone.batch.add(70 + i % 7, 21 + i, (0,), logits=False)
         alone.batch.add(65, 81, (0,), logits=True)
         alone.decode()
-        assert np.abs(context.logits()[0] - alone.logits()[0]).max() < 1e-3
+        assert np.abs(context.logits()[0] - alone.logits()[0]).max() < 0.01
