@@ -36,7 +36,7 @@ SENTENCE = "the cat and a dog in that hat ran over two old red roads to see my h
 PLAIN = ("off", "ngram:min_n=1:nodes=8", "ngram:branch=3:min_n=1:nodes=12", "suffix", "auto", "lookahead", "prediction")
 # Log-probabilities further apart than this, and than so many times what the library's own two readings are apart, are
 # no rounding.
-LEAST, TIMES = 2e-3, 20
+LEAST, TIMES = 0.02, 20
 # Tokens of a talk: room for its answer is left.
 LEFT = 60
 

@@ -161,7 +161,7 @@ def test_where_reading_stops() -> None:
 
 def test_without_memory_for_another_copy_the_others_stay(tmp_path: Path) -> None:
     """The library's state is copied into memory that Python asks for, and may not get."""
-    with open_session(options(write_qwen35(tmp_path / "m.gguf"))) as session:
+    with open_session(options(tiny.write_recurrent(tmp_path / "m.gguf"))) as session:
         engine, prompt = session.engine, session.prompt_ids(TEXT * 4)
         first = answer(engine, request(prompt, "off", 40))
         kept = engine.prefix_cache.checkpoints

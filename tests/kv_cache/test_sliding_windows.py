@@ -166,7 +166,13 @@ def test_cells_that_two_ids_hold_do_not_fill_the_small_cache(tmp_path: Path) -> 
         tree = "ngram:branch=3:min_n=1:nodes=12"
         with Context(session.model, whole(session)) as alone:
             # Long answers with trees; beginnings that are shared, restored from a checkpoint, and shorter than before.
-            for asked in ([(600, 300), (600, 300)], [(300, 200), (900, 60)], [(90, 400)], [(320, 300), (95, 300)]):
+            for asked in (
+                [(30, 900), (30, 900)],
+                [(600, 300), (600, 300)],
+                [(300, 200), (900, 60)],
+                [(90, 400)],
+                [(320, 300), (95, 300)],
+            ):
                 wanted = [request(text[:n], tree, k) for n, k in asked]
                 for one, found in zip(wanted, side_by_side(engine, wanted)):
                     assert found.error is None
