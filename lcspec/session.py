@@ -154,7 +154,7 @@ def open_session(
     from lcspec.drafters import DrafterEnv
     from lcspec.llama import Model, drafts_apart, offloads
     from lcspec.llama.fitting import fitted, reserved_for_drafts
-    from lcspec.modelfiles.memory import check_memory, fit_rollback
+    from lcspec.modelfiles.memory import check_memory, fit_rollback, fit_windows
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)
@@ -162,9 +162,10 @@ def open_session(
     draft = sort_drafts(options.path, DraftFiles.of(draft))
     options = replace(options, mtp=options.rollback > 0 and draft.mtp == options.path)
     if options.gpu_layers == 0 or not offloads(options.placement):  # only the library knows a GPU's free memory
-        options, note = fit_rollback(options, draft)
+        options, planes = fit_rollback(options, draft)
+        options, windows = fit_windows(options, draft)
         check_memory(options, draft)
-        if note:
+        for note in filter(None, (planes, windows)):
             print(f"lcspec: {note}", file=sys.stderr)
     reserved = reserved_for_drafts(options, DraftFiles.of(draft).models)
     load = functools.partial(Model.load, progress=report(options.path.name), reserved=reserved)
@@ -211,7 +212,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
     from lcspec.kv_cache.checkpoints import checkpoints_for
     from lcspec.kv_cache.parking import Parking
     from lcspec.kv_cache.prefix_cache import PrefixCache
-    from lcspec.kv_cache.sequence_cache import SequencePool
+    from lcspec.kv_cache.sequence_pool import SequencePool
     from lcspec.llama import Branching, Context
     from lcspec.profiles.exactness import ScratchPad
     from lcspec.profiles.kernels import choose_kernels
@@ -222,7 +223,8 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         options, certificate = choose_kernels(model, wanted)
         context = Context(model, options)
         pool = SequencePool(context.n_seq)
-        padding = ScratchPad(context, pool.spare)
+        # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
+        padding = ScratchPad(context, pool.spare if context.branching is not Branching.NONE else -1)
         share = context.branching is Branching.TREE
         cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context))
         exact = ExactPolicy(options, certificate, scattered=context.slack > 0)

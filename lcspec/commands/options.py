@@ -101,7 +101,7 @@ device_options = stacked(
     click.option(
         "--swa-full/--no-swa-full",
         default=True,
-        help="Keep every position in layers with a sliding window, or only the latest (less memory).",
+        help="Keep every position in layers with a sliding window (if it fits), or only the latest (less memory).",
     ),
     click.option(
         "--mmap/--no-mmap", default=None, help="Map the file into memory, or read it (default: the library's choice)."

@@ -15,8 +15,10 @@ from typing import Sequence
 
 import numpy as np
 
+from lcspec.errors import DecodeError
 from lcspec.kv_cache.checkpoints import INTERVAL, SHORT, Checkpoint, Checkpoints, pauses
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
 
 # Cells of a text that are sooner evaluated again than worth keeping a cache for.
@@ -176,7 +178,10 @@ class PrefixCache:
         if known is not None and known.length == n:
             self.checkpoints.use(known)
         elif self.checkpoints.fits(self.context.state_size(cache.main)):
-            self.checkpoints.add(tokens, self.context.save_state(cache.main))
+            try:
+                self.checkpoints.add(tokens, self.context.save_state(cache.main))
+            except DecodeError:  # no memory: those that are kept are all there will be
+                self.checkpoints.budget = self.checkpoints.size
 
     def put(self, cache: SequenceCache, text: list[int]) -> None:
         """Take back a cache that holds (the beginning of) `text`."""

@@ -1,10 +1,11 @@
-"""Sequence ids: a pool of them, and one slot's share of a KV cache.
+"""One slot's share of a KV cache: its sequence ids and their cells.
 
 A slot owns one *main* id that holds its text. To decode a tree it borrows one *leaf* id per extra leaf. Attaching a
 leaf id to a long prefix costs time per cell, so leaf ids are attached once, kept, and afterwards only brought up to
 date with the positions they missed.
 
-Invariant between steps: every leaf id in `_upto` holds exactly the cells of the main id at positions [0, upto).
+Invariant between steps: every leaf id in `_upto` holds exactly the cells of the main id at positions [0, upto), but for
+those behind a sliding window, which either may have lost.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.kv_cache.parking import Parking
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
 from lcspec.llama.model import Branching
@@ -32,41 +33,6 @@ class _Saved:
 
     length: int
     data: NDArray[np.uint8]
-
-
-class SequencePool:
-    """Hands out the sequence ids of one context."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-        self.caches = 0  # slots' caches that have an id
-        self.parking: Parking | None = None  # where the order of a text's cells decides its bits
-        self._free = list(range(n - 1, -1, -1))
-        self._spare: int | None = None
-
-    @property
-    def free(self) -> int:
-        """Ids left."""
-        return len(self._free)
-
-    def take(self) -> int:
-        """An unused id, the smallest ones first.
-
-        Raises:
-            IndexError: none is left (callers ask `free` before).
-        """
-        return self._free.pop()
-
-    @property
-    def spare(self) -> int:
-        """An id that has cells during a decode, or between two of them, and never longer."""
-        if self._spare is None:
-            self._spare = self.take()
-        return self._spare
-
-    def give(self, seq: int) -> None:
-        """Return an id whose cells have been removed."""
-        self._free.append(seq)
 
 
 class SequenceCache:
@@ -400,6 +366,15 @@ class SequenceCache:
             ids.append(seq)
         for seq in ids:
             if self._upto[seq] < self.length:
-                self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
-                self._upto[seq] = self.length
+                self._catch_up(seq)
         return ids
+
+    def _catch_up(self, seq: int) -> None:
+        """Let a leaf id hold what the main id holds."""
+        self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
+        if self.context.window and self.context.seq_start(seq) != self.context.seq_start(self.main):
+            # The windows' cells that only one of them held were overwritten, and with them all before: the library
+            # takes no batch with ids that begin at different positions.
+            self.context.seq_remove(seq, 0)
+            self.context.seq_copy(self.main, seq, 0, self.length)
+        self._upto[seq] = self.length

@@ -307,9 +307,15 @@ class Context:
 
         In main memory: of states on a GPU the library keeps one for each id only, and these are many. `into` is written
         over if it is large enough: fresh memory costs about as much time as the copy.
+
+        Raises:
+            DecodeError: there is no memory for it.
         """
         start, size = time.perf_counter(), self.state_size(seq)
-        data = into[:size] if into is not None and into.size >= size else np.empty(size, dtype=np.uint8)
+        try:
+            data = into[:size] if into is not None and into.size >= size else np.empty(size, dtype=np.uint8)
+        except MemoryError:
+            raise DecodeError(f"no memory to copy a state of {size >> 20} MiB: use --speculate off") from None
         n = C.llama_state_seq_get_data_ext(
             self.handle, _bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         )

@@ -33,14 +33,16 @@ def context_params(
 
     `separate` as for Context; `windows`: the cache of layers with a sliding window, None: they keep every position.
     """
-    # Recurrent states are allocated per sequence id, so those models get one id a slot and one to pad with.
-    n_seq = outputs = min(256, options.slots + 1 + (LEAF_SEQUENCES if attention_only else 0))
+    # Recurrent states are allocated per sequence id, so those models get one id a slot, and one to pad with if they may
+    # draft.
+    drafts = attention_only or options.rollback > 0
+    n_seq = outputs = min(256, options.slots + drafts + (LEAF_SEQUENCES if attention_only else 0))
     if windows is not None:
         n_seq = windows.sequences
     if separate:
         n_seq = outputs = options.slots
     slot_cells = options.slots * context_length(options, n_ctx_train)
-    cells = slot_cells + options.max_width + 1
+    cells = slot_cells + (options.max_width + 1 if drafts else 0)
     if options.exact:
         cells += parking_room(slot_cells)
     block = CELL_BLOCK * options.slots if separate else CELL_BLOCK

@@ -52,6 +52,10 @@ _EAGLE_TENSORS = ("fc", "output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "
     "blk.0.ffn_down",
 )
 _ASSISTANT_TENSORS = ("token_embd", "output_norm", "nextn.post_projection", "blk.0.attn_q", "blk.0.ffn_down")
+# What a companion that looks at the target's cells must have in common with it.
+_SHAPE_OF_CELLS = ("attention.head_count_kv",) + tuple(
+    f"attention.{part}_length{kind}" for part in ("key", "value") for kind in ("", "_swa")
+)
 # Metadata that only heads have.
 _ONLY_IN_HEADS = (".target_layers", ".target_hidden_size")
 # Entries that one vocabulary may have more than the other: padding.
@@ -203,6 +207,10 @@ def _check_assistant(target: GGUFContents, head: GGUFContents) -> None:
         raise UnsupportedModel(f"{name}: it is for Gemma 4 (gemma4), and this is {_architecture(target)}")
     wanted = _key(head, "embedding_length_out")
     _expect(name, "reads states of width", wanted, _key(target, "embedding_length"))
+    for key in _SHAPE_OF_CELLS:
+        found, expected = _key(head, key), _key(target, key)
+        if found is not None and expected is not None:  # a list, one for every layer, is left to the library
+            _expect(name, f"reads the model's cells with {key}", found, expected)
     _complete(name, head, _ASSISTANT_TENSORS)
 
 

@@ -70,28 +70,27 @@ def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, 
         ModelFileError: the model file cannot be used.
         ModelLoadError: it cannot fit; the message has the numbers and what to change.
     """
-    needs = [needed(read_header(options.path), options)]
-    drafts = DraftFiles.of(draft).models
-    for path in drafts:
-        with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
-            needs.append(needed(read_header(path), replace(options, planes=False, full_windows=True)))
-    need = Need(
-        sum(n.weights for n in needs),
-        sum(n.kv_cache for n in needs),
-        options.slots,
-        needs[0].ctx,
-        sum(n.states for n in needs),
-    )
     memory = memory or machine_memory()
+    need = _needed_together(fit_windows(options, draft, memory)[0], draft)
     if memory is None or need.fits(memory):
         return need
-    draft_too = "".join(f" and {path.name}" for path in drafts)
+    draft_too = "".join(f" and {path.name}" for path in DraftFiles.of(draft).models)
     raise ModelLoadError(
         f"{options.path.name}{draft_too} cannot fit into memory: {format_size(need.weights)} of weights and "
         f"{format_size(need.kv_cache + need.states)} of KV cache ({need.slots} x {need.ctx} tokens), and this machine "
         f"has {format_size(memory.total)}, {format_size(memory.free)} of them free; use fewer --slots, a smaller "
         "--ctx, --kv-type q8_0, or a smaller quantization"
     )
+
+
+def _needed_together(options: ModelOptions, draft: DraftFiles | Path | None) -> Need:
+    """What a model and its draft models need."""
+    needs = [needed(read_header(options.path), options)]
+    for path in DraftFiles.of(draft).models:
+        with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
+            needs.append(needed(read_header(path), replace(options, planes=False, full_windows=True)))
+    weights, kv_cache, states = (sum(column) for column in zip(*((n.weights, n.kv_cache, n.states) for n in needs)))
+    return Need(weights, kv_cache, options.slots, needs[0].ctx, states)
 
 
 def needed(header: ModelHeader, options: ModelOptions) -> Need:
@@ -104,8 +103,9 @@ def needed(header: ModelHeader, options: ModelOptions) -> Need:
     cells = options.slots * ctx
     elements = sum(layer_elements(header, shape, options, ctx)) if shape is not None else cells * per_token
     kv_cache = int(elements * kv_bytes)
-    # A state for every slot and one for padding, and as many again for every plane.
-    states = recurrent.state * STATE_BYTES * (options.slots + 1) if recurrent is not None else 0
+    # A state for every slot, one for padding if anything is drafted, and as many again for every plane.
+    ids = options.slots + (options.rollback > 0)
+    states = recurrent.state * STATE_BYTES * ids if recurrent is not None else 0
     planes = planes_of(header.architecture, options.rollback) if options.planes else 0
     return Need(header.file_size, kv_cache, options.slots, ctx, states * (1 + planes))
 
@@ -143,7 +143,7 @@ def fit_rollback(
     asked = planes_of(header.architecture, options.rollback) if options.planes else 0
     if memory is None or not asked:
         return options, ""
-    bare = needed(header, replace(options, rollback=0))
+    bare = needed(header, replace(options, planes=False))
     for path in DraftFiles.of(draft).models:
         with contextlib.suppress(ModelFileError):
             other = needed(read_header(path), replace(options, rollback=0, full_windows=True))
@@ -158,6 +158,30 @@ def fit_rollback(
     return replace(options, **({"rollback": planes} if enough else {"planes": False})), (
         f"{options.path.name}: {format_size(bare.states)} for every state to roll back to and "
         f"{format_size(memory.free)} free, so it keeps {planes} of {asked}: {what}"
+    )
+
+
+def fit_windows(
+    options: ModelOptions, draft: DraftFiles | Path | None = None, memory: Memory | None = None
+) -> tuple[ModelOptions, str]:
+    """Layers with a sliding window keep every position, or their windows alone where there is no memory for more.
+
+    Returns:
+        The options with what `full_windows` can be, and a line for the user if that is not what was asked for.
+
+    Raises:
+        ModelFileError: the model file cannot be used.
+    """
+    memory = memory or machine_memory()
+    if memory is None or not options.full_windows:
+        return options, ""
+    need, small = _needed_together(options, draft), replace(options, full_windows=False)
+    own = _needed_together(small, draft)
+    if need.fits(memory) or not own.fits(memory):
+        return options, ""
+    return small, (
+        f"{options.path.name}: {format_size(need.kv_cache)} of KV cache and {format_size(memory.free)} free, so layers "
+        f"with a sliding window keep only their windows ({format_size(own.kv_cache)}), as with --no-swa-full"
     )
 
 

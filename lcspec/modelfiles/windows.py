@@ -24,6 +24,8 @@ WORTH = 3 / 4
 # The least positions that a text may be ahead of its oldest shared cell (see WindowCache.slack).
 LEAST_SLACK = 16
 CELL_BLOCK = 256
+# Exact prompts are read in blocks of so many rows (see lcspec.profiles.exactness), whatever `batch` is.
+EXACT_ROWS = 32
 # Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
 # processor's caches, and prompts in larger pieces take up to three times as long over their attention.
 PRODUCT_ROWS = 128
@@ -94,7 +96,7 @@ def windows_of(header: ModelHeader) -> Windows | None:
 
 def batch_rows(options: ModelOptions) -> tuple[int, int]:
     """Rows that a decode may have, and those that are evaluated at a time."""
-    most = max(options.batch, options.max_width) + options.slots
+    most = max(options.batch, options.max_width, EXACT_ROWS) + options.slots
     if options.attention == "products":
         return most, min(most, max(PRODUCT_ROWS, options.max_width + options.slots))
     return most, most

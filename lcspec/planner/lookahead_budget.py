@@ -12,7 +12,7 @@ from lcspec.drafters.base import probing
 from lcspec.planner.base import Proposal
 
 if TYPE_CHECKING:
-    from lcspec.kv_cache.sequence_cache import SequencePool
+    from lcspec.kv_cache.sequence_pool import SequencePool
 
 
 def reserved(p: Proposal) -> int:

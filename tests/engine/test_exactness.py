@@ -13,7 +13,8 @@ from lcspec.engine.events import Finished
 from lcspec.engine.request import Request
 from lcspec.kv_cache.parking import Parking
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 from lcspec.profiles import kernels
 from lcspec.profiles.attention import WIDTHS, Layer, Times
@@ -21,6 +22,7 @@ from lcspec.profiles.exactness import Certificate
 from lcspec.profiles.kernels import choose_kernels, price
 from lcspec.session import Session, make_engine, open_session
 from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
+from tests.tiny_windows import write_gemma3
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -243,3 +245,11 @@ def test_without_independence_a_request_may_still_be_exact(alone: Session, monke
         plain = answer(engine, request(alone.prompt_ids(CODE[0]), "off", N, exact=True, logprobs=0))
         found = side_by_side(engine, [request(alone.prompt_ids(CODE[0]), "ngram", N, exact=True, logprobs=0)])
         assert found[0].bits == plain.bits
+
+
+def test_an_exact_prompt_needs_no_larger_batch_than_its_blocks(tmp_path: Path) -> None:
+    """Blocks of 32 rows are padded to, in a context whose steps and prompt chunks are all narrower."""
+    with open_session(options(write_gemma3(tmp_path / "m.gguf"), batch=24, max_width=16)) as session:
+        prompt = session.prompt_ids("the cat and the dog and the cat and the ")
+        found = [answer(session.engine, request(prompt, how, 12, exact=True, logprobs=0)) for how in STRATEGIES[:2]]
+        assert found[0].bits == found[1].bits and len(found[0].bits) == 12

@@ -19,7 +19,7 @@ from lcspec.engine.scheduler import REDECODED, SHORT, Scheduler
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.engine.step_plan import StepPlan
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Branching, Context
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab

@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from lcspec.errors import DecodeError
 from lcspec.kv_cache.checkpoints import INTERVAL, Checkpoints, pauses
 from lcspec.llama import Context
 from lcspec.session import Session, open_session
@@ -156,3 +157,29 @@ def test_where_reading_stops() -> None:
     assert 300 in pauses(text, frozenset([begin]), 0, 300)
     assert pauses([9] * 50, frozenset(), 0, 0) == [49]
     assert pauses([9], frozenset(), 0, 0) == []
+
+
+def test_without_memory_for_another_copy_the_others_stay(tmp_path: Path) -> None:
+    """The library's state is copied into memory that Python asks for, and may not get."""
+    with open_session(options(tiny.write_recurrent(tmp_path / "m.gguf"))) as session:
+        engine, prompt = session.engine, session.prompt_ids(TEXT * 4)
+        first = answer(engine, request(prompt, "off", 40))
+        kept = engine.prefix_cache.checkpoints
+        assert kept is not None and len(kept) > 0
+        before = len(kept)
+        with patch("lcspec.llama.context.np.empty", side_effect=MemoryError):
+            other = answer(engine, request([*prompt[:40], 70, 71, *prompt[40:]], "off", 40))
+        assert other.reason == "length" and len(kept) == before
+        again = answer(engine, request(prompt, "off", 40))
+        assert again.started.reused > 0 and again.ids == first.ids
+
+
+def test_without_memory_for_a_state_to_go_back_to_the_request_says_so(tmp_path: Path) -> None:
+    with open_session(options(tiny.write_recurrent(tmp_path / "m.gguf"))) as session:
+        engine, prompt = session.engine, session.prompt_ids(TEXT)
+        with (
+            patch("lcspec.llama.context.np.empty", side_effect=MemoryError),
+            pytest.raises(DecodeError, match="no memory to copy a state .*--speculate off"),
+        ):
+            answer(engine, request(prompt, "ngram:min_n=1", 20))
+        assert len(answer(engine, request(prompt, "off", 20)).ids) == 20

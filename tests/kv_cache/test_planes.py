@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,14 +14,15 @@ from lcspec.commands.options import model_options
 from lcspec.config import ModelOptions, rollback_for
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import Branching
-from lcspec.llama.lib import C
+from lcspec.llama.lib import C, log_lines
 from lcspec.modelfiles.kv_shape import state_shape
 from lcspec.modelfiles.memory import Memory, check_memory, fit_rollback, needed
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.profiles.step_cost import _key
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
-from tests.running import answer, options, request
+from tests.running import answer, options, request, side_by_side
+from tests.tiny_families import write_family
 from tests.tiny_windows import write_qwen35
 
 pytestmark = pytest.mark.model
@@ -45,7 +47,37 @@ def test_the_state_counted_is_the_state_kept(family: str, tmp_path: Path) -> Non
             session.engine.context.handle, cache.main, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         )
         assert 4 * shape.state <= told <= 4 * shape.state + 512  # the rest says what it is
-    assert needed(read_header(path), options(path, rollback=0)).states == 2 * 4 * shape.state
+    for slots, rollback, states in ((1, 0, 1), (3, 0, 3), (1, 16, 2)):
+        made = options(path, slots=slots, rollback=rollback, planes=False)
+        assert needed(read_header(path), made).states == states * 4 * shape.state
+
+
+@pytest.mark.parametrize("family", ["qwen35", "lfm2", "mamba", "falcon-h1"])
+def test_without_drafts_there_is_a_state_for_every_slot_and_no_more(family: str, tmp_path: Path) -> None:
+    """What the library allocates, to the last cell; and the slots do not get into each other's way."""
+    path = write_family(family, tmp_path / "m.gguf")
+    made = options(path, ctx=256, slots=8, rollback=0, kv_type="f32")
+    with log_lines() as lines, open_session(made) as session:
+        context = session.engine.context
+        assert (context.n_seq, context.branching) == (8, Branching.NONE)
+        prompts = [session.prompt_ids("the cat and the dog " * n) for n in range(1, 10)]
+        together = side_by_side(session.engine, [request(prompt, "auto", 12, logprobs=0) for prompt in prompts])
+    sizes = {
+        kind: sum(float(n) for line in lines for n in re.findall(rf"{kind} buffer size =\s+([0-9.]+) MiB", line))
+        * 2**20
+        for kind in ("KV", "RS")
+    }
+    need = needed(read_header(path), made)
+    assert sizes["RS"] == pytest.approx(need.states, abs=0.01 * 2**20) and need.states > 0
+    assert sizes["KV"] == pytest.approx(need.kv_cache, abs=0.01 * 2**20)
+    with open_session(options(path, ctx=256, kv_type="f32")) as session:
+        for prompt, found in zip(prompts, together):
+            alone = answer(session.engine, request(prompt, "off", 12, logprobs=0))
+            assert found.error is None and len(found.bits) == 12
+            for (a, said), (b, wanted) in zip(found.bits, alone.bits):
+                assert said == pytest.approx(wanted, abs=0.01)
+                if a != b:
+                    break  # a near tie: from here on it is another text
 
 
 def test_attention_alone_has_no_state(llama: Path) -> None:
@@ -90,7 +122,7 @@ def test_planes_give_way_to_memory_and_say_so(
 ) -> None:
     path = write_qwen35(tmp_path / "m.gguf")
     wanted = options(path, rollback=16)
-    bare = needed(read_header(path), replace(wanted, rollback=0))
+    bare = needed(read_header(path), replace(wanted, planes=False))
     assert needed(read_header(path), wanted).states == 17 * bare.states
     assert fit_rollback(wanted, memory=PLENTY) == (wanted, "")
     base = bare.kv_cache + bare.weights + bare.states

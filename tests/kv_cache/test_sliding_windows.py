@@ -12,8 +12,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lcspec.config import ModelOptions
-from lcspec.llama import Context
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
+from lcspec.llama import Context, Model
 from lcspec.session import Session, open_session
+from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
 from tests.running import Answer, answer, options, request, side_by_side
 from tests.tiny_families import write_family
@@ -163,7 +166,13 @@ def test_cells_that_two_ids_hold_do_not_fill_the_small_cache(tmp_path: Path) -> 
         tree = "ngram:branch=3:min_n=1:nodes=12"
         with Context(session.model, whole(session)) as alone:
             # Long answers with trees; beginnings that are shared, restored from a checkpoint, and shorter than before.
-            for asked in ([(600, 300), (600, 300)], [(300, 200), (900, 60)], [(90, 400)], [(320, 300), (95, 300)]):
+            for asked in (
+                [(30, 900), (30, 900)],
+                [(600, 300), (600, 300)],
+                [(300, 200), (900, 60)],
+                [(90, 400)],
+                [(320, 300), (95, 300)],
+            ):
                 wanted = [request(text[:n], tree, k) for n, k in asked]
                 for one, found in zip(wanted, side_by_side(engine, wanted)):
                     assert found.error is None
@@ -182,3 +191,47 @@ def test_an_exact_request_gets_a_full_cache(tmp_path: Path) -> None:
             for how in ("off", "ngram:min_n=1:nodes=8", "off")
         ]
         assert found[0].bits == found[1].bits == found[2].bits
+
+
+def decode(cache: SequenceCache, *trees: TokenTree) -> None:
+    """Decode trees one after the other and accept nothing but their roots."""
+    for tree in trees:
+        batch, order, base = cache.context.batch, tree.batch_order(), cache.length
+        batch.clear()
+        sets = cache.place(tree, order, base)
+        for node in order:
+            batch.add(tree.tokens[node], base + tree.depths[node], sets[node], logits=True)
+        cache.context.decode()
+        cache.commit([])
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_leaf_follows_a_text_whose_beginning_others_have_overwritten(full: bool, tmp_path: Path) -> None:
+    """A cell that a leaf holds as well is not overwritten, but later ones are, and the text loses all before them."""
+    made = options(write_gemma3(tmp_path / "m.gguf"), slots=3, ctx=1024, max_width=16, kv_type="f32", full_windows=full)
+    with (
+        Model.load(made) as model,
+        Context(model) as context,
+        Context(model, replace(made, full_windows=True)) as alone,
+    ):
+        pool = SequencePool(context.n_seq)
+        text, long, other = (SequenceCache(context, pool) for _ in range(3))
+        fork = TokenTree.root(65)
+        fork.add(0, 66)
+        fork.add(0, 67)
+        # Cells before those of `text` are used and freed, so that the library goes on to its cells from there.
+        decode(long, *(TokenTree.root(80 + i % 9) for i in range(100)))
+        decode(text, *(TokenTree.root(70 + i % 9) for i in range(20)), fork)
+        decode(text, *(TokenTree.root(70 + i % 7) for i in range(60)))
+        long.truncate(1)
+        decode(other, *(TokenTree.root(80 + i % 9) for i in range(150)))
+        assert context.seq_start(text.main) > 0 and context.holds(text.main, text.length)
+        decode(text, fork)
+        for i in range(20):
+            alone.batch.add(70 + i % 9, i, (0,), logits=False)
+        alone.batch.add(65, 20, (0,), logits=False)
+        for i in range(60):
+            alone.batch.add(70 + i % 7, 21 + i, (0,), logits=False)
+        alone.batch.add(65, 81, (0,), logits=True)
+        alone.decode()
+        assert np.abs(context.logits()[0] - alone.logits()[0]).max() < 0.01

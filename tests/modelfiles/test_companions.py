@@ -95,6 +95,10 @@ def test_a_companion_for_another_model(tmp_path: Path) -> None:
     wide = write_assistant(tmp_path / "wide.gguf", embedding_length_out=128)
     with pytest.raises(UnsupportedModel, match="width 128, and 64 was expected"):
         sort_drafts(family(tmp_path, "gemma4"), DraftFiles((wide,)))
+    for key, value, expected in (("head_count_kv", 1, 2), ("key_length", 16, 32), ("value_length_swa", 8, 16)):
+        shaped = write_assistant(tmp_path / "shaped.gguf", **{f"attention.{key}": value})
+        with pytest.raises(UnsupportedModel, match=f"attention.{key} {value}, and {expected} was expected"):
+            sort_drafts(family(tmp_path, "gemma4"), DraftFiles((shaped,)))
     other = write_assistant(tmp_path / "other.gguf", vocab=tiny.spm_vocab(VOCAB, permutation=1))
     with pytest.raises(VocabularyMismatch, match="was expected; get the head"):
         sort_drafts(family(tmp_path, "gemma4"), DraftFiles((other,)))

@@ -9,12 +9,15 @@ from pathlib import Path
 import pytest
 
 from lcspec.config import ModelOptions
+from lcspec.errors import ModelLoadError
 from lcspec.llama import Context, Model
 from lcspec.llama.lib import log_lines
-from lcspec.modelfiles.memory import needed
+from lcspec.modelfiles.memory import Memory, check_memory, fit_windows, needed
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.windows import window_cache, windows_of
+from lcspec.session import open_session
 from tests import tiny_gguf as tiny
+from tests.running import answer, request
 from tests.tiny_families import WINDOW, write_family
 
 pytestmark = pytest.mark.model
@@ -61,3 +64,29 @@ def test_others_have_none(tmp_path: Path) -> None:
     path = write_family("gemma3", tmp_path / "short.gguf")
     short = ModelOptions(path, ctx=256, full_windows=False)
     assert window_cache(read_header(path), short, 256) is None, "hardly less than a full one"
+
+
+def test_windows_keep_less_where_there_is_no_memory_for_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write_family("gemma3", tmp_path / "m.gguf")
+    wanted = ModelOptions(path, ctx=4096, slots=2, threads=1, gpu_layers=0, attention="library")
+    small = replace(wanted, full_windows=False)
+    full, own = (needed(read_header(path), options) for options in (wanted, small))
+    enough, short, none = (Memory(10**12, kept) for kept in (full.kv_cache, full.kv_cache - 1, own.kv_cache - 1))
+    assert fit_windows(wanted, memory=enough) == (wanted, "")
+    assert fit_windows(small, memory=short) == (small, "")
+    found, note = fit_windows(wanted, memory=short)
+    assert found == small and "--no-swa-full" in note and "\n" not in note
+    assert check_memory(wanted, memory=short) == own
+    assert fit_windows(wanted, memory=none) == (wanted, "")
+    with pytest.raises(ModelLoadError, match="cannot fit"):
+        check_memory(wanted, memory=none)
+    llama = replace(wanted, path=tiny.write_llama(tmp_path / "llama.gguf"))
+    assert fit_windows(llama, memory=Memory(10**12, 1)) == (llama, "")
+
+    monkeypatch.setattr("lcspec.modelfiles.memory.machine_memory", lambda: short)
+    with open_session(wanted) as session:
+        assert session.engine.context.slack > 0
+        assert len(answer(session.engine, request(session.prompt_ids("abc" * 40), "ngram:min_n=1", 20)).ids) == 20
+    assert "keep only their windows" in capsys.readouterr().err
