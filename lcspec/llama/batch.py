@@ -71,7 +71,7 @@ class Batch:
         self._ids_of = np.full(n_max, self._ids_at, dtype=np.uintp)
         # Single numbers are set through views: that takes a third of the time that numpy needs.
         arrays = (self._token, self._pos, self._n_seq_id, self._ids, self._ids_of, self._logits)
-        self._views: tuple[memoryview[int], ...] = tuple(memoryview(array) for array in arrays)
+        self._views: tuple[memoryview[int], ...] = tuple(memoryview(cast(Any, array)) for array in arrays)
         self.struct = C.llama_batch()
         self.struct.token = _pointer(self._token, ctypes.c_int32)
         self.struct.pos = _pointer(self._pos, ctypes.c_int32)
