@@ -25,8 +25,7 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import DraftPolicy, DraftRequest, share_of
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.stake import AcceptedShare
-from lcspec.planner.widths import Item, Step, choose
+from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
 from lcspec.spec.token_tree import TokenTree
@@ -37,6 +36,9 @@ TABLE_CONTEXT = 64
 # What a drafter that costs nothing is asked for: children of a node, and nodes.
 FREE_BRANCH = 3
 FREE_NODES = 24
+# Where refused drafts have a stake: the share of tested tokens that were accepted, at the start, and the weight of a new
+# one in it.
+FIRST_ACCEPTED, ACCEPTED_RATE = 0.7, 0.02
 # The displayed speed-up averages over about RECENT plain steps, and is None before KNOWN of them.
 RECENT = 64.0
 KNOWN = 16.0
@@ -59,7 +61,7 @@ class AutoPlanner:
         self._costs: Table = {}
         self._tables: dict[tuple[int, frozenset[int] | None], Table] = {}
         self._table_age = 0
-        self._accepted_share = AcceptedShare()
+        self.accepted_share = FIRST_ACCEPTED
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, sequences that decode, those of them planned for, tokens so far,
         # seconds of a decode without drafts, and seconds of its decode.
@@ -139,7 +141,7 @@ class AutoPlanner:
         nodes, branch = self._nodes(sequence, limits), 1 if limits.leaves == 1 else FREE_BRANCH
         table = self._table(len(sequence.tokens), limits.widths)
         if self.curve.stake is not None:
-            table = self._accepted_share.table(self.curve.stake, table, others + 1)
+            table = self.curve.stake.table(table, others + 1, self.accepted_share)
         costs, base = share_of(table, self._planned, others + 1)
         return DraftRequest(sequence, limits, nodes, branch, others, costs, base, self._planned, self.acceptance)
 
@@ -223,8 +225,8 @@ class AutoPlanner:
         tree, sequence = proposal.tree, proposal.sequence
         self._tokens += len(tokens)
         if self.curve.stake is not None and proposal.kept is not None and proposal.kept.n_drafted:
-            drafted, accepted = proposal.kept.n_drafted, len(tokens) - 1
-            self._accepted_share.saw(min(drafted, accepted + 1), accepted)
+            for i in range(min(proposal.kept.n_drafted, len(tokens))):
+                self.accepted_share += ACCEPTED_RATE * ((i < len(tokens) - 1) - self.accepted_share)
         if not tree.n_drafted:
             return
         only = -1

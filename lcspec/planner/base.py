@@ -7,6 +7,7 @@ from typing import Iterator, NamedTuple, Protocol, Sequence
 
 from lcspec.config import SpeculationParams
 from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
+from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VerifierInfo
 
@@ -30,7 +31,7 @@ class PlannedSequence(SequenceView, Protocol):
         """The verifier that accepts or refuses its drafts."""
 
     @property
-    def cache(self) -> LeafRoom:
+    def cache(self) -> SequenceCache:
         """Its share of the KV cache."""
 
     @property
@@ -51,22 +52,6 @@ class PlannedRequest(Protocol):
     @property
     def speculation(self) -> SpeculationParams:
         """How to speculate."""
-
-
-class LeafRoom(Protocol):
-    """The part of a sequence's cache that matters to trees."""
-
-    @property
-    def max_leaves(self) -> int:
-        """The most leaves that a tree may have now."""
-
-
-class LeafIds(Protocol):
-    """The pool that gives leaves their sequence ids."""
-
-    @property
-    def free(self) -> int:
-        """How many ids are unused."""
 
 
 class Limits(NamedTuple):
@@ -211,7 +196,7 @@ def ask(
     return out
 
 
-def fit(proposals: Sequence[Proposal], room: int, ids: LeafIds) -> None:
+def fit(proposals: Sequence[Proposal], room: int, ids: SequencePool) -> None:
     """Cut what does not fit into the step: every sequence was planned for as if the step were its own.
 
     Args:

@@ -68,7 +68,7 @@ def measure(draft: Draft, data: Dataset, limit: int, depth: int = DEPTH) -> Meas
 
     There a chain that is right so far is the text itself, so that reading the text once says what every chain does.
     """
-    right, seen, branches, accepted = np.zeros(depth), np.zeros(depth), 0, 0
+    right, seen, branches = np.zeros(depth), np.zeros(depth), 0
     for which in data.part(True):
         text = data.texts[which]
         alive = followed(text, depth)
@@ -78,11 +78,9 @@ def measure(draft: Draft, data: Dataset, limit: int, depth: int = DEPTH) -> Meas
             seen[i] += int(alive.sum())
             alive = alive & hits[i : i + len(alive)]
             right[i] += int(alive.sum())
-            accepted += int(alive.sum())
         if branches >= limit:
             break
-    depths = tuple((right / np.maximum(1.0, seen)).tolist())
-    return Measured(depths, 1.0 + accepted / max(1, branches), branches)
+    return Measured.of(right, seen, branches)
 
 
 def followed(text: Text, depth: int) -> NDArray[np.bool_]:
