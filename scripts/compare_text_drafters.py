@@ -23,6 +23,7 @@ from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, create
 from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.auto import FREE_BRANCH, FREE_NODES, AutoPlanner
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 from scripts.ablate_planner import FREE, MACHINES, mean
@@ -109,7 +110,7 @@ def walk(spec: str, answers: Sequence[Answer], width: int, branch: int, apart: b
                     tree.merge(draft)
             reach = acceptance.path_probs(tree)
             best = sorted(range(1, len(tree)), key=lambda v: -reach[v])[: width - 1]
-            kept = tree.pruned(best)
+            kept = cutting.pruned(tree, best)
             emitted = taken(kept, answer.tokens[len(view.tokens) :])
             view.tokens += emitted
             acceptance.observe(tree, emitted)

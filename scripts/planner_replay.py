@@ -319,26 +319,26 @@ def decode(
     machine.last = 1
     for drafter in view.drafters:
         drafter.begin(view, DrafterSpec(drafter.name, {}))
-    untold = 0
+    missed = 0
     widest = max(machine.widths)
     while view.left > 0:
         began, changed = clock.now, machine.last
-        rest = planner.backoff(0)
-        if rest is not None:
-            width, seconds = max(1, rest.width), 0.0
+        pause = planner.backoff(0)
+        if pause is not None:
+            width, seconds = max(1, pause.width), 0.0
             seconds = machine.decode(width) * noise()
             clock.now += seconds + machine.bare
             view.tokens.append(view.answer.tokens[len(view.tokens)])
-            untold += 1
+            missed += 1
             new = 1
             planner.timed(width, len(view.tokens), seconds)
         else:
-            if untold:
-                tree = TokenTree.root(view.tokens[-untold - 1])
-                verdict = Verdict([], view.tokens[-untold:], bonus=False)
+            if missed:
+                tree = TokenTree.root(view.tokens[-missed - 1])
+                verdict = Verdict([], view.tokens[-missed:], bonus=False)
                 for drafter in view.drafters:
                     drafter.observe(view, tree, verdict)
-                untold = 0
+                missed = 0
             room = LIMITS._replace(nodes=widest - 1, depth=max(0, view.left - 1))
             clock.now += machine.step
             [proposal] = planner.propose([view], [room], 0)

@@ -28,6 +28,7 @@ from lcspec.planner.record import DrafterRecord
 from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
 # Steps for which a table of costs is kept, and the tokens of context that one table covers (a power of two).
@@ -36,8 +37,7 @@ TABLE_CONTEXT = 64
 # What a drafter that costs nothing is asked for: children of a node, and nodes.
 FREE_BRANCH = 3
 FREE_NODES = 24
-# Where refused drafts have a stake: the share of tested tokens that were accepted, at the start, and the weight of a new
-# one in it.
+# Share of tested tokens that were accepted, at the start, and the weight of a new one (see lcspec.profiles.stake).
 FIRST_ACCEPTED, ACCEPTED_RATE = 0.7, 0.02
 # The displayed speed-up averages over about RECENT plain steps, and is None before KNOWN of them.
 RECENT = 64.0
@@ -163,12 +163,12 @@ class AutoPlanner:
         for i, p in enumerate(proposals):
             nodes = self._nodes(p.sequence, p.limits)
             if p.tree.n_drafted == 0 or nodes <= 0:
-                p.kept = p.tree.best(0)
+                p.kept = cutting.best(p.tree, 0)
                 continue
             reach = self.acceptance.path_probs(p.tree)
             if p.tree.trials:
                 # Sampled drafts must not be chosen by the tokens they drew (see TokenTree.best).
-                p.kept = p.tree.best(min(nodes, room)).with_leaves(p.limits.leaves)
+                p.kept = cutting.with_leaves(cutting.best(p.tree, min(nodes, room)), p.limits.leaves)
                 room -= p.kept.n_drafted
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
@@ -185,8 +185,8 @@ class AutoPlanner:
         for i, p in enumerate(proposals):
             if p.kept is None:
                 chosen = [item.node for item in pool[:n] if item.proposal == i]
-                kept = p.tree if len(chosen) == p.tree.n_drafted else p.tree.pruned(chosen)
-                p.kept = kept.with_leaves(p.limits.leaves)
+                kept = p.tree if len(chosen) == p.tree.n_drafted else cutting.pruned(p.tree, chosen)
+                p.kept = cutting.with_leaves(kept, p.limits.leaves)
         expected -= sum(item.worth for item in pool[:n])
         seconds, width = self._costs.get(need + n, (0.0, 0))
         # No draft saves more time than its tokens would have taken plainly.
@@ -265,7 +265,7 @@ class AutoPlanner:
             plain = self._streams * (self._decode + seconds) / (self._narrowest + self.budget.bare)
             keep = max(0.0, 1.0 - plain / RECENT)
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
-        self.overlap.settle(self._decode, self._narrowest)
+        self.overlap.finish(self._decode, self._narrowest)
         self._backing_off, self._tokens, self._decode, self.costly.reading = False, 0, 0.0, 0.0
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import Iterator, NamedTuple, Protocol, Sequence
 from lcspec.config import SpeculationParams
 from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
 from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VerifierInfo
 
@@ -188,7 +189,7 @@ def ask(
         return list(trees)
     found, out = drafter.draft_batch([sequences[i] for i in able], [budgets[i] for i in able]), list(trees)
     for i, drafted in zip(able, found):
-        drafted = drafted.ended(sequences[i].end_tokens)
+        drafted = cutting.ended(drafted, sequences[i].end_tokens)
         if len(out[i]) == 1:
             out[i] = drafted
         else:
@@ -208,6 +209,6 @@ def fit(proposals: Sequence[Proposal], room: int, ids: SequencePool) -> None:
     for p in proposals:
         assert p.kept is not None
         leaves = p.sequence.cache.max_leaves - ids.free + free
-        kept = p.kept = p.kept.best(room).with_leaves(leaves)
+        kept = p.kept = cutting.with_leaves(cutting.best(p.kept, room), leaves)
         room -= kept.n_drafted
         free = min(free, leaves - len(kept.leaves()))

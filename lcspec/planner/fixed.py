@@ -8,6 +8,7 @@ from typing import Sequence
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask, reading
 from lcspec.planner.lookahead_budget import reserved
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
 
@@ -40,7 +41,7 @@ class FixedPlanner:
             nodes = p.limits.nodes - p.probe_rows
             nodes = nodes if wanted is None else min(nodes, wanted)
             columns = min(p.limits.leaves // 2, p.probe_rows)
-            p.kept = p.tree.best(nodes).with_leaves(p.limits.leaves - columns)
+            p.kept = cutting.with_leaves(cutting.best(p.tree, nodes), p.limits.leaves - columns)
         return Plan()
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:

@@ -39,20 +39,14 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
     return top
 
 
-def imagined(
-    costs: Costs, known: Sequence[float], left: Sequence[float], hope: float, level: float, base: int
-) -> float:
+def imagined(costs: Costs, known: Sequence[float], hope: float, level: float, base: int) -> float:
     """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
-    descending).
-
-    A level of the chain costs `level` seconds. Its i-th token is right with probability hope ** i, and brings something
-    only where the text has left the known drafts by then: `left`, by depth.
+    descending). A level of the chain costs `level` seconds; its i-th token is right with probability hope ** i.
     """
-    best, ahead, chance, probs = rate(costs, known, base), 0.0, 1.0, list(known)
+    best, chance, probs = rate(costs, known, base), 1.0, list(known)
     for n in range(1, LOOKAHEAD + 1):
-        ahead += left[n - 1] if n <= len(left) else 0.0
         chance *= hope
-        bisect.insort(probs, ahead * chance, key=operator.neg)
+        bisect.insort(probs, chance, key=operator.neg)
         best = max(best, rate(costs, probs, base, n * level))
         if chance < 0.01:
             break

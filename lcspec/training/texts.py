@@ -38,7 +38,7 @@ class Text:
 
     @property
     def first(self) -> int:
-        """The first token behind which there is something to learn; the length if there is none."""
+        """The first token after which there is something to learn; the length if there is none."""
         known = np.flatnonzero(self.shares[:, 0])
         return int(known[0]) if known.size else len(self)
 

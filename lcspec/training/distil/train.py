@@ -64,7 +64,7 @@ class Trainer(ClockTrainer[Draft, Batch]):
 
 
 def measure(draft: Draft, data: Dataset, limit: int, depth: int = DEPTH) -> Measured:
-    """Draft greedily behind held-out tokens, about `limit` of them, where the text is what the target itself says.
+    """Draft greedily after held-out tokens, about `limit` of them, where the text is what the target itself says.
 
     There a chain that is right so far is the text itself, so that reading the text once says what every chain does.
     """
@@ -84,7 +84,7 @@ def measure(draft: Draft, data: Dataset, limit: int, depth: int = DEPTH) -> Meas
 
 
 def followed(text: Text, depth: int) -> NDArray[np.bool_]:
-    """Behind which tokens a chain can be compared with the text: those with `depth` known choices ahead, each of which
+    """After which tokens a chain can be compared with the text: those with `depth` known choices ahead, each of which
     but the last was written. bool [known choices - depth + 1]."""
     choices = text.ids[text.first :, 0]
     written = text.tokens[text.first + 1 :] == choices[:-1]
@@ -96,7 +96,7 @@ def followed(text: Text, depth: int) -> NDArray[np.bool_]:
 
 
 def agreement(draft: Draft, data: Dataset, which: int) -> NDArray[np.bool_]:
-    """Whether the draft's first choice is the target's, behind every token of a text whose choice is known."""
+    """Whether the draft's first choice is the target's, after every token of a text whose choice is known."""
     batch = data.batch([which])
     rows = max(1, LOGITS // draft.shape.vocab)
     with torch.no_grad():

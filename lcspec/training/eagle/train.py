@@ -55,7 +55,7 @@ def load(folder: Path, sizes: HeadSizes) -> dict[str, Any] | None:
 
 
 def measure(head: Head, data: Dataset, limit: int, depth: int = STEPS) -> Measured:
-    """Draft greedily behind held-out tokens, about `limit` of them, where the text is what the target itself says."""
+    """Draft greedily after held-out tokens, about `limit` of them, where the text is what the target itself says."""
     right, seen, branches = np.zeros(depth), np.zeros(depth), 0
     for which in data.part(True):
         rows = data.rows([which])
