@@ -211,7 +211,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
     from lcspec.kv_cache.checkpoints import checkpoints_for
     from lcspec.kv_cache.parking import Parking
     from lcspec.kv_cache.prefix_cache import PrefixCache
-    from lcspec.kv_cache.sequence_cache import SequencePool
+    from lcspec.kv_cache.sequence_pool import SequencePool
     from lcspec.llama import Branching, Context
     from lcspec.profiles.exactness import ScratchPad
     from lcspec.profiles.kernels import choose_kernels

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.drafters.base import Window, probing
-from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits, Planner, Proposal
 from lcspec.planner.lookahead_budget import feed

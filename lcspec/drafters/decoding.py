@@ -11,7 +11,7 @@ from typing import Generator, NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 from lcspec.spec.token_tree import TokenTree
 

@@ -31,7 +31,7 @@ from lcspec.drafters.loading import load_beside
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import LcspecError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Branching, Context, Model, check_same_vocabulary
 from lcspec.llama.fitting import fitted
 from lcspec.profiles.attention import with_attention

@@ -27,7 +27,8 @@ from lcspec.drafters.growth import Growth, children, placeable
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 from lcspec.llama.batch import StateBatch
 from lcspec.spec.token_tree import TokenTree

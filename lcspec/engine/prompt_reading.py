@@ -9,7 +9,8 @@ from lcspec.config import ModelOptions
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Model
 
 # The longest time in seconds that a new request may wait for a piece that is read ahead.

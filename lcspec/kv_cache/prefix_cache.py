@@ -16,7 +16,8 @@ from typing import Sequence
 import numpy as np
 
 from lcspec.kv_cache.checkpoints import INTERVAL, SHORT, Checkpoint, Checkpoints, pauses
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
 
 # Cells of a text that are sooner evaluated again than worth keeping a cache for.

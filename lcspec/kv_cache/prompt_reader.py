@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from lcspec.config import ModelOptions
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.prefix_cache import common_prefix
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
 from lcspec.llama.context_params import GGML_TYPES
 from lcspec.llama.model import Model

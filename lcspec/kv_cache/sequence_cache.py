@@ -1,4 +1,4 @@
-"""Sequence ids: a pool of them, and one slot's share of a KV cache.
+"""One slot's share of a KV cache: its text, and the tree of the step in progress.
 
 A slot owns one *main* id that holds its text. To decode a tree it borrows one *leaf* id per extra leaf. Attaching a
 leaf id to a long prefix costs time per cell, so leaf ids are attached once, kept, and afterwards only brought up to
@@ -16,7 +16,7 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.kv_cache.parking import Parking
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.batch import SeqSets
 from lcspec.llama.context import Context
 from lcspec.llama.model import Branching
@@ -32,41 +32,6 @@ class _Saved:
 
     length: int
     data: NDArray[np.uint8]
-
-
-class SequencePool:
-    """Hands out the sequence ids of one context."""
-
-    def __init__(self, n: int) -> None:
-        self.n = n
-        self.caches = 0  # slots' caches that have an id
-        self.parking: Parking | None = None  # where the order of a text's cells decides its bits
-        self._free = list(range(n - 1, -1, -1))
-        self._spare: int | None = None
-
-    @property
-    def free(self) -> int:
-        """Ids left."""
-        return len(self._free)
-
-    def take(self) -> int:
-        """An unused id, the smallest ones first.
-
-        Raises:
-            IndexError: none is left (callers ask `free` before).
-        """
-        return self._free.pop()
-
-    @property
-    def spare(self) -> int:
-        """An id that has cells during a decode, or between two of them, and never longer."""
-        if self._spare is None:
-            self._spare = self.take()
-        return self._spare
-
-    def give(self, seq: int) -> None:
-        """Return an id whose cells have been removed."""
-        self._free.append(seq)
 
 
 class SequenceCache:

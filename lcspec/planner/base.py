@@ -7,7 +7,8 @@ from typing import Iterator, NamedTuple, Protocol, Sequence
 
 from lcspec.config import SpeculationParams
 from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VerifierInfo

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Sequence
 
 from lcspec.drafters.base import probing
-from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.planner.base import Proposal
 
 

@@ -14,7 +14,7 @@ from lcspec.config import ModelOptions
 from lcspec.errors import ExactnessError, LcspecError
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.prompt_reader import PromptReader
-from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.profiles.exactness import PROMPT_BLOCK, Certificate, ScratchPad
 from lcspec.profiles.step_cost import EVERY_WIDTH, curve_key, sample_tokens

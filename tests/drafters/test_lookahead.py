@@ -14,7 +14,8 @@ from lcspec.config import DrafterSpec
 from lcspec.drafters import DrafterEnv
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.engine.events import Finished, StepStats
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session

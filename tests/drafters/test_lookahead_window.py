@@ -18,7 +18,7 @@ from lcspec.drafters.base import create
 from lcspec.drafters.jacobi_window import JacobiWindow, NgramPool
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.errors import UsageError
-from lcspec.kv_cache.sequence_cache import SequencePool
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.planner.base import Limits
 from lcspec.planner.fixed import FixedPlanner
 from lcspec.spec.token_tree import TokenTree

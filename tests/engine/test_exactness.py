@@ -13,7 +13,8 @@ from lcspec.engine.events import Finished
 from lcspec.engine.request import Request
 from lcspec.kv_cache.parking import Parking
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 from lcspec.profiles import kernels
 from lcspec.profiles.attention import WIDTHS, Layer, Times

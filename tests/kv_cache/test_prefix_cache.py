@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.kv_cache.prefix_cache import TAIL, PrefixCache, Reuse, common_prefix
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 from tests.cells import Cells
 

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.sequence_cache import SequenceCache, SequencePool
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.llama.batch import Batch
 from lcspec.spec import cutting

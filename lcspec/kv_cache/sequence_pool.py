@@ -1,0 +1,40 @@
+"""The sequence ids of a context: every cache, leaf and parked cell needs one, and there are few."""
+
+from __future__ import annotations
+
+from lcspec.kv_cache.parking import Parking
+
+
+class SequencePool:
+    """Hands out the sequence ids of one context."""
+
+    def __init__(self, n: int) -> None:
+        self.n = n
+        self.caches = 0  # slots' caches that have an id
+        self.parking: Parking | None = None  # where the order of a text's cells decides its bits
+        self._free = list(range(n - 1, -1, -1))
+        self._spare: int | None = None
+
+    @property
+    def free(self) -> int:
+        """Ids left."""
+        return len(self._free)
+
+    def take(self) -> int:
+        """An unused id, the smallest ones first.
+
+        Raises:
+            IndexError: none is left (callers ask `free` before).
+        """
+        return self._free.pop()
+
+    @property
+    def spare(self) -> int:
+        """An id that has cells during a decode, or between two of them, and never longer."""
+        if self._spare is None:
+            self._spare = self.take()
+        return self._spare
+
+    def give(self, seq: int) -> None:
+        """Return an id whose cells have been removed."""
+        self._free.append(seq)
