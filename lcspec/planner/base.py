@@ -136,22 +136,21 @@ class Plan:
 
 
 class Planner(Protocol):
-    """Decides every step, and learns from what the step cost and what was accepted."""
+    """Decides every step, and may learn from what the step cost and what was accepted."""
 
     def backoff(self, others: int) -> Plan | None:
         """A plan for a plain step, in which no drafter is asked and none observes the outcome; None: ask them.
 
         `others` is the width in tokens that the other sequences need.
         """
+        return None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask the sequences' drafters; a drafter that runs a model is asked for all sequences at once.
 
-        Args:
-            sequences: those that are planned for in this step.
-            limits: what the step has room for, for each.
-            others: for any one sequence, the width in tokens that the others need.
+        `limits`: what the step has room for, for each; `others`: for any one, the width in tokens that the others need.
         """
+        raise NotImplementedError
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Set `kept` of every proposal.
@@ -159,6 +158,7 @@ class Planner(Protocol):
         `base`: width without any drafted node; `context`: mean context length; `streams`: sequences that decode in
         this step, also those without a proposal (0: as many as proposals).
         """
+        raise NotImplementedError
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """A sequence emitted `tokens` after its proposal."""

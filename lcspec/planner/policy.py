@@ -16,7 +16,8 @@ from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.acceptance import Acceptance, tested
 from lcspec.planner.base import Limits, PlannedSequence, ask, reading
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.worth import Costs, imagined, least_row, promises, rate
+from lcspec.planner.worth import imagined, least_row, rate
+from lcspec.profiles.stake import Costs
 from lcspec.spec.token_tree import TokenTree
 
 # Share of the decode time that probes of one drafter may take.
@@ -235,7 +236,10 @@ class DraftPolicy:
             ahead = max((reach[v] for v in frontier), default=0.0)
             # Nodes that other drafters proposed as well count once.
             ranked = sorted(known + [reach[v] for v in draft.beyond(tree)], reverse=True)
-            return promises(costs, ranked, ahead, hope, level, base, levels)
+            spent = levels * level
+            # Where a drafter is sure it tends to stay sure, and `hope` may come from another text.
+            surer = max(hope, ahead ** (1 / levels) if levels else 0.0)
+            return imagined(costs, ranked, surer, level, base, ahead, spent) > rate(costs, ranked, base, spent)
 
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import bisect
 import operator
-from typing import Callable, Mapping, NamedTuple, Sequence
+from typing import Callable, NamedTuple, Sequence
 
-Costs = Mapping[int, tuple[float, int]]
+from lcspec.profiles.stake import Costs
 
 # How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
-LOOKAHEAD = 16
+LOOKAHEAD = 4
 
 
 def least_row(costs: Costs, base: int) -> float:
@@ -39,41 +39,21 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
     return top
 
 
-def imagined(costs: Costs, known: Sequence[float], hope: float, level: float, base: int) -> float:
+def imagined(
+    costs: Costs, known: Sequence[float], hope: float, level: float, base: int, ahead: float = 1.0, spent: float = 0.0
+) -> float:
     """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
-    descending). A level of the chain costs `level` seconds; its i-th token is right with probability hope ** i.
+    descending).
+
+    The chain begins at a node that is reached with probability `ahead`, after `spent` seconds of drafting. A level of it
+    costs `level` seconds, and its i-th token is right with probability ahead * hope ** i.
     """
-    best, chance, probs = rate(costs, known, base), 1.0, list(known)
-    for n in range(1, LOOKAHEAD + 1):
-        chance *= hope
-        bisect.insort(probs, chance, key=operator.neg)
-        best = max(best, rate(costs, probs, base, n * level))
-        if chance < 0.01:
-            break
-    return best
-
-
-def promises(
-    costs: Costs, ranked: Sequence[float], ahead: float, hope: float, level: float, base: int, levels: int = 0
-) -> bool:
-    """Whether drafting on from a node that is reached with probability `ahead` promises a better rate than stopping,
-    after `levels` levels.
-
-    The continuation is imagined as a chain. A level of it costs `level` seconds and is accepted at the rate `hope`, or
-    at the rate of the levels so far if that is higher: where a drafter is sure it tends to stay sure, and `hope` may
-    come from another text.
-    """
-    spent = levels * level
-    now = rate(costs, ranked, base, spent)
-    hope, probs = max(hope, ahead ** (1 / levels) if levels else 0.0), list(ranked)
+    best, probs = rate(costs, known, base, spent), list(known)
     for n in range(1, LOOKAHEAD + 1):
         ahead *= hope
-        if ahead < now * level and ahead < 0.01:
-            return False
         bisect.insort(probs, ahead, key=operator.neg)
-        if rate(costs, probs, base, spent + n * level) > now:
-            return True
-    return False
+        best = max(best, rate(costs, probs, base, spent + n * level))
+    return best
 
 
 class Item(NamedTuple):
