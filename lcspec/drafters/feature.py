@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView, StateDrafter
 from lcspec.drafters.decoding import step_seconds
-from lcspec.drafters.growth import Growth, children, placeable
+from lcspec.drafters.growth import Growth, children, place_level, placeable
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.prefix_cache import PrefixCache
@@ -246,15 +246,11 @@ class FeatureDrafter(StateDrafter):
         return placeable(state.cache.forks, growth.tree, level)
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """Decode the nodes of a level together; a node's first child continues its branch, others fork."""
-        batch, base, continued = self._batch(), len(state.rows) - 1, set[int]()
-        for node in level:
-            parent = tree.parents[node]
-            path = [state.placed[v] for v in tree.path_to(parent)]
-            seq = state.cache.extend(state.placed[parent], tree.depths[node], parent in continued, path)
-            continued.add(parent)
-            state.placed[node] = len(state.placed)
-            batch.add_state(tree.tokens[node], base + tree.depths[node], (seq,), state.node_states[parent], logits=True)
+        """Decode the nodes of a level together."""
+        batch, base = self._batch(), len(state.rows) - 1
+        for node, seq in place_level(state.cache, tree, state.placed, level):
+            own = state.node_states[tree.parents[node]]
+            batch.add_state(tree.tokens[node], base + tree.depths[node], (seq,), own, logits=True)
         self.context.decode()
 
     def drop_tree(self, state: FeatureState) -> None:

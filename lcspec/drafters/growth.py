@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Container, Iterable, Sequence
+from typing import Container, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from lcspec.config import MAX_BRANCH
 from lcspec.drafters.base import Budget, SequenceView
 from lcspec.drafters.top_candidates import draft_distribution, top_candidates
+from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.sampling.distribution import Distribution
 from lcspec.sampling.parameters import inverse_cdf, uniform_noise
 from lcspec.spec import cutting
@@ -139,3 +140,21 @@ def placeable(forks: int, tree: TokenTree, level: Sequence[int], placed: Iterabl
         continued.add(tree.parents[node])
         out.append(node)
     return out
+
+
+def place_level(
+    cache: SequenceCache, tree: TokenTree, placed: dict[int, int], level: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Place the nodes of one level in the cache; yields each with the sequence id that it is decoded with.
+
+    The first child of a node continues its branch, others fork. `placed`: nodes of the tree -> the cache's numbers for
+    them; the new ones are added.
+    """
+    continued = {tree.parents[node] for node in placed}
+    for node in level:
+        parent = tree.parents[node]
+        path = [placed[v] for v in tree.path_to(parent)]
+        seq = cache.extend(placed[parent], tree.depths[node], parent in continued, path)
+        continued.add(parent)
+        placed[node] = len(placed)
+        yield node, seq

@@ -45,8 +45,8 @@ def imagined(
     """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
     descending).
 
-    The chain begins at a node that is reached with probability `ahead`, after `spent` seconds of drafting. A level of it
-    costs `level` seconds, and its i-th token is right with probability ahead * hope ** i.
+    The chain begins at a node that is reached with probability `ahead`, after `spent` seconds of drafting. Each of its
+    levels costs `level` seconds, and its i-th token is right with probability ahead * hope ** i.
     """
     best, probs = rate(costs, known, base, spent), list(known)
     for n in range(1, LOOKAHEAD + 1):
