@@ -20,7 +20,8 @@ import click
 
 from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
 from lcspec.profiles import cost_curve
-from scripts.planner_replay import Machine, Recording, Result, replay
+from scripts.planner_replay import Machine, Result, replay
+from scripts.recordings import Recording
 
 # Milliseconds of a step by width. A 135 M model (Q4_1) on two cores with AMX, and a change of width there; a model of
 # 1 B (Q4_0) on AVX-512 without AMX and on an EPYC; Q8_0; a GPU with work to spare.

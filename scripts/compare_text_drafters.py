@@ -28,7 +28,8 @@ from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 from scripts.ablate_planner import FREE, MACHINES, mean
 from scripts.peers.text_drafters import NgramMap, NgramMod, SuffixTrees
-from scripts.planner_replay import Answer, Clock, Machine, Recording, Result, View, decode, taken, virtual
+from scripts.planner_replay import Clock, Machine, Result, View, decode, taken, virtual
+from scripts.recordings import Answer, Recording
 
 WIDTHS = (2, 3, 4, 8, 16)
 OURS = "ngram;suffix;ngram,suffix"
