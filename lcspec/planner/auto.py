@@ -92,8 +92,8 @@ class AutoPlanner:
             if sequence.id not in self._texts:
                 self._texts.add(sequence.id)
                 self.costly.renew()
-        trees = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
-        free: list[TokenTree | None] = [None] * len(trees)
+        free = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
+        trees = list(free)
         requests = {
             i: self._request(sequence, limit, others)
             for i, (sequence, limit) in enumerate(zip(sequences, limits))
@@ -110,12 +110,10 @@ class AutoPlanner:
                 drafter = orders[members[0]][place]
                 found = self.costly.ask(drafter, [requests[i] for i in members], [trees[i] for i in members])
                 for i, tree in zip(members, found):
-                    if tree is not trees[i]:
-                        free[i] = trees[i] if free[i] is None else free[i]
-                        trees[i] = tree
+                    trees[i] = tree
         seconds = (time.perf_counter() - start) / len(sequences)
         return [
-            Proposal(sequence, tree, limit, seconds, free=alone)
+            Proposal(sequence, tree, limit, seconds, free=None if tree is alone else alone)
             for sequence, tree, limit, alone in zip(sequences, trees, limits, free)
         ]
 
