@@ -76,6 +76,7 @@ CHANGES = [
     *constant(auto, "TABLE_CONTEXT", 16, 256),
     *constant(policy, "PROBE_SHARE", 0.0, 0.03),
     *constant(policy, "SAFE", 0.0, 1.0),
+    Change("drafts of others left out of what is imagined", ((policy, "left_open", lambda tree, reach: [1.0]),)),
     *constant(worth, "LOOKAHEAD", 1, 16),
     *constant(record, "RATE", 0.005, 0.05),
     *constant(record, "TIME_RATE", 0.03, 0.3),

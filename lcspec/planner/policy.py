@@ -184,7 +184,7 @@ class DraftPolicy:
 
         def alone(drafter: Drafter) -> float:
             record = records[drafter.name]
-            return imagined(request.costs, [], record.acceptance, record.share(request.streams), request.base)
+            return imagined(request.costs, [], [1.0], record.acceptance, record.share(request.streams), request.base)
 
         return sorted(costly, key=alone, reverse=True)
 
@@ -227,7 +227,7 @@ class DraftPolicy:
         level, hope, known = record.share(request.streams), record.acceptance, sorted(reach[1:], reverse=True)
         price = rate(costs, known, base)
         ready = drafter.levels_ready(request.sequence)
-        worth = ready > 0 or imagined(costs, known, hope, level, base) > price
+        worth = ready > 0 or imagined(costs, known, left_open(tree, reach), hope, level, base) > price
         if not worth and record.waited * PROBE_SHARE < record.level_seconds:
             return None
 
@@ -239,12 +239,22 @@ class DraftPolicy:
             spent = levels * level
             # Where a drafter is sure it tends to stay sure, and `hope` may come from another text.
             surer = max(hope, ahead ** (1 / levels) if levels else 0.0)
-            return imagined(costs, ranked, surer, level, base, ahead, spent) > rate(costs, ranked, base, spent)
+            return imagined(costs, ranked, [ahead], surer, level, base, spent) > rate(costs, ranked, base, spent)
 
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)
         levels = Levels(record, goes_on, ready)
         return _Asked(request, tree, both, _budget(request, drafter, record, price, levels, patient=worth), levels)
+
+
+def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
+    """For each depth, the probability that the text leaves the tree below a node of that depth."""
+    out = [0.0] * (max(tree.depths) + 1)
+    for node, p in enumerate(reach):
+        out[tree.depths[node]] += p
+        if node:
+            out[tree.depths[node] - 1] -= p
+    return out
 
 
 def _budget(

@@ -40,18 +40,25 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
 
 
 def imagined(
-    costs: Costs, known: Sequence[float], hope: float, level: float, base: int, ahead: float = 1.0, spent: float = 0.0
+    costs: Costs,
+    known: Sequence[float],
+    left: Sequence[float],
+    hope: float,
+    level: float,
+    base: int,
+    spent: float = 0.0,
 ) -> float:
     """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
-    descending).
+    descending), after `spent` seconds of drafting.
 
-    The chain begins at a node that is reached with probability `ahead`, after `spent` seconds of drafting. Each of its
-    levels costs `level` seconds, and its i-th token is right with probability ahead * hope ** i.
+    Each level of the chain costs `level` seconds. Its i-th token is right with probability hope ** i, and brings
+    something only where the text has left the known drafts by then: `left`, by depth.
     """
-    best, probs = rate(costs, known, base, spent), list(known)
+    best, ahead, chance, probs = rate(costs, known, base, spent), 0.0, 1.0, list(known)
     for n in range(1, LOOKAHEAD + 1):
-        ahead *= hope
-        bisect.insort(probs, ahead, key=operator.neg)
+        ahead += left[n - 1] if n <= len(left) else 0.0
+        chance *= hope
+        bisect.insort(probs, ahead * chance, key=operator.neg)
         best = max(best, rate(costs, probs, base, spent + n * level))
     return best
 
