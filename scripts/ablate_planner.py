@@ -20,7 +20,8 @@ import click
 
 from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
 from lcspec.profiles import cost_curve
-from scripts.planner_replay import Machine, Recording, Result, replay
+from scripts.planner_replay import Machine, Result, replay
+from scripts.recordings import Recording
 
 # Milliseconds of a step by width. A 135 M model (Q4_1) on two cores with AMX, and a change of width there; a model of
 # 1 B (Q4_0) on AVX-512 without AMX and on an EPYC; Q8_0; a GPU with work to spare.
@@ -76,7 +77,7 @@ CHANGES = [
     *constant(policy, "PROBE_SHARE", 0.0, 0.03),
     *constant(policy, "SAFE", 0.0, 1.0),
     Change("drafts of others left out of what is imagined", ((policy, "left_open", lambda tree, reach: [1.0]),)),
-    *constant(worth, "LOOKAHEAD", 1, 4),
+    *constant(worth, "LOOKAHEAD", 1, 16),
     *constant(record, "RATE", 0.005, 0.05),
     *constant(record, "TIME_RATE", 0.03, 0.3),
     *constant(record, "EARLIER", 2, 50),
@@ -84,7 +85,6 @@ CHANGES = [
     *constant(cost_curve, "WIDTH_RATE", 0.0, 0.3),
     Change("nothing bounds a text's loss", ((loss_budget.LossBudget, "takes", lambda self: False),)),
     *constant(loss_budget, "CREDIT", 1.0, 10.0),
-    *constant(loss_budget, "LEAST", 0.0, 2.0),
     *constant(loss_budget, "MOST", 2.5, 20.0),
     *constant(loss_budget, "MOST_COSTLY", 5.0, 25.0),
     *constant(loss_budget, "SHARE", 0.0025, 0.02),

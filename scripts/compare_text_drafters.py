@@ -23,11 +23,13 @@ from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, create
 from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.auto import FREE_BRANCH, FREE_NODES, AutoPlanner
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 from scripts.ablate_planner import FREE, MACHINES, mean
 from scripts.peers.text_drafters import NgramMap, NgramMod, SuffixTrees
-from scripts.planner_replay import Answer, Clock, Machine, Recording, Result, View, decode, taken, virtual
+from scripts.planner_replay import Clock, Machine, Result, View, decode, taken, virtual
+from scripts.recordings import Answer, Recording
 
 WIDTHS = (2, 3, 4, 8, 16)
 OURS = "ngram;suffix;ngram,suffix"
@@ -109,7 +111,7 @@ def walk(spec: str, answers: Sequence[Answer], width: int, branch: int, apart: b
                     tree.merge(draft)
             reach = acceptance.path_probs(tree)
             best = sorted(range(1, len(tree)), key=lambda v: -reach[v])[: width - 1]
-            kept = tree.pruned(best)
+            kept = cutting.pruned(tree, best)
             emitted = taken(kept, answer.tokens[len(view.tokens) :])
             view.tokens += emitted
             acceptance.observe(tree, emitted)

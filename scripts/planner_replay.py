@@ -1,7 +1,6 @@
-"""Recorded drafts, and machines made of numbers that decode them again in virtual time.
+"""Machines made of numbers that decode recorded drafts again in virtual time.
 
-A *recording* holds the answers of one model: for every position of a text, what each drafter proposes there. A replay
-lets the planner decide over such texts, with a clock that advances by what a machine is said to take, so the same
+The planner decides over recorded texts, with a clock that advances by what a machine is said to take. So the same
 decisions cost seconds instead of hours and come out the same every time. `scripts/record_drafts.py` makes recordings,
 `scripts/ablate_planner.py` compares planners on them.
 """
@@ -9,11 +8,8 @@ decisions cost seconds instead of hours and come out the same every time. `scrip
 from __future__ import annotations
 
 import contextlib
-import gzip
-import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -28,56 +24,10 @@ from lcspec.planner.base import Limits
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
+from scripts.recordings import Answer, Recording, Tree
 
 # What a further row of a draft model's step takes, as a share of the step.
 WIDENING = 0.05
-# Nodes of a recorded tree, one list each: parents, tokens, the drafter's estimates, features.
-Tree = tuple[list[int], list[int], list[float], list[int]]
-
-
-@dataclass
-class Answer:
-    """One text: `tokens` with the prompt's `n_prompt`, and drafts[name][i], the tree below token n_prompt + i."""
-
-    kind: str
-    n_prompt: int
-    tokens: list[int]
-    drafts: dict[str, list[Tree]]
-
-    @property
-    def n_answer(self) -> int:
-        """Tokens after the first, which the prompt's own step emits."""
-        return len(self.tokens) - self.n_prompt - 1
-
-
-@dataclass
-class Recording:
-    """Answers of one model. `costly`: drafters that run a model, with a step of theirs over one of the target."""
-
-    name: str
-    costly: dict[str, float]
-    answers: list[Answer]
-
-    def save(self, path: Path) -> None:
-        """Write it as gzipped JSON lines."""
-        with gzip.open(path, "wt", encoding="utf-8") as file:
-            file.write(json.dumps({"name": self.name, "costly": self.costly}) + "\n")
-            for a in self.answers:
-                file.write(json.dumps([a.kind, a.n_prompt, a.tokens, a.drafts], separators=(",", ":")) + "\n")
-
-    @classmethod
-    def load(cls, path: Path) -> Recording:
-        """Read what `save` wrote."""
-        with gzip.open(path, "rt", encoding="utf-8") as file:
-            head, *lines = file
-        found = json.loads(head)
-        return cls(found["name"], found["costly"], [Answer(*json.loads(line)) for line in lines])
-
-
-def rows_of(tree: TokenTree) -> Tree:
-    """The drafted nodes of a tree as they are recorded."""
-    probs = [round(p, 4) for p in tree.probs[1:]]
-    return tree.parents[1:], tree.tokens[1:], probs, tree.features[1:]
 
 
 @dataclass
@@ -319,26 +269,26 @@ def decode(
     machine.last = 1
     for drafter in view.drafters:
         drafter.begin(view, DrafterSpec(drafter.name, {}))
-    untold = 0
+    missed = 0
     widest = max(machine.widths)
     while view.left > 0:
         began, changed = clock.now, machine.last
-        rest = planner.backoff(0)
-        if rest is not None:
-            width, seconds = max(1, rest.width), 0.0
+        pause = planner.backoff(0)
+        if pause is not None:
+            width, seconds = max(1, pause.width), 0.0
             seconds = machine.decode(width) * noise()
             clock.now += seconds + machine.bare
             view.tokens.append(view.answer.tokens[len(view.tokens)])
-            untold += 1
+            missed += 1
             new = 1
             planner.timed(width, len(view.tokens), seconds)
         else:
-            if untold:
-                tree = TokenTree.root(view.tokens[-untold - 1])
-                verdict = Verdict([], view.tokens[-untold:], bonus=False)
+            if missed:
+                tree = TokenTree.root(view.tokens[-missed - 1])
+                verdict = Verdict([], view.tokens[-missed:], bonus=False)
                 for drafter in view.drafters:
                     drafter.observe(view, tree, verdict)
-                untold = 0
+                missed = 0
             room = LIMITS._replace(nodes=widest - 1, depth=max(0, view.left - 1))
             clock.now += machine.step
             [proposal] = planner.propose([view], [room], 0)

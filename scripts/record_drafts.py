@@ -27,7 +27,7 @@ from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
-from scripts.planner_replay import Answer, Recording, Tree, rows_of
+from scripts.recordings import Answer, Recording, Tree, rows_of
 
 FREE = Budget(24, 64, 3)
 # Of a draft model: a chain, and a tree of the likeliest nodes.

@@ -1,4 +1,4 @@
-"""Calls whose arguments are a JSON object: between tags, behind a name, or on their own."""
+"""Calls whose arguments are a JSON object: between tags, after a name, or on their own."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def json_end(source: Source, start: int) -> Steps[int | None]:
 
 @dataclass(frozen=True)
 class JsonCalls:
-    """Call objects, one or a list: `{"name": ..., "arguments": {...}}` behind `opener` and before `closer`.
+    """Call objects, one or a list: `{"name": ..., "arguments": {...}}` after `opener` and before `closer`.
 
     Attributes:
         opener, closer: patterns and literals around them. An empty opener is bare JSON, which is a call only if it
@@ -183,7 +183,7 @@ class JsonCalls:
 
 
 def _closing(source: Source) -> Steps[int | None]:
-    """The end of the call's object behind its arguments."""
+    """The end of the call's object after its arguments."""
     end, start = JsonEnd(1), 0
     while True:
         n = end.scan(source.text[start:])
@@ -236,7 +236,7 @@ class NamedCalls:
 
 @dataclass(frozen=True)
 class CodeCalls:
-    """Llama's `<|python_tag|>` with code behind it: a call of the function that takes code."""
+    """Llama's `<|python_tag|>` with code after it: a call of the function that takes code."""
 
     opener: str = escaped("<|python_tag|>")
     functions: tuple[str, ...] = ("python", "code_interpreter", "ipython")

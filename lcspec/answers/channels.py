@@ -59,16 +59,16 @@ def body(reader: Reader, end: Pattern, reasoning: bool, drop: bool = False) -> S
 
 @dataclass(frozen=True)
 class Messages:
-    """`<|start|>assistant to=... <|channel|>...<|message|>body<|end|>`. The prompt ends behind `assistant`.
+    """`<|start|>assistant to=... <|channel|>...<|message|>body<|end|>`. The prompt ends after `assistant`.
 
     Attributes:
         ends: what ends a message.
         calls: how calls are written in messages to a function; None is JSON.
-        thought: recipient or channel of reasoning; spoken: of text for the user.
+        reasoning: recipient or channel of reasoning; spoken: of text for the user.
     """
 
     ends: tuple[str, ...]
-    thought: str
+    reasoning: str
     spoken: tuple[str, ...]
     calls: Syntax | None = None
 
@@ -116,7 +116,7 @@ class Messages:
         channels = compiled(r"<\|channel\|>(\w+)").findall(head)
         to = recipients[-1] if recipients else channels[-1] if channels else self.spoken[0]
         name = to.removeprefix("functions.")
-        if to == self.thought:
+        if to == self.reasoning:
             reader.tag(head.lstrip() + "<|message|>")
             yield from body(reader, end, reasoning=True)
             reader.tag(self.ends[0])
@@ -154,7 +154,7 @@ class Messages:
 
 @dataclass(frozen=True)
 class Recipients:
-    """Functionary 3.2: `>>>all` before text, `>>>name` before a call's JSON. The prompt ends behind `>>>`."""
+    """Functionary 3.2: `>>>all` before text, `>>>name` before a call's JSON. The prompt ends after `>>>`."""
 
     literals: str = ">>>"
 

@@ -59,7 +59,7 @@ class PythonCalls:
 
 
 def literal_end(source: Source) -> Steps[int | None]:
-    """The index of the comma or bracket behind the Python literal that comes next; None if the text ends before."""
+    """The index of the comma or bracket after the Python literal that comes next; None if the text ends before."""
     depth, quote, i = 0, "", 0
     while True:
         while i < len(source.text):

@@ -235,7 +235,7 @@ class AnswerReader:
         yield from self._opening()
 
     def _skip_blank(self) -> Steps[None]:
-        """Space behind a tag is nobody's."""
+        """Space after a tag belongs to nothing."""
         source = self._source
         while True:
             source.take(len(source.text) - len(source.text.lstrip()))

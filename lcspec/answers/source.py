@@ -72,7 +72,7 @@ class Source:
             yield
 
     def ahead(self, *literals: str) -> Steps[str | None]:
-        """Which of `literals` comes next behind blank space; nothing is read."""
+        """Which of `literals` comes next after blank space; nothing is read."""
         while True:
             rest = self.text.lstrip()
             found = next((item for item in literals if rest.startswith(item)), None)

@@ -37,10 +37,10 @@ class TaggedCalls:
 
     Attributes:
         opener: a pattern that finds the beginning of a call.
-        head: a pattern from there to behind the name, with a group `name`.
+        head: a pattern from there to the end of the name, with a group `name`.
         parameter: a pattern for what stands before a value, with a group `key`; a group `string` says in words whether
             the value is text (`true` or `string`).
-        value_end: what stands behind a value.
+        value_end: what follows a value.
         call_end: what ends the call. Only before it or the next parameter does `value_end` end a value, so that code
             may contain it.
         section_end: what ends a group of calls.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -53,25 +54,66 @@ def prune(**options: Any) -> None:
     sys.exit(run(**options))
 
 
-@draft.command("heads")
-@click.argument("model", required=False, type=MODEL_NAME)
-@click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable).")
-@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .heads.gguf, in this folder].")
-@click.option("--heads", type=click.IntRange(1, 8), default=4, show_default=True, help="How many tokens to predict.")
-@click.option("--minutes", type=click.FloatRange(min=0.01), default=30.0, show_default=True, help="The whole time.")
-@click.option(
-    "--positions",
-    type=click.IntRange(min=200),
-    default=1_000_000,
+def answer_options(minutes: float, answer: int, slots: int) -> Callable[[Any], Any]:
+    """What the model's own answers are made from, and how: options of the commands that train, with these defaults."""
+    options = (
+        click.argument("model", required=False, type=MODEL_NAME),
+        click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable)."),
+        click.option(
+            "--minutes", type=click.FloatRange(min=0.01), default=minutes, show_default=True, help="The whole time."
+        ),
+        click.option(
+            "--positions",
+            type=click.IntRange(min=200),
+            default=1_000_000,
+            show_default=True,
+            help="The most tokens to learn from.",
+        ),
+        click.option(
+            "--answer",
+            type=click.IntRange(min=8),
+            default=answer,
+            show_default=True,
+            help="The most tokens of an answer.",
+        ),
+        click.option(
+            "--slots",
+            type=click.IntRange(1, 256),
+            default=slots,
+            show_default=True,
+            help="How many answers to generate at a time.",
+        ),
+        click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512)."),
+        click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores)."),
+        device_options,
+        click.option("--seed", type=int, default=1, show_default=True),
+    )
+
+    def add(command: Any) -> Any:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
+store_option = click.option(
+    "--store",
+    type=click.Choice(["q8_0", "f16", "f32"]),
+    default="q8_0",
     show_default=True,
-    help="The most tokens to learn from.",
+    help="Element type of the stored weights.",
 )
-@click.option(
-    "--answer", type=click.IntRange(min=8), default=96, show_default=True, help="The most tokens of an answer."
-)
-@click.option(
+vocab_option = click.option(
     "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
 )
+
+
+@draft.command("heads")
+@answer_options(minutes=30.0, answer=96, slots=16)
+@click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .heads.gguf, in this folder].")
+@click.option("--heads", type=click.IntRange(1, 8), default=4, show_default=True, help="How many tokens to predict.")
+@vocab_option
 @click.option(
     "--hidden", type=click.IntRange(min=0), default=0, help="Width of the hidden layer (0: from the model's width)."
 )
@@ -86,17 +128,6 @@ def prune(**options: Any) -> None:
     "--rank", type=click.IntRange(min=0), help="Rank of the output matrix (0: not factored) [default: from its size]."
 )
 @click.option("--store", default="f16", show_default=True, help="Element type of the stored weights: f16 or q8_0.")
-@click.option(
-    "--slots",
-    type=click.IntRange(1, 256),
-    default=16,
-    show_default=True,
-    help="How many answers to generate at a time.",
-)
-@click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512).")
-@click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
-@device_options
-@click.option("--seed", type=int, default=1, show_default=True)
 def draft_heads(**options: Any) -> None:
     """Train Medusa heads for MODEL on its own outputs. After an interruption, the same command continues."""
     from lcspec.commands.draft_heads import run
@@ -104,61 +135,11 @@ def draft_heads(**options: Any) -> None:
     sys.exit(run(**options))
 
 
-def answer_options(command: Any) -> Any:
-    """What the model's own answers are made from, and how: options of the commands that train with PyTorch."""
-    for option in reversed(
-        (
-            click.argument("model", required=False, type=MODEL_NAME),
-            click.option(
-                "--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable)."
-            ),
-            click.option(
-                "--minutes", type=click.FloatRange(min=0.01), default=120.0, show_default=True, help="The whole time."
-            ),
-            click.option(
-                "--positions",
-                type=click.IntRange(min=200),
-                default=1_000_000,
-                show_default=True,
-                help="The most tokens to learn from.",
-            ),
-            click.option(
-                "--answer",
-                type=click.IntRange(min=8),
-                default=224,
-                show_default=True,
-                help="The most tokens of an answer.",
-            ),
-            click.option(
-                "--store",
-                type=click.Choice(["q8_0", "f16", "f32"]),
-                default="q8_0",
-                show_default=True,
-                help="Element type of the stored weights.",
-            ),
-            click.option(
-                "--slots",
-                type=click.IntRange(1, 256),
-                default=32,
-                show_default=True,
-                help="How many answers to generate at a time.",
-            ),
-            click.option("--ctx", type=click.IntRange(min=0), default=0, help="Tokens of prompt and answer (0: 512)."),
-            click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores)."),
-            device_options,
-            click.option("--seed", type=int, default=1, show_default=True),
-        )
-    ):
-        command = option(command)
-    return command
-
-
 @draft.command("eagle")
-@answer_options
+@answer_options(minutes=120.0, answer=224, slots=32)
+@store_option
 @click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .eagle3.gguf, in this folder].")
-@click.option(
-    "--vocab", type=click.IntRange(min=16), default=8192, show_default=True, help="Size of the reduced vocabulary."
-)
+@vocab_option
 def draft_eagle(**options: Any) -> None:
     """Train an EAGLE-3 head for MODEL on its own answers. After an interruption, the same command continues."""
     from lcspec.commands.draft_eagle import run
@@ -167,7 +148,8 @@ def draft_eagle(**options: Any) -> None:
 
 
 @draft.command("distil")
-@answer_options
+@answer_options(minutes=120.0, answer=224, slots=32)
+@store_option
 @click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .distil.gguf, in this folder].")
 @click.option("--width", type=click.IntRange(min=32), help="Width of the draft [default: for 1/20 of MODEL's step].")
 @click.option(

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lcspec.commands.training_run import (
-    acceptance,
-    bar,
-    carry_out,
-    collect_texts,
-    require_folder,
-    require_torch,
-    seconds_collecting,
-)
+from lcspec.commands.training_run import Recipe, carry_out, require_folder, require_torch
+from lcspec.commands.training_steps import collect_texts, report, train
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.identity import fingerprint
@@ -29,17 +22,12 @@ from lcspec.training.prompts import read_sources
 from lcspec.training.texts import TextStore
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What makes one draft different from another; a run that is resumed must have the same. `further` is the
-    fingerprint of the draft to start from."""
+@dataclass(frozen=True, kw_only=True)
+class DraftRecipe(Recipe):
+    """`further`: the fingerprint of the draft to start from."""
 
-    minutes: float
-    positions: int
-    answer: int
     width: int
     layers: int
-    seed: int
     further: str | None
 
 
@@ -57,15 +45,14 @@ def run(**o: Any) -> int:
     shape = draft_shape(model, further, o["width"], o["layers"])
     sources = read_sources(o["text"])
     origin = None if further is None else fingerprint(further)
-    recipe = Recipe(o["minutes"], o["positions"], o["answer"], shape.width, shape.layers, o["seed"], origin)
-    settings = {"target": fingerprint(model), "text": [str(p) for p in o["text"]], **asdict(recipe)}
+    recipe = DraftRecipe.of(o, width=shape.width, layers=shape.layers, further=origin)
 
     def steps(work: Path) -> None:
         store = TextStore(work, 0)
         collect_texts(model, o, recipe, sources, work, store, ChoiceWriter, recurrent=True)
         _train(out, model, o, recipe, shape, store, work)
 
-    return carry_out(out, model, settings, steps)
+    return carry_out(out, model, o["text"], recipe, steps)
 
 
 def draft_shape(model: Path, further: Path | None, width: int | None, layers: int | None) -> DraftShape:
@@ -98,30 +85,13 @@ def _train(
 ) -> None:
     from lcspec.training.distil.make import make_draft  # PyTorch is optional
 
-    with bar("training") as show:
-        made = make_draft(
-            out,
-            model,
-            store,
-            shape,
-            work,
-            further=o["further"],
-            seconds=max(1.0, 60.0 * recipe.minutes - seconds_collecting(work)),
-            seed=recipe.seed,
-            threads=o["threads"],
-            storage=o["store"],
-            sources=", ".join(p.name for p in o["text"]) or "prompts invented by the model itself",
-            show=show,
-        )
-    found, ratio = made.measured, step_weights(read_header(model)) / shape.step_weights
+    trained = train(out, model, o, recipe, store, work, lambda task: make_draft(task, shape, o["further"]))
+    before, ratio = trained.progress.history[0][2], step_weights(read_header(model)) / shape.step_weights
     click.echo(
         f"{shape.layers} layers of width {shape.width}: a step takes {shape.step_weights / 1e6:.1f} M weights, "
-        f"1/{ratio:.0f} of the model's\n"
-        f"trained for {made.steps} steps, {made.passes} passes over {len(store)} tokens of {store.answers} answers\n"
-        + acceptance(found.depths, found.length, found.rows)
-        + f" ({made.before:.2f} before training)"
+        f"1/{ratio:.0f} of the model's\n" + report(trained, store) + f" ({before:.2f} before training)"
     )
-    if not made.better:
+    if trained.progress.best <= before:
         click.echo(
             "it learned nothing that helps with held-out texts: give it more --minutes, or more --text", err=True
         )

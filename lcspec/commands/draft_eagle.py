@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from lcspec.commands.training_run import (
-    acceptance,
-    bar,
-    carry_out,
-    collect_texts,
-    require_folder,
-    require_torch,
-    seconds_collecting,
-)
+from lcspec.commands.training_run import Recipe, carry_out, require_folder, require_torch
+from lcspec.commands.training_steps import collect_texts, report, train
 from lcspec.errors import UnsupportedModel
 from lcspec.llama import Context
 from lcspec.llama.states import get_layer, require, set_layer
@@ -30,15 +23,11 @@ from lcspec.training.prompts import Source, read_sources
 from lcspec.training.texts import TextStore
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What makes one head different from another; a run that is resumed must have the same."""
+@dataclass(frozen=True, kw_only=True)
+class HeadRecipe(Recipe):
+    """`vocab`: the most tokens of the head's reduced vocabulary."""
 
-    minutes: float
-    positions: int
-    answer: int
     vocab: int
-    seed: int
 
 
 def run(**o: Any) -> int:
@@ -59,19 +48,18 @@ def run(**o: Any) -> int:
         )
     require("an EAGLE-3 head", set_layer, get_layer)
     sources = read_sources(o["text"])
-    recipe = Recipe(o["minutes"], o["positions"], o["answer"], o["vocab"], o["seed"])
+    recipe = HeadRecipe.of(o)
     layers = default_layers(header.block_count or 1)
-    settings = {"target": identify(model).fingerprint, "text": [str(p) for p in o["text"]], **asdict(recipe)}
 
     def steps(work: Path) -> None:
         store = _collect(model, o, recipe, sources, work, layers)
         _train(out, model, o, recipe, store, work, layers)
 
-    return carry_out(out, model, settings, steps)
+    return carry_out(out, model, o["text"], recipe, steps)
 
 
 def _collect(
-    model: Path, o: dict[str, Any], recipe: Recipe, sources: list[Source], work: Path, layers: tuple[int, ...]
+    model: Path, o: dict[str, Any], recipe: HeadRecipe, sources: list[Source], work: Path, layers: tuple[int, ...]
 ) -> TextStore:
     store = TextStore(work, len(layers) * identify(model).n_embd)
 
@@ -83,28 +71,10 @@ def _collect(
 
 
 def _train(
-    out: Path, model: Path, o: dict[str, Any], recipe: Recipe, store: TextStore, work: Path, layers: tuple[int, ...]
+    out: Path, model: Path, o: dict[str, Any], recipe: HeadRecipe, store: TextStore, work: Path, layers: tuple[int, ...]
 ) -> None:
     from lcspec.training.eagle.make import make_head  # PyTorch is optional
 
-    with bar("training") as show:
-        made = make_head(
-            out,
-            model,
-            store,
-            layers,
-            work,
-            seconds=max(1.0, 60.0 * recipe.minutes - seconds_collecting(work)),
-            vocab=recipe.vocab,
-            seed=recipe.seed,
-            threads=o["threads"],
-            storage=o["store"],
-            sources=", ".join(p.name for p in o["text"]) or "prompts invented by the model itself",
-            show=show,
-        )
-    found = made.measured
-    click.echo(
-        f"trained for {made.steps} steps, {made.passes} passes over {len(store)} tokens of {store.answers} answers\n"
-        f"reduced vocabulary: {made.vocab} tokens, {made.coverage:.2%} of what the model says\n"
-        + acceptance(found.depths, found.length, found.rows)
-    )
+    trained = train(out, model, o, recipe, store, work, lambda task: make_head(task, layers, recipe.vocab))
+    vocabulary = f"reduced vocabulary: {trained.vocab} tokens, {trained.coverage:.2%} of what the model says"
+    click.echo(report(trained, store, vocabulary))

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import datetime
-import shutil
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +12,14 @@ import click
 import numpy as np
 
 from lcspec import __version__
-from lcspec.commands.training_run import bar, claim, collect, seconds_collecting
+from lcspec.commands.training_run import Recipe, bar, carry_out, require_folder
+from lcspec.commands.training_steps import collect, seconds_collecting, sources_line
 from lcspec.drafters.medusa.file import STORAGE, HeadsFile, write_heads
 from lcspec.drafters.medusa.network import Sizes, choose_rank, initial
 from lcspec.drafters.medusa.target import output_rows
-from lcspec.errors import LcspecError, UsageError
+from lcspec.errors import UsageError
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
-from lcspec.modelfiles.identity import TargetIdentity, identify
+from lcspec.modelfiles.identity import identify
 from lcspec.training.collect import Job, Writer
 from lcspec.training.data import Dataset, make_dataset
 from lcspec.training.measure import Measured
@@ -28,19 +28,15 @@ from lcspec.training.states import StateStore
 from lcspec.training.train import State, Trainer, load_state
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """What makes one heads file different from another; a run that is resumed must have the same."""
+@dataclass(frozen=True, kw_only=True)
+class HeadsRecipe(Recipe):
+    """See the options of the same names."""
 
     heads: int
-    minutes: float
-    positions: int
-    answer: int
     vocab: int
     hidden: int
     embed: int
     rank: int | None
-    seed: int
 
 
 def run(**o: Any) -> int:
@@ -49,44 +45,31 @@ def run(**o: Any) -> int:
     Raises:
         LcspecError: with a message for the user.
     """
-    model_path: Path = o["model"] or demo_path(DEMO_TARGET)
-    out: Path = o["out"] or Path(f"{model_path.stem}.heads.gguf")
+    model: Path = o["model"] or demo_path(DEMO_TARGET)
+    out: Path = o["out"] or Path(f"{model.stem}.heads.gguf")
     if o["store"] not in STORAGE:
         raise UsageError(f"--store must be one of {', '.join(STORAGE)}, not {o['store']}")
-    if not out.parent.is_dir():
-        raise UsageError(f"the folder {out.parent} does not exist; create it first")
+    require_folder(out)
     sources = read_sources(o["text"])
-    identity = identify(model_path)
-    recipe = Recipe(
-        o["heads"], o["minutes"], o["positions"], o["answer"], o["vocab"], o["hidden"], o["embed"], o["rank"], o["seed"]
-    )
-    work = out.with_name(out.name + ".work")
-    claim(work, {"target": identity.fingerprint, "text": [str(p) for p in o["text"]], **asdict(recipe)})
-    try:
+    recipe = HeadsRecipe.of(o)
+
+    def steps(work: Path) -> None:
         began = time.monotonic()
-        collected = _collect(model_path, o, recipe, sources, work)
+        collected = _collect(model, o, recipe, sources, work)
         if time.monotonic() - began > 1.0:
             click.echo(f"collected {len(collected)} positions of {collected.answers} answers", err=True)
-        heads = _train(model_path, identity, recipe, collected, work, o["text"])
-    except KeyboardInterrupt:
-        click.echo(f"stopped; the same command goes on from here (its work is in {work})", err=True)
-        return 130
-    except LcspecError:
-        if not (work / "answers.i32").exists():  # nothing was collected, so there is nothing to go on from
-            shutil.rmtree(work)
-        raise
-    write_heads(out, heads, o["store"])
-    shutil.rmtree(work)
-    click.echo(report(heads))
-    click.echo(f"written: {out}")
-    click.echo(f"use it: lcspec generate {model_path} --heads {out} --speculate medusa")
-    return 0
+        heads = _train(model, recipe, collected, work, o["text"])
+        write_heads(out, heads, o["store"])
+        click.echo(report(heads))
+
+    use = "--heads {out} --speculate medusa"
+    return carry_out(out, model, o["text"], recipe, steps, use=use, collected="answers.i32")
 
 
 # --- collecting -------------------------------------------------------------------------------------------------------
 
 
-def _collect(path: Path, o: dict[str, Any], recipe: Recipe, sources: list[Source], work: Path) -> StateStore:
+def _collect(path: Path, o: dict[str, Any], recipe: HeadsRecipe, sources: list[Source], work: Path) -> StateStore:
     """Fill the store up to the wanted positions or the end of its share of the time."""
     store = StateStore(work, identify(path).n_embd)
 
@@ -100,15 +83,14 @@ def _collect(path: Path, o: dict[str, Any], recipe: Recipe, sources: list[Source
 # --- training ---------------------------------------------------------------------------------------------------------
 
 
-def network_sizes(recipe: Recipe, state: int, vocab: int) -> Sizes:
+def network_sizes(recipe: HeadsRecipe, state: int, vocab: int) -> Sizes:
     """The network for a target: a hidden layer of four times its width, at most 1024, if nothing else is asked for."""
     hidden = recipe.hidden or min(4 * state, 1024)
     return Sizes(recipe.heads, state, hidden, min(recipe.embed, state), choose_rank(vocab, state, recipe.rank), vocab)
 
 
-def _train(
-    path: Path, identity: TargetIdentity, recipe: Recipe, store: StateStore, work: Path, text: list[Path]
-) -> HeadsFile:
+def _train(path: Path, recipe: HeadsRecipe, store: StateStore, work: Path, text: list[Path]) -> HeadsFile:
+    identity = identify(path)
     data = make_dataset(store, identity.n_vocab, recipe.heads, recipe.vocab)
     sizes = network_sizes(recipe, identity.n_embd, len(data.vocab))
     state = load_state(work, sizes)
@@ -149,7 +131,7 @@ def _facts(
         "by": f"lcspec {__version__}",
         "date": datetime.date.today().isoformat(),
         "target_file": path.name,
-        "text": ", ".join(p.name for p in text) or "prompts invented by the model itself",
+        "text": sources_line(text),
         "answers": store.answers,
         "positions": len(store),
         "held_out_positions": found.positions,

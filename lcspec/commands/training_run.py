@@ -1,4 +1,4 @@
-"""What the commands that train drafts share: the work folder, having the target write answers, and the report."""
+"""The frame of the commands that train drafts: their recipe, the work folder, and how a run ends."""
 
 from __future__ import annotations
 
@@ -7,47 +7,32 @@ import importlib.util
 import json
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeVar
 
 import click
 
-from lcspec.config import ModelOptions
-from lcspec.errors import LcspecError, UnsupportedModel, UsageError
-from lcspec.llama import Context, Model
-from lcspec.placement import loading_fields
-from lcspec.session import loading_line
-from lcspec.training.choices import CHOICE_TEMPERATURES, ChoiceWriter
-from lcspec.training.collect import TEMPERATURES, Job, Writer, answer_jobs, invent
-from lcspec.training.prompts import PromptMaker, Source
-from lcspec.training.texts import TextStore
+from lcspec.errors import LcspecError, UsageError
+from lcspec.modelfiles.identity import fingerprint
 
-# Share of the time for collecting when `--positions` does not end it before.
-COLLECT_SHARE = 0.4
-LEAST_POSITIONS = 200
-# Prompts a model invents when it is given none, and the share of the time for collecting that this may take.
-INVENTED = 400
-INVENT_SHARE = 0.15
-# Seconds between two notes of the time spent, for a run that goes on after a kill.
-NOTE_SECONDS = 10.0
+R = TypeVar("R", bound="Recipe")
 
 
-class Recipe(Protocol):
-    """What collecting follows: all of them are the user's options."""
+@dataclass(frozen=True, kw_only=True)
+class Recipe:
+    """What collecting and training follow, from the user's options; a run that is resumed must have the same."""
 
-    @property
-    def minutes(self) -> float: ...
+    minutes: float
+    positions: int
+    answer: int
+    seed: int
 
-    @property
-    def positions(self) -> int: ...
-
-    @property
-    def answer(self) -> int: ...
-
-    @property
-    def seed(self) -> int: ...
+    @classmethod
+    def of(cls: type[R], o: Mapping[str, Any], **more: Any) -> R:
+        """The recipe in the options `o`, with the fields in `more` instead of options."""
+        return cls(**{field.name: more[field.name] if field.name in more else o[field.name] for field in fields(cls)})
 
 
 def require_torch(what: str) -> None:
@@ -62,47 +47,43 @@ def require_folder(out: Path) -> None:
         raise UsageError(f"the folder {out.parent} does not exist; create it first")
 
 
-def carry_out(out: Path, model: Path, settings: dict[str, Any], steps: Callable[[Path], None]) -> int:
+def carry_out(
+    out: Path,
+    model: Path,
+    text: Sequence[Path],
+    recipe: Recipe,
+    steps: Callable[[Path], None],
+    *,
+    use: str = "--draft {out}",
+    collected: str = "texts.i32",
+) -> int:
     """Write `out` for `model` in `steps` that are given the work folder beside it; returns the exit code.
 
+    Args:
+        out, model, text, recipe: the file, and what it is made from.
+        steps: collect, train and write.
+        use: the options with which the file is used, told at the end.
+        collected: a file of the work folder that is there once something has been collected.
+
     Raises:
-        UsageError: the work folder belongs to a run with other `settings`.
+        UsageError: the work folder belongs to another run.
         LcspecError: what the steps raise. The work folder stays if there is something to go on from.
     """
     work = out.with_name(out.name + ".work")
-    claim(work, settings)
+    claim(work, {"target": fingerprint(model), "text": [str(p) for p in text], **asdict(recipe)})
     try:
         steps(work)
     except KeyboardInterrupt:
         click.echo(f"stopped; the same command goes on from here (its work is in {work})", err=True)
         return 130
     except LcspecError:
-        if not (work / "texts.i32").exists():  # nothing was collected
+        if not (work / collected).exists():
             shutil.rmtree(work)
         raise
     shutil.rmtree(work)
     click.echo(f"written: {out}")
-    click.echo(f"use it: lcspec generate {model} --draft {out}")
+    click.echo(f"use it: lcspec generate {model} {use.format(out=out)}")
     return 0
-
-
-def acceptance(depths: Sequence[float], length: float, rows: int) -> str:
-    """The report on held-out texts, for people: see lcspec.training.clock.Measured."""
-    return (
-        f"held out ({rows} drafts, greedy):\n"
-        "  depth       " + "".join(f"{k:>7}" for k in range(1, len(depths) + 1)) + "\n"
-        "  acceptance  " + "".join(f"{x:>7.3f}" for x in depths) + "\n"
-        f"  {length:.2f} tokens for each step of the model, with chains of {len(depths)}"
-    )
-
-
-class Store(Protocol):
-    """Where what was collected is kept."""
-
-    def __len__(self) -> int: ...
-
-    @property
-    def answers(self) -> int: ...
 
 
 def claim(work: Path, settings: dict[str, Any]) -> None:
@@ -137,131 +118,3 @@ def bar(label: str) -> Iterator[Any]:
                 shown += step
 
         yield update
-
-
-def seconds_collecting(work: Path) -> float:
-    """Seconds that collecting took so far."""
-    return float(_spent(work)["seconds"])
-
-
-def _spent(work: Path) -> dict[str, Any]:
-    try:
-        found = json.loads((work / "collect.json").read_text())
-        return {"seconds": float(found["seconds"]), "done": bool(found["done"])}
-    except (OSError, ValueError, KeyError, TypeError):  # not begun, or half written: what was collected is kept
-        return {"seconds": 0.0, "done": False}
-
-
-def collect(
-    path: Path,
-    o: dict[str, Any],
-    recipe: Recipe,
-    sources: list[Source],
-    work: Path,
-    store: Store,
-    make_writer: Callable[[Context, int], Writer],
-    keep: Callable[[Writer, Job], None],
-    temperatures: tuple[float, ...] = TEMPERATURES,
-    recurrent: bool = False,
-) -> None:
-    """Have the model at `path` write answers for `keep`, up to the wanted positions or the end of their share of time.
-
-    `recurrent`: models with a recurrent state may write them, too.
-
-    Raises:
-        LcspecError: the model cannot be used, or no prompt fits its context.
-    """
-    spent = _spent(work)
-    if spent["done"]:
-        return
-    limit = COLLECT_SHARE * 60.0 * recipe.minutes
-    options = ModelOptions(
-        path, ctx=o["ctx"] or 512, slots=o["slots"], threads=o["threads"], max_width=max(64, o["slots"]),
-        **loading_fields(o),
-    )  # fmt: skip
-    began = time.monotonic()
-
-    def used() -> float:
-        return float(spent["seconds"]) + time.monotonic() - began
-
-    def finished(done: bool) -> None:
-        (work / "collect.json").write_text(json.dumps({"seconds": round(used(), 2), "done": done}))
-
-    with Model.load(options, _loading(path)) as model, _context(model, options, recurrent) as context:
-        writer = make_writer(context, recipe.seed + store.answers)
-        room = writer.context.n_ctx - recipe.answer
-        with bar("collecting") as show:
-            early = INVENT_SHARE * limit
-            sources = sources or _invented(model, writer, work, min(room // 2, 64), lambda n: n > 3 and used() > early)
-            maker = PromptMaker(model, sources, room, recipe.seed)
-            noted = time.monotonic()
-
-            def done(job: Job) -> bool:
-                nonlocal noted
-                keep(writer, job)
-                show(max(len(store) / recipe.positions, used() / limit))
-                if time.monotonic() - noted > NOTE_SECONDS:
-                    finished(False)
-                    noted = time.monotonic()
-                return len(store) < recipe.positions and (used() < limit or len(store) < LEAST_POSITIONS)
-
-            try:
-                writer.run(answer_jobs(maker, recipe.answer, store.answers, temperatures), done)
-            except KeyboardInterrupt:
-                finished(False)
-                raise
-    if not len(store):
-        raise UsageError("none of the text fits the context: give shorter prompts or a larger --ctx")
-    finished(True)
-
-
-def collect_texts(
-    path: Path,
-    o: dict[str, Any],
-    recipe: Recipe,
-    sources: list[Source],
-    work: Path,
-    store: TextStore,
-    make_writer: Callable[[Context, int], ChoiceWriter],
-    recurrent: bool = False,
-) -> None:
-    """`collect` into a TextStore; says what there is at the end.
-
-    Raises:
-        LcspecError: as `collect`.
-    """
-    began = time.monotonic()
-
-    def keep(writer: Writer, job: Job) -> None:
-        assert isinstance(writer, ChoiceWriter)
-        store.append(writer.text(job), job.group)
-
-    collect(path, o, recipe, sources, work, store, make_writer, keep, CHOICE_TEMPERATURES, recurrent)
-    if time.monotonic() - began > 1.0:
-        click.echo(f"collected {len(store)} tokens of {store.answers} answers and their prompts", err=True)
-
-
-@contextlib.contextmanager
-def _context(model: Model, options: ModelOptions, recurrent: bool) -> Iterator[Context]:
-    if not recurrent and not model.traits.attention_only:
-        raise UnsupportedModel(
-            f"{options.path.name} has a recurrent state: heads are not made for such models yet; "
-            "use a model with plain attention"
-        )
-    with Context(model, options, separate=True) as context:
-        yield context
-
-
-def _loading(path: Path) -> Any:
-    line = loading_line()
-    return None if line is None else lambda fraction: line(path.name, fraction)
-
-
-def _invented(model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]) -> list[Source]:
-    """Prompts of the model's own, made once and kept in the work folder."""
-    path = work / "invented.json"
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not made yet, or half written
-        return [Source(tuple(item["messages"]), item["text"]) for item in json.loads(path.read_text())]
-    made = invent(model, writer, INVENTED, room, enough)
-    path.write_text(json.dumps([{"messages": s.messages, "text": s.text} for s in made]))
-    return made

@@ -144,14 +144,14 @@ class ModelDrafter(Drafter):
         level = [0]
         while True:
             if rows is None:  # drafted ahead
-                fresh = growth.waiting(state.placed, branch)
+                new = growth.waiting(state.placed, branch)
             else:
-                fresh = self._expand(sequence, growth, level, base, branch, rows)
-            enough = branch == 1 and bool(fresh) and tree.depths[fresh[0]] >= budget.nodes
-            fresh = [node for node in fresh if tree.depths[node] < depth]
-            if not fresh or enough:
+                new = self._expand(sequence, growth, level, base, branch, rows)
+            enough = branch == 1 and bool(new) and tree.depths[new[0]] >= budget.nodes
+            new = [node for node in new if tree.depths[node] < depth]
+            if not new or enough:
                 break
-            level = fresh if branch == 1 else growth.next_level(fresh, branch)
+            level = new if branch == 1 else growth.next_level(new, branch)
             level = placeable(state.cache.forks, tree, level, state.placed)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
@@ -284,12 +284,12 @@ class ModelDrafter(Drafter):
             right = 0
             # Row i belongs to the newest token (0) or to guess i - 1; it tells whether guess i is right.
             for i in range(len(guesses) + 1):
-                fresh = self._expand(sequence, growth, [node], base, 1, rows[i : i + 1])
-                going = bool(fresh) and tree.n_drafted < budget.nodes and tree.depths[fresh[0]] < deepest
-                going = going and (budget.keep_going is None or budget.keep_going(tree, fresh))
+                new = self._expand(sequence, growth, [node], base, 1, rows[i : i + 1])
+                going = bool(new) and tree.n_drafted < budget.nodes and tree.depths[new[0]] < deepest
+                going = going and (budget.keep_going is None or budget.keep_going(tree, new))
                 if not going:
                     break
-                node = fresh[0]
+                node = new[0]
                 if i == len(guesses) or tree.tokens[node] != guesses[i]:
                     break
                 state.placed[node] = len(state.placed)
@@ -317,14 +317,14 @@ class ModelDrafter(Drafter):
         rows: NDArray[np.float32],
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth expanding."""
-        fresh: list[int] = []
+        new: list[int] = []
         sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` bounds the draft model's own probabilities
         for node, row in zip(level, rows):
             position = base + growth.tree.depths[node] + 1
             room = min(sequence.draws, branch) or branch
             found = children(sequence, row[: self.n_vocab], position, room, node, sharpness, DRAFT_STREAM + self.index)
-            fresh += growth.add(node, found)
-        return fresh
+            new += growth.add(node, found)
+        return new
 
     def _catch_up(
         self, state: DraftState, tokens: Sequence[int], base: int, most: int, goes_on: Callable[[float], bool]

@@ -7,6 +7,7 @@ from typing import Callable, Sequence
 
 from lcspec.drafters.base import Budget, SequenceView
 from lcspec.drafters.decoding import Wanted
+from lcspec.drafters.growth import place_level
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.spec.token_tree import TokenTree
 
@@ -47,17 +48,9 @@ class DraftState:
         self.tree, self.placed = None, {}
 
     def level(self, tree: TokenTree, level: Sequence[int], base: int) -> Wanted:
-        """The nodes of one level, to decode together; the first child of a node continues its branch, others fork."""
-        tokens = []
-        continued = {tree.parents[node] for node in self.placed}
-        for node in level:
-            parent = tree.parents[node]
-            path = [self.placed[v] for v in tree.path_to(parent)]
-            seq = self.cache.extend(self.placed[parent], tree.depths[node], parent in continued, path)
-            continued.add(parent)
-            self.placed[node] = len(self.placed)
-            tokens.append((tree.tokens[node], base + tree.depths[node], seq))
-        return Wanted(tokens)
+        """The nodes of one level, to decode together."""
+        placed = place_level(self.cache, tree, self.placed, level)
+        return Wanted([(tree.tokens[node], base + tree.depths[node], seq) for node, seq in placed])
 
 
 def for_seconds(seconds: float) -> Callable[[float], bool]:

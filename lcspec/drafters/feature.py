@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView, StateDrafter
 from lcspec.drafters.decoding import step_seconds
-from lcspec.drafters.growth import Growth, children, placeable
+from lcspec.drafters.growth import Growth, children, place_level, placeable
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.prefix_cache import PrefixCache
@@ -167,11 +167,11 @@ class FeatureDrafter(StateDrafter):
         try:
             self.decode_root(state, sequence, base)
             while True:
-                fresh = self._expand(sequence, state, growth, level, base, branch)
+                new = self._expand(sequence, state, growth, level, base, branch)
                 enough = branch == 1 and tree.n_drafted >= budget.nodes
-                if not fresh or enough or tree.depths[fresh[0]] >= depth:
+                if not new or enough or tree.depths[new[0]] >= depth:
                     break
-                level = self.level_of(state, growth, fresh, branch)
+                level = self.level_of(state, growth, new, branch)
                 if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                     break
                 self.decode_level(state, tree, level)
@@ -240,21 +240,17 @@ class FeatureDrafter(StateDrafter):
         self._took(state, tokens)
         self._drop_known(state)
 
-    def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
-        """Which of the `fresh` nodes to decode next."""
-        level = list(fresh) if branch == 1 else growth.next_level(fresh, branch)
+    def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:
+        """Which of the `new` nodes to decode next."""
+        level = list(new) if branch == 1 else growth.next_level(new, branch)
         return placeable(state.cache.forks, growth.tree, level)
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """Decode the nodes of a level together; a node's first child continues its branch, others fork."""
-        batch, base, continued = self._batch(), len(state.rows) - 1, set[int]()
-        for node in level:
-            parent = tree.parents[node]
-            path = [state.placed[v] for v in tree.path_to(parent)]
-            seq = state.cache.extend(state.placed[parent], tree.depths[node], parent in continued, path)
-            continued.add(parent)
-            state.placed[node] = len(state.placed)
-            batch.add_state(tree.tokens[node], base + tree.depths[node], (seq,), state.node_states[parent], logits=True)
+        """Decode the nodes of a level together."""
+        batch, base = self._batch(), len(state.rows) - 1
+        for node, seq in place_level(state.cache, tree, state.placed, level):
+            own = state.node_states[tree.parents[node]]
+            batch.add_state(tree.tokens[node], base + tree.depths[node], (seq,), own, logits=True)
         self.context.decode()
 
     def drop_tree(self, state: FeatureState) -> None:
@@ -268,15 +264,15 @@ class FeatureDrafter(StateDrafter):
         self, sequence: SequenceView, state: FeatureState, growth: Growth, level: Sequence[int], base: int, branch: int
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth expanding."""
-        fresh: list[int] = []
+        new: list[int] = []
         sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` bounds the head's own probabilities
         rows, below = self.context.logits()[-len(level) :], self.context.row_states()[-len(level) :]
         for i, node in enumerate(level):
             state.node_states[node] = below[i].copy()
             position, room = base + growth.tree.depths[node] + 1, min(sequence.draws, branch) or branch
             found = children(sequence, rows[i][: self.n_vocab], position, room, node, sharpness, self.stream)
-            fresh += growth.add(node, found)
-        return fresh
+            new += growth.add(node, found)
+        return new
 
     def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
         """Read rows until few are left before the pending token's, or for `seconds`; returns whether few are left."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Container, Iterable, Sequence
+from typing import Container, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,8 +10,10 @@ from numpy.typing import NDArray
 from lcspec.config import MAX_BRANCH
 from lcspec.drafters.base import Budget, SequenceView
 from lcspec.drafters.top_candidates import draft_distribution, top_candidates
+from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.sampling.distribution import Distribution
 from lcspec.sampling.parameters import inverse_cdf, uniform_noise
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
 # The most nodes expanded at one level, which is the widest decode of a draft model.
@@ -46,28 +48,28 @@ class Growth:
         Returns those that may be expanded. The best child is always added, however low its estimate: otherwise the
         estimate could never be found wrong.
         """
-        tree, budget, fresh = self.tree, self.budget, list[int]()
+        tree, budget, new = self.tree, self.budget, list[int]()
         for rank, (token, prob, dist) in enumerate(children):
             if dist is not None:
                 # A drawn token stays whatever it is; only its children may depend on how likely it was.
                 child = tree.add_sampled(node, token, dist, budget.source)
                 if child == len(self.reach):
                     self.reach.append(self.reach[node] * tree.probs[child])
-                if child not in fresh and prob >= self.p_min:
-                    fresh.append(child)
+                if child not in new and prob >= self.p_min:
+                    new.append(child)
                 continue
             expected = prob if budget.expects is None else budget.expects(tree.depths[node] + 1, rank, prob)
             if prob < self.p_min or (rank and expected * self.reach[node] < budget.floor):
                 break  # the others are even less likely
-            fresh.append(tree.add(node, token, prob, budget.source, feature=rank))
+            new.append(tree.add(node, token, prob, budget.source, feature=rank))
             self.reach.append(self.reach[node] * expected)
-        return fresh
+        return new
 
-    def next_level(self, fresh: Sequence[int], branch: int) -> list[int]:
-        """The likeliest new nodes that pay and could still have a child among the best nodes of the tree."""
+    def next_level(self, new: Sequence[int], branch: int) -> list[int]:
+        """The likeliest of the `new` nodes that pay and could still have a child among the best nodes of the tree."""
         nodes, reach = self.budget.nodes, self.reach
         floor = sorted(reach[1:])[-nodes] if self.tree.n_drafted >= nodes else 0.0
-        ranked = sorted((v for v in fresh if reach[v] > floor), key=lambda v: -reach[v])
+        ranked = sorted((v for v in new if reach[v] > floor), key=lambda v: -reach[v])
         return [v for i, v in enumerate(ranked) if not i or reach[v] >= self.budget.below][: min(branch * 2, MAX_LEVEL)]
 
     def waiting(self, placed: Container[int], branch: int) -> list[int]:
@@ -93,12 +95,12 @@ class Growth:
         """The likeliest nodes, as many as the budget allows; one branch of them, if it allows no more."""
         nodes = self.budget.nodes
         if self.budget.branch == 1 and not self.tree.trials and len(self.tree.leaves()) > 1:
-            return self.tree.pruned(self.spine()[: max(0, nodes)])
+            return cutting.pruned(self.tree, self.spine()[: max(0, nodes)])
         if self.tree.trials or self.tree.n_drafted <= nodes or nodes <= 0:
-            return self.tree.best(nodes)
+            return cutting.best(self.tree, nodes)
         # stable: among equals the earlier node comes first, so a parent comes before its children
         order = np.argsort(-np.array(self.reach[1:]), kind="stable")[:nodes] + 1
-        return self.tree.pruned(order.tolist())
+        return cutting.pruned(self.tree, order.tolist())
 
 
 def children(
@@ -138,3 +140,21 @@ def placeable(forks: int, tree: TokenTree, level: Sequence[int], placed: Iterabl
         continued.add(tree.parents[node])
         out.append(node)
     return out
+
+
+def place_level(
+    cache: SequenceCache, tree: TokenTree, placed: dict[int, int], level: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Place the nodes of one level in the cache; yields each with the sequence id that it is decoded with.
+
+    The first child of a node continues its branch, others fork. `placed`: nodes of the tree -> the cache's numbers for
+    them; the new ones are added.
+    """
+    continued = {tree.parents[node] for node in placed}
+    for node in level:
+        parent = tree.parents[node]
+        path = [placed[v] for v in tree.path_to(parent)]
+        seq = cache.extend(placed[parent], tree.depths[node], parent in continued, path)
+        continued.add(parent)
+        placed[node] = len(placed)
+        yield node, seq

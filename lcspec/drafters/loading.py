@@ -26,5 +26,5 @@ def load_beside(env: DrafterEnv, path: Path, *, head: bool = False, **own: Any) 
         placement=env.placement,
         **own,
     )
-    told = None if env.progress is None else functools.partial(env.progress, path.name)
-    return Model.load(options, told, head=head)
+    show = None if env.progress is None else functools.partial(env.progress, path.name)
+    return Model.load(options, show, head=head)

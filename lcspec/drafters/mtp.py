@@ -83,9 +83,9 @@ class ChainedMtpDrafter(MtpDrafter):
         self._chain = [(sequence.tokens[base], state.before(base, base + 1)[0])]
         self._decode(state, 0, self._chain)
 
-    def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
+    def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:
         """The one new node."""
-        return list(fresh[:1])
+        return list(new[:1])
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
         """Decode the whole chain through the next layer."""
@@ -167,9 +167,9 @@ class AssistantDrafter(MtpDrafter):
         batch.add_state(sequence.tokens[base], base, (self._seq,), state.states[-1], logits=True)
         self.context.decode()
 
-    def level_of(self, state: FeatureState, growth: Growth, fresh: Sequence[int], branch: int) -> list[int]:
+    def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:
         """All new nodes: none needs a sequence id of its own."""
-        return list(fresh) if branch == 1 else growth.next_level(fresh, branch)
+        return list(new) if branch == 1 else growth.next_level(new, branch)
 
     def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
         """Decode the nodes of a level together."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-# Behind every text of an index that holds several; no token.
+# After every text of an index that holds several; no token.
 END = -1
 
 
@@ -18,7 +18,7 @@ Place = tuple[int, int, list[int]]
 
 
 class TextIndex:
-    """A text that grows, or several with END behind each."""
+    """A text that grows, or several with END after each."""
 
     def __init__(self, n: int) -> None:
         """Find matches of at least `n` tokens, 1 or 2."""

@@ -22,6 +22,7 @@ from lcspec.drafters.retokenize import GrowingText, carried_over, puts_space
 from lcspec.errors import TokenizeError, VocabularyMismatch
 from lcspec.llama import Model
 from lcspec.sampling.parameters import SamplingParams
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -133,7 +134,7 @@ class TranslatedDrafter(Drafter):
         if budget.keep_going is not None:
             ask = replace(ask, keep_going=keep_going)
         state.drafted = self.inner.draft(state.view, ask)
-        return self._translate(sequence, state.drafted, budget).best(budget.nodes)
+        return cutting.best(self._translate(sequence, state.drafted, budget), budget.nodes)
 
     def _translate(self, sequence: SequenceView, chain: TokenTree, budget: Budget) -> TokenTree:
         """The draft's chain as target tokens."""

@@ -1,1 +1,1 @@
-"""Whose cells are where: one text's, and those that texts share."""
+"""The KV cache: which cells hold one text, which ones several texts share, and states to go back to."""

@@ -41,8 +41,8 @@ class Checkpoint:
 class Checkpoints:
     """The checkpoints of one context, no larger than `budget` bytes together.
 
-    Who gives way is the one that saves least for its age: the tokens it lies behind the one before it in its text, by
-    how many others were used since.
+    When there is no room left, the one that saves the fewest tokens for its age is dropped. It saves what lies between
+    it and the checkpoint before it in its text; its age is how many others were used since.
     """
 
     def __init__(self, budget: int) -> None:

@@ -1,4 +1,4 @@
-"""One slot's share of a KV cache: its sequence ids and their cells.
+"""One slot's share of a KV cache: its text, and the tree of the step in progress.
 
 A slot owns one *main* id that holds its text. To decode a tree it borrows one *leaf* id per extra leaf. Attaching a
 leaf id to a long prefix costs time per cell, so leaf ids are attached once, kept, and afterwards only brought up to

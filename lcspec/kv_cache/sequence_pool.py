@@ -1,4 +1,4 @@
-"""A pool of the sequence ids of one context."""
+"""The sequence ids of a context: every cache, leaf and parked cell needs one, and there are few."""
 
 from __future__ import annotations
 

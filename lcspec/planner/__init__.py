@@ -4,9 +4,9 @@ base              the protocol, limits and plans
 fixed             the planner for a named strategy: it decides nothing
 auto              the planner that decides
 loss_budget       what a text may lose against plain decoding
-policy            whether to ask a drafter that runs a model; record: its figures; worth: the arithmetic
+policy            whether to ask a drafter that runs a model; record: its figures
 acceptance        how likely a node is accepted; calibrator: calibration from few examples
-widths            how many nodes of all sequences go into a step; stake: what refused drafts cost beside their rows
+worth             the arithmetic: what drafts are worth, and how many nodes of all sequences go into a step
 lookahead_budget  rows for the windows of lookahead and Jacobi decoding
 learned           what a planner starts with, and what is stored of what it learned
 """

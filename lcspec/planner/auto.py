@@ -25,10 +25,10 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import DraftPolicy, DraftRequest, share_of
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.stake import AcceptedShare
-from lcspec.planner.widths import Item, Step, choose
+from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
 # Steps for which a table of costs is kept, and the tokens of context that one table covers (a power of two).
@@ -37,6 +37,8 @@ TABLE_CONTEXT = 64
 # What a drafter that costs nothing is asked for: children of a node, and nodes.
 FREE_BRANCH = 3
 FREE_NODES = 24
+# Share of tested tokens that were accepted, at the start, and the weight of a new one (see lcspec.profiles.stake).
+FIRST_ACCEPTED, ACCEPTED_RATE = 0.7, 0.02
 # The displayed speed-up averages over about RECENT plain steps, and is None before KNOWN of them.
 RECENT = 64.0
 KNOWN = 16.0
@@ -59,7 +61,7 @@ class AutoPlanner:
         self._costs: Table = {}
         self._tables: dict[tuple[int, frozenset[int] | None], Table] = {}
         self._table_age = 0
-        self._accepted_share = AcceptedShare()
+        self.accepted_share = FIRST_ACCEPTED
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, sequences that decode, those of them planned for, tokens so far,
         # seconds of a decode without drafts, and seconds of its decode.
@@ -90,8 +92,8 @@ class AutoPlanner:
             if sequence.id not in self._texts:
                 self._texts.add(sequence.id)
                 self.costly.renew()
-        trees = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
-        free: list[TokenTree | None] = [None] * len(trees)
+        free = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
+        trees = list(free)
         requests = {
             i: self._request(sequence, limit, others)
             for i, (sequence, limit) in enumerate(zip(sequences, limits))
@@ -108,12 +110,10 @@ class AutoPlanner:
                 drafter = orders[members[0]][place]
                 found = self.costly.ask(drafter, [requests[i] for i in members], [trees[i] for i in members])
                 for i, tree in zip(members, found):
-                    if tree is not trees[i]:
-                        free[i] = trees[i] if free[i] is None else free[i]
-                        trees[i] = tree
+                    trees[i] = tree
         seconds = (time.perf_counter() - start) / len(sequences)
         return [
-            Proposal(sequence, tree, limit, seconds, free=alone)
+            Proposal(sequence, tree, limit, seconds, free=None if tree is alone else alone)
             for sequence, tree, limit, alone in zip(sequences, trees, limits, free)
         ]
 
@@ -139,7 +139,7 @@ class AutoPlanner:
         nodes, branch = self._nodes(sequence, limits), 1 if limits.leaves == 1 else FREE_BRANCH
         table = self._table(len(sequence.tokens), limits.widths)
         if self.curve.stake is not None:
-            table = self._accepted_share.table(self.curve.stake, table, others + 1)
+            table = self.curve.stake.table(table, others + 1, self.accepted_share)
         costs, base = share_of(table, self._planned, others + 1)
         return DraftRequest(sequence, limits, nodes, branch, others, costs, base, self._planned, self.acceptance)
 
@@ -161,12 +161,12 @@ class AutoPlanner:
         for i, p in enumerate(proposals):
             nodes = self._nodes(p.sequence, p.limits)
             if p.tree.n_drafted == 0 or nodes <= 0:
-                p.kept = p.tree.best(0)
+                p.kept = cutting.best(p.tree, 0)
                 continue
             reach = self.acceptance.path_probs(p.tree)
             if p.tree.trials:
                 # Sampled drafts must not be chosen by the tokens they drew (see TokenTree.best).
-                p.kept = p.tree.best(min(nodes, room)).with_leaves(p.limits.leaves)
+                p.kept = cutting.with_leaves(cutting.best(p.tree, min(nodes, room)), p.limits.leaves)
                 room -= p.kept.n_drafted
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
@@ -183,8 +183,8 @@ class AutoPlanner:
         for i, p in enumerate(proposals):
             if p.kept is None:
                 chosen = [item.node for item in pool[:n] if item.proposal == i]
-                kept = p.tree if len(chosen) == p.tree.n_drafted else p.tree.pruned(chosen)
-                p.kept = kept.with_leaves(p.limits.leaves)
+                kept = p.tree if len(chosen) == p.tree.n_drafted else cutting.pruned(p.tree, chosen)
+                p.kept = cutting.with_leaves(kept, p.limits.leaves)
         expected -= sum([item.worth for item in pool[:n]])
         seconds, width = self._costs.get(need + n, (0.0, 0))
         # No draft saves more time than its tokens would have taken plainly.
@@ -223,8 +223,8 @@ class AutoPlanner:
         tree, sequence = proposal.tree, proposal.sequence
         self._tokens += len(tokens)
         if self.curve.stake is not None and proposal.kept is not None and proposal.kept.n_drafted:
-            drafted, accepted = proposal.kept.n_drafted, len(tokens) - 1
-            self._accepted_share.saw(min(drafted, accepted + 1), accepted)
+            for i in range(min(proposal.kept.n_drafted, len(tokens))):
+                self.accepted_share += ACCEPTED_RATE * ((i < len(tokens) - 1) - self.accepted_share)
         if not tree.n_drafted:
             return
         only = -1
@@ -263,7 +263,7 @@ class AutoPlanner:
             plain = self._streams * (self._decode + seconds) / (self._narrowest + self.budget.bare)
             keep = max(0.0, 1.0 - plain / RECENT)
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
-        self.overlap.settle(self._decode, self._narrowest)
+        self.overlap.finish(self._decode, self._narrowest)
         self._backing_off, self._tokens, self._decode, self.costly.reading = False, 0, 0.0, 0.0
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:

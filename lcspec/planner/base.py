@@ -7,6 +7,9 @@ from typing import Iterator, NamedTuple, Protocol, Sequence
 
 from lcspec.config import SpeculationParams
 from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VerifierInfo
 
@@ -30,7 +33,7 @@ class PlannedSequence(SequenceView, Protocol):
         """The verifier that accepts or refuses its drafts."""
 
     @property
-    def cache(self) -> LeafRoom:
+    def cache(self) -> SequenceCache:
         """Its share of the KV cache."""
 
     @property
@@ -51,22 +54,6 @@ class PlannedRequest(Protocol):
     @property
     def speculation(self) -> SpeculationParams:
         """How to speculate."""
-
-
-class LeafRoom(Protocol):
-    """The part of a sequence's cache that matters to trees."""
-
-    @property
-    def max_leaves(self) -> int:
-        """The most leaves that a tree may have now."""
-
-
-class LeafIds(Protocol):
-    """The pool that gives leaves their sequence ids."""
-
-    @property
-    def free(self) -> int:
-        """How many ids are unused."""
 
 
 class Limits(NamedTuple):
@@ -149,22 +136,21 @@ class Plan:
 
 
 class Planner(Protocol):
-    """Decides every step, and learns from what the step cost and what was accepted."""
+    """Decides every step, and may learn from what the step cost and what was accepted."""
 
     def backoff(self, others: int) -> Plan | None:
         """A plan for a plain step, in which no drafter is asked and none observes the outcome; None: ask them.
 
         `others` is the width in tokens that the other sequences need.
         """
+        return None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask the sequences' drafters; a drafter that runs a model is asked for all sequences at once.
 
-        Args:
-            sequences: those that are planned for in this step.
-            limits: what the step has room for, for each.
-            others: for any one sequence, the width in tokens that the others need.
+        `limits`: what the step has room for, for each; `others`: for any one, the width in tokens that the others need.
         """
+        raise NotImplementedError
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Set `kept` of every proposal.
@@ -172,15 +158,19 @@ class Planner(Protocol):
         `base`: width without any drafted node; `context`: mean context length; `streams`: sequences that decode in
         this step, also those without a proposal (0: as many as proposals).
         """
+        raise NotImplementedError
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """A sequence emitted `tokens` after its proposal."""
+        return None
 
     def timed(self, width: int, context: int, seconds: float) -> None:
         """A target decode took `seconds`."""
+        return None
 
     def observe_overhead(self, seconds: float) -> None:
         """The step took `seconds` besides its target decode."""
+        return None
 
 
 def reading(sequence: PlannedSequence, others: int) -> float:
@@ -203,7 +193,7 @@ def ask(
         return list(trees)
     found, out = drafter.draft_batch([sequences[i] for i in able], [budgets[i] for i in able]), list(trees)
     for i, drafted in zip(able, found):
-        drafted = drafted.ended(sequences[i].end_tokens)
+        drafted = cutting.ended(drafted, sequences[i].end_tokens)
         if len(out[i]) == 1:
             out[i] = drafted
         else:
@@ -211,7 +201,7 @@ def ask(
     return out
 
 
-def fit(proposals: Sequence[Proposal], room: int, ids: LeafIds) -> None:
+def fit(proposals: Sequence[Proposal], room: int, ids: SequencePool) -> None:
     """Cut what does not fit into the step: every sequence was planned for as if the step were its own.
 
     Args:
@@ -223,6 +213,6 @@ def fit(proposals: Sequence[Proposal], room: int, ids: LeafIds) -> None:
     for p in proposals:
         assert p.kept is not None
         leaves = p.sequence.cache.max_leaves - ids.free + free
-        kept = p.kept = p.kept.best(room).with_leaves(leaves)
+        kept = p.kept = cutting.with_leaves(cutting.best(p.kept, room), leaves)
         room -= kept.n_drafted
         free = min(free, leaves - len(kept.leaves()))

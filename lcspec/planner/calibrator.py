@@ -37,11 +37,6 @@ class Calibrator:
     var_both: float = 0.0
     var_slope: float = SLOPE_VARIANCE
 
-    @classmethod
-    def like(cls, other: Calibrator | None) -> Calibrator:
-        """A new line that starts at `other`'s shift and slope, with the variances of the prior."""
-        return cls() if other is None else cls(other.shift, other.slope)
-
     def value(self, estimate: float) -> float:
         """The calibrated probability for an estimate."""
         return 1.0 / (1.0 + math.exp(-self.shift - self.slope * log_odds(estimate)))

@@ -6,17 +6,14 @@ import time
 from typing import Sequence
 
 from lcspec.drafters.base import Budget, Drafter
-from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask, reading
+from lcspec.planner.base import Limits, Plan, PlannedSequence, Planner, Proposal, ask, reading
 from lcspec.planner.lookahead_budget import reserved
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
 
-class FixedPlanner:
+class FixedPlanner(Planner):
     """Gives every drafter `max_draft` nodes (or the drafter's default), and keeps the best of them."""
-
-    def backoff(self, others: int) -> Plan | None:
-        """Never."""
-        return None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask with the same budget in every step, within what the step has room for."""
@@ -40,17 +37,8 @@ class FixedPlanner:
             nodes = p.limits.nodes - p.probe_rows
             nodes = nodes if wanted is None else min(nodes, wanted)
             columns = min(p.limits.leaves // 2, p.probe_rows)
-            p.kept = p.tree.best(nodes).with_leaves(p.limits.leaves - columns)
+            p.kept = cutting.with_leaves(cutting.best(p.tree, nodes), p.limits.leaves - columns)
         return Plan()
-
-    def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
-        """Nothing to learn."""
-
-    def timed(self, width: int, context: int, seconds: float) -> None:
-        """Nothing to learn."""
-
-    def observe_overhead(self, seconds: float) -> None:
-        """Nothing to learn."""
 
 
 def _budget(sequence: PlannedSequence, drafter: Drafter, limits: Limits, others: int) -> Budget:

@@ -46,7 +46,7 @@ class Overlap:
         self.running = not self.rests and self._steps % EVERY > 0
         return self.running
 
-    def settle(self, decode: float, plain: float) -> None:
+    def finish(self, decode: float, plain: float) -> None:
         """The step is over; its decode took `decode` seconds, and a plain one takes `plain`."""
         credit = CREDIT * plain
         if self._steps == FIRST:

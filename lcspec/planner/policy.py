@@ -16,7 +16,8 @@ from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.acceptance import Acceptance, tested
 from lcspec.planner.base import Limits, PlannedSequence, ask, reading
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.worth import Costs, imagined, least_row, promises, rate
+from lcspec.planner.worth import imagined, least_row, rate
+from lcspec.profiles.stake import Costs
 from lcspec.spec.token_tree import TokenTree
 
 # Share of the decode time that probes of one drafter may take.
@@ -70,14 +71,9 @@ class Levels:
         """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate; `ready`: levels
         that there are already, which take no time."""
         self.ready = ready
-        self._record = record
-        self._goes_on = goes_on
-        self._asked = not ready
-        self._start = 0.0
-        self._first = 0.0
-        self._latest = 0.0
-        self._stopped = False
-        self.done = 0
+        self._record, self._goes_on = record, goes_on
+        self._asked, self._stopped = not ready, False
+        self._start, self._ends = 0.0, list[float]()  # of the levels, seconds since the start
 
     def start(self) -> None:
         """Start the clock: the drafter is asked now."""
@@ -85,16 +81,18 @@ class Levels:
 
     def __call__(self, draft: TokenTree, frontier: Iterable[int]) -> bool:
         """See Budget.keep_going."""
-        if not self._asked:  # about what was ready
+        if self._asked:
+            self._ends.append(self.seconds)
+        else:  # about what was ready
             self._asked = True
             self.start()
-        else:
-            self.done += 1
-        self._latest = self.seconds
-        if self.done == 1 and not self.ready:  # this one also caught up with the text
-            self._first = self._latest
         self._stopped = not self._goes_on(draft, frontier, self.done)
         return not self._stopped
+
+    @property
+    def done(self) -> int:
+        """Levels that were drafted in this step."""
+        return len(self._ends)
 
     @property
     def seconds(self) -> float:
@@ -103,12 +101,14 @@ class Levels:
 
     def finish(self) -> None:
         """Record what a level took."""
-        spent = self._latest if self._stopped else self.seconds  # other sequences' drafts may go on
-        n = self.done + (not self._stopped)  # a last level that added nothing counts, too
-        if not self.ready:
-            self._record.took(spent if n == 1 else min((spent - self._first) / (n - 1), spent / n), n > 1)
-        elif self._asked and n > 0:
-            self._record.took(spent / n)
+        # What follows a stop are other sequences' levels; without one, a last level that added nothing counts as well.
+        ends = self._ends if self._stopped else [*self._ends, self.seconds]
+        if not self._asked or not ends:
+            return
+        n, spent = len(ends), ends[-1]
+        # The first level may also have caught up with the text.
+        rest = spent if self.ready or n == 1 else (spent - ends[0]) / (n - 1)
+        self._record.took(min(rest, spent / n), bool(self.ready) or n > 1)
 
 
 class _Asked(NamedTuple):
@@ -236,7 +236,10 @@ class DraftPolicy:
             ahead = max((reach[v] for v in frontier), default=0.0)
             # Nodes that other drafters proposed as well count once.
             ranked = sorted(known + [reach[v] for v in draft.beyond(tree)], reverse=True)
-            return promises(costs, ranked, ahead, hope, level, base, levels)
+            spent = levels * level
+            # Where a drafter is sure it tends to stay sure, and `hope` may come from another text.
+            surer = max(hope, ahead ** (1 / levels) if levels else 0.0)
+            return imagined(costs, ranked, [ahead], surer, level, base, spent) > rate(costs, ranked, base, spent)
 
         both = TokenTree.root(tree.tokens[0])
         both.merge(tree)

@@ -1,4 +1,4 @@
-"""The arithmetic behind asking a costly drafter: what drafts are worth in tokens.
+"""What drafts are worth: tokens per second of a step with some of them, drafted already or only imagined.
 
 `costs` is CostCurve.effective: need -> (seconds, width). `price` is the worth of a second, in tokens.
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import bisect
 import operator
-from typing import Mapping, Sequence
+from typing import Callable, NamedTuple, Sequence
 
-Costs = Mapping[int, tuple[float, int]]
+from lcspec.profiles.stake import Costs
 
 # How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
-LOOKAHEAD = 16
+LOOKAHEAD = 4
 
 
 def least_row(costs: Costs, base: int) -> float:
@@ -40,43 +40,77 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
 
 
 def imagined(
-    costs: Costs, known: Sequence[float], left: Sequence[float], hope: float, level: float, base: int
+    costs: Costs,
+    known: Sequence[float],
+    left: Sequence[float],
+    hope: float,
+    level: float,
+    base: int,
+    spent: float = 0.0,
 ) -> float:
     """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
-    descending).
+    descending), after `spent` seconds of drafting.
 
-    A level of the chain costs `level` seconds. Its i-th token is right with probability hope ** i, and brings something
-    only where the text has left the known drafts by then: `left`, by depth.
+    Each level of the chain costs `level` seconds. Its i-th token is right with probability hope ** i, and brings
+    something only where the text has left the known drafts by then: `left`, by depth.
     """
-    best, ahead, chance, probs = rate(costs, known, base), 0.0, 1.0, list(known)
+    best, ahead, chance, probs = rate(costs, known, base, spent), 0.0, 1.0, list(known)
     for n in range(1, LOOKAHEAD + 1):
         ahead += left[n - 1] if n <= len(left) else 0.0
         chance *= hope
         bisect.insort(probs, ahead * chance, key=operator.neg)
-        best = max(best, rate(costs, probs, base, n * level))
-        if chance < 0.01:
-            break
+        best = max(best, rate(costs, probs, base, spent + n * level))
     return best
 
 
-def promises(
-    costs: Costs, ranked: Sequence[float], ahead: float, hope: float, level: float, base: int, levels: int = 0
-) -> bool:
-    """Whether drafting on from a node that is reached with probability `ahead` promises a better rate than stopping,
-    after `levels` levels.
+class Item(NamedTuple):
+    """A drafted node that competes for a row. Items sort by worth, parents before their children.
 
-    The continuation is imagined as a chain. A level of it costs `level` seconds and is accepted at the rate `hope`, or
-    at the rate of the levels so far if that is higher: where a drafter is sure it tends to stay sure, and `hope` may
-    come from another text.
+    `worth`: *minus* the tokens it is expected to bring; `proposal`, `node`: the tree, and the node in it."""
+
+    worth: float
+    proposal: int
+    node: int
+
+
+class Step(NamedTuple):
+    """A step before drafts are chosen: `base` rows for pending tokens, `need` rows and `tokens` that are certain,
+    `room` for further rows, and the seconds that drafting took."""
+
+    base: int
+    need: int
+    tokens: float
+    room: int
+    drafting: float
+
+
+def choose(
+    pool: Sequence[Item], step: Step, costs: Costs, beside: Callable[[Item], float] | None = None
+) -> tuple[int, list[tuple[int, float, float]]]:
+    """How many of the first items of `pool` to take, and (nodes, tokens, seconds) of every number that was compared.
+
+    It maximises tokens per second of the whole step, drafting included: that time is spent however few drafts are
+    kept, so after expensive drafting a wider step can be the best. But no step is chosen whose further nodes have a
+    worse rate than going on without: verifying more drafts does not make up for drafts that were too expensive.
+
+    Args:
+        pool: descending in expected tokens.
+        step: what they are added to.
+        costs: need -> (seconds, width).
+        beside: called with every item that is added, in order; returns the seconds that all of them so far cost
+            beside their rows.
     """
-    spent = levels * level
-    now = rate(costs, ranked, base, spent)
-    hope, probs = max(hope, ahead ** (1 / levels) if levels else 0.0), list(ranked)
-    for n in range(1, LOOKAHEAD + 1):
-        ahead *= hope
-        if ahead < now * level and ahead < 0.01:
-            return False
-        bisect.insort(probs, ahead, key=operator.neg)
-        if rate(costs, probs, base, spent + n * level) > now:
-            return True
-    return False
+    base, need, tokens, room, drafting = step
+    if need not in costs:
+        return 0, []
+    considered = [(need - base, tokens, drafting + costs[need][0])]
+    price = tokens / costs[need][0]
+    for wide, item in enumerate(pool[: max(0, room)], start=need + 1):
+        if wide not in costs:
+            break
+        tokens -= item.worth
+        more = beside(item) if beside is not None else 0.0
+        considered.append((wide - base, tokens, drafting + costs[wide][0] + more))
+    price = max([price, *[tokens / seconds for _, tokens, seconds in considered]])
+    gains = [tokens - price * seconds for _, tokens, seconds in considered]
+    return gains.index(max(gains)), considered

@@ -34,7 +34,7 @@ class CostCurve:
         points: width -> {context length in tokens: seconds}.
         drift: log of the factor by which the machine as a whole is slower now than when it was measured.
         bias: width -> log of the factor that is particular to that width; forgotten slowly while other widths run.
-        stake: seconds to save and load a state, where drafts are verified so (see lcspec.planner.stake).
+        stake: seconds to save and load a state, where drafts are verified so (see lcspec.profiles.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
             figures still cannot be right. Not stored.
     """

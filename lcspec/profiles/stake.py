@@ -42,3 +42,12 @@ class Stake:
         wide = min(base + again + math.ceil(accepted), max(costs))
         more = costs[wide][0] - costs[base][0] if wide in costs and base in costs else 0.0
         return self.save + refused * (self.load + max(0.0, more))
+
+    def table(self, costs: Costs, base: int, share: float) -> dict[int, tuple[float, int]]:
+        """`costs` plus what a chain costs beside its rows, if `share` of its tokens that are tested are accepted."""
+        out, reach = dict(costs), list[float]()
+        for need in sorted(n for n in costs if n > base):
+            reach.append(share ** (need - base))
+            seconds, width = costs[need]
+            out[need] = seconds + self.seconds(costs, base, 1, reach), width
+        return out

@@ -19,9 +19,10 @@ from lcspec.server.models import Models
 from lcspec.server.schemas import Sampling
 from lcspec.server.schemas_answers import STREAM, AnthropicMessageObject, TokenCount, answered
 from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, OutputConfig, Usage
+from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
-from lcspec.server.translated import FollowedJob, chat_body, choices, whole_choice
+from lcspec.server.translated import FollowedJob, body_of, choices, whole_choice
 from lcspec.server.unknown import chosen
 
 router = APIRouter()
@@ -143,7 +144,7 @@ def _chat(service: Service, body: CountBody, model: str, given: Mapping[str, Any
     form = wanted.format or body.output_format
     if form is not None:
         fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}
-    translated = chat_body(fields | dict(given))
+    translated = body_of(ChatBody, fields | dict(given))
     chat.check(translated)
     return chat.prepare(service, translated, model)
 

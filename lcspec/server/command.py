@@ -12,6 +12,7 @@ from typing import Any, Sequence
 
 import click
 
+from lcspec.commands.generate import read_text
 from lcspec.commands.options import model_options
 from lcspec.commands.pairing import paired, say_paired
 from lcspec.errors import UsageError
@@ -227,12 +228,7 @@ def read_template(text: str | None, file: Path | None) -> str | None:
         raise UsageError("give --chat-template or --chat-template-file, not both")
     if file is None:
         return text
-    try:
-        return file.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"cannot read the chat template {file}: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"the chat template {file} is not UTF-8 text") from error
+    return read_text(file, "the chat template")
 
 
 def read_kwargs(text: str | None) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 from functools import partial
-from typing import Any, Sequence
+from typing import Any, Awaitable, Callable, Sequence, TypeVar
 
 import numpy as np
 from fastapi import APIRouter, Request
@@ -16,10 +16,12 @@ from lcspec.server.completions import split_prompts
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.models import Models
-from lcspec.server.schemas import EmbeddingBody
+from lcspec.server.schemas import EmbeddingBody, Strict
 from lcspec.server.schemas_answers import Embeddings, answered
 from lcspec.server.service import Service
 from lcspec.server.unknown import chosen
+
+Body = TypeVar("Body", bound=Strict)
 
 router = APIRouter()
 
@@ -28,14 +30,25 @@ router = APIRouter()
 @router.post("/embeddings", include_in_schema=False)
 async def embeddings(body: EmbeddingBody, http: Request) -> Response:
     """A vector of unit length for every text."""
+    return await answer(body, body.model, http, _embed)
+
+
+async def answer(
+    body: Body, name: str | None, http: Request, make: Callable[[Service, Body, str], Awaitable[Response]]
+) -> Response:
+    """What `make` answers with the model of that name, within the server's capacity.
+
+    Raises:
+        ApiError: there is no such model, or no room.
+    """
     models: Models = http.app.state.models
-    entry, model = chosen(body, http, body.model)
+    entry, model = chosen(body, http, name)
     models.check_open()
     service = await unless_gone(http, models.use(entry, http))
     service.check_open()
     service.capacity.take(1)
     try:
-        return await unless_gone(http, _embed(service, body, model))
+        return await unless_gone(http, make(service, body, model))
     finally:
         service.capacity.give_back()
 

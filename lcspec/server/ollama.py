@@ -10,21 +10,20 @@ from typing import Any, AsyncGenerator, Mapping, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import ValidationError
 
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import chat, completions, embeddings
 from lcspec.server.anthropic import arguments_of
 from lcspec.server.endpoint import respond
-from lcspec.server.errors import ApiError, from_validation, invalid
+from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
 from lcspec.server.schemas import CompletionBody, EmbeddingBody, Sampling
 from lcspec.server.schemas_answers import OllamaChatAnswer, OllamaEmbedAnswer, OllamaGenerateAnswer, answered
-from lcspec.server.schemas_chat import ToolChoice
+from lcspec.server.schemas_chat import ChatBody, ToolChoice
 from lcspec.server.schemas_ollama import OllamaAsking, OllamaChatBody, OllamaEmbedBody, OllamaGenerateBody
 from lcspec.server.service import Service
-from lcspec.server.translated import FollowedJob, chat_body, choices, read, whole_choice
+from lcspec.server.translated import FollowedJob, body_of, choices, read, whole_choice
 from lcspec.server.unknown import chosen
 
 router = APIRouter()
@@ -186,7 +185,7 @@ def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
     fields: dict[str, Any] = {"messages": messages, "tools": tools, "think": body.think}
     fields["response_format"] = _form(body)
     fields["tool_choice"] = choice.model_dump() if isinstance(choice, ToolChoice) else choice
-    return Reply(body, chat.prepare(service, chat_body(_common(body) | fields), model))
+    return Reply(body, chat.prepare(service, body_of(ChatBody, _common(body) | fields), model))
 
 
 def prepare_generate(service: Service, body: OllamaGenerateBody, model: str) -> Reply:
@@ -197,23 +196,11 @@ def prepare_generate(service: Service, body: OllamaGenerateBody, model: str) -> 
     """
     if body.raw or body.suffix:
         given = _common(body) | {"prompt": body.prompt, "suffix": body.suffix or None}
-        return Reply(body, completions.prepare(service, completion_body(given), model))
+        return Reply(body, completions.prepare(service, body_of(CompletionBody, given), model))
     messages = [{"role": "system", "content": body.system}] if body.system else []
     messages.append({"role": "user", "content": body.prompt})
     fields = {"messages": messages, "think": body.think, "response_format": _form(body)}
-    return Reply(body, chat.prepare(service, chat_body(_common(body) | fields), model))
-
-
-def completion_body(fields: Mapping[str, Any]) -> CompletionBody:
-    """A completion's body.
-
-    Raises:
-        ApiError: 400, a field is wrong.
-    """
-    try:
-        return CompletionBody.model_validate({k: v for k, v in fields.items() if v is not None})
-    except ValidationError as error:
-        raise from_validation(error.errors()) from error
+    return Reply(body, chat.prepare(service, body_of(ChatBody, _common(body) | fields), model))
 
 
 def _json(value: Any) -> str:

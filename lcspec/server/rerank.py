@@ -8,14 +8,11 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 from pydantic import Field
 
-from lcspec.server.embeddings import vectors
+from lcspec.server.embeddings import answer, vectors
 from lcspec.server.errors import invalid
-from lcspec.server.job import unless_gone
-from lcspec.server.models import Models
 from lcspec.server.schemas import INT32, Echoed, Strict
 from lcspec.server.schemas_answers import Ranking, answered
 from lcspec.server.service import Service
-from lcspec.server.unknown import chosen
 
 router = APIRouter()
 
@@ -42,16 +39,7 @@ class RerankBody(Strict):
 @router.post("/reranking", include_in_schema=False)
 async def rerank(body: RerankBody, http: Request) -> Response:
     """Documents with their similarity to the query (-1 to 1), the most similar first."""
-    models: Models = http.app.state.models
-    entry, model = chosen(body, http, body.model)
-    models.check_open()
-    service = await unless_gone(http, models.use(entry, http))
-    service.check_open()
-    service.capacity.take(1)
-    try:
-        return await unless_gone(http, _ranked(service, body, model))
-    finally:
-        service.capacity.give_back()
+    return await answer(body, body.model, http, _ranked)
 
 
 async def _ranked(service: Service, body: RerankBody, model: str) -> Response:

@@ -6,16 +6,17 @@ So everything that is found in an answer (reasoning, tool calls) is found in one
 from __future__ import annotations
 
 import json
-from typing import Any, AsyncGenerator, AsyncIterator, Mapping
+from typing import Any, AsyncGenerator, AsyncIterator, Mapping, TypeVar
 
 from fastapi.responses import Response
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from lcspec.engine.events import Event, Finished, Started
 from lcspec.server import chat
 from lcspec.server.errors import from_validation
 from lcspec.server.job import Job
-from lcspec.server.schemas_chat import ChatBody
+
+Body = TypeVar("Body", bound=BaseModel)
 
 
 class FollowedJob(Job):
@@ -46,14 +47,14 @@ class FollowedJob(Job):
         return self.started.reused if self.started is not None else 0
 
 
-def chat_body(fields: Mapping[str, Any]) -> ChatBody:
-    """A chat completion's body.
+def body_of(kind: type[Body], fields: Mapping[str, Any]) -> Body:
+    """A body of the OpenAI API with those fields that are not None.
 
     Raises:
         ApiError: 400, a field is wrong.
     """
     try:
-        return ChatBody.model_validate({k: v for k, v in fields.items() if v is not None})
+        return kind.model_validate({k: v for k, v in fields.items() if v is not None})
     except ValidationError as error:
         raise from_validation(error.errors()) from error
 

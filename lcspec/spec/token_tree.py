@@ -273,36 +273,10 @@ class TokenTree:
             out.probes += window.n_drafted
         return out
 
-    def pruned(self, keep: Sequence[int]) -> TokenTree:
-        """The tree of the nodes in `keep` (node 0 is implied; every kept node's parent must be kept).
-
-        The choice of `keep` may depend on the drawn tokens, so draws are dropped: every child becomes a deterministic
-        proposal, which the sampling verifiers accept less often but without bias. `best` and `with_leaves` choose in a
-        way that keeps draws valid.
-
-        Raises:
-            ValueError: a kept node's parent is missing, or the tree has probes (which are added last).
-        """
-        return self._pruned(keep)[0]
-
-    def _pruned(self, keep: Sequence[int]) -> tuple[TokenTree, dict[int, int]]:
-        """`pruned`, and the new number of each kept node."""
-        if self.probes:
-            raise ValueError("a tree with probes cannot be cut: probes come last")
-        out = TokenTree.root(self.tokens[0])
-        out.sources[0] = self.sources[0]
-        place = {0: 0}
-        for i in sorted(set(keep) - {0}):
-            parent = self.parents[i]
-            if parent not in place:
-                raise ValueError(f"node {i} is kept without its parent {parent}")
-            place[i] = out.add(place[parent], self.tokens[i], self.probs[i], self.sources[i], self.features[i])
-        return out, place
-
     def below(self, node: int) -> tuple[TokenTree, dict[int, int]]:
         """The tree whose pending token is that of `node` (0: a copy), and the new numbers of the nodes in it.
 
-        Draws are dropped, as in `pruned`.
+        Draws are dropped, as in lcspec.spec.cutting.pruned.
         """
         out, place = TokenTree.root(self.tokens[node]), {node: 0}
         for v in range(node + 1, len(self)):
@@ -310,95 +284,3 @@ class TokenTree:
             if parent is not None:
                 place[v] = out.add(parent, self.tokens[v], self.probs[v], self.sources[v], self.features[v])
         return out, place
-
-    def ended(self, ends: frozenset[int]) -> TokenTree:
-        """The tree without the nodes below a token of `ends`: the text ends there, so they are useless.
-
-        Every other node keeps all of its children, so draws stay valid.
-        """
-        if ends.isdisjoint(self.tokens[1:]):
-            return self
-        over = {node for node in range(1, len(self)) if self.tokens[node] in ends}
-        keep: list[int] = []
-        for node in range(1, len(self)):
-            parent = self.parents[node]
-            if parent in over:
-                over.add(node)
-            else:
-                keep.append(node)
-        if len(keep) == self.n_drafted:
-            return self
-        out, place = self._pruned(keep)
-        for parent, drawn in self.trials.items():
-            if parent not in over:
-                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in drawn]
-        return out
-
-    def best(self, n: int) -> TokenTree:
-        """The `n` most probable drafted nodes; they form a tree because P(v) never grows along a path.
-
-        Of a node's sampled children, the first trials are kept while there is room: a choice that depends on the drawn
-        token would change the distribution of the sampling verifiers.
-        """
-        if self.trials:
-            return self._first_trials(n, free=0)
-        if self.n_drafted <= n:
-            return self
-        if n <= 0:
-            return TokenTree.root(self.tokens[0])
-        reach = self.path_probs()
-        # stable: among equals the earlier node comes first, so a parent comes before its children
-        order = np.argsort(-reach[1:], kind="stable")[:n] + 1
-        return self.pruned(order.tolist())
-
-    def _first_trials(self, room: int, free: int) -> TokenTree:
-        """The first trials of the likeliest nodes, while there is `room` for nodes; `free` children of each node need
-        no room.
-
-        Whether a trial is kept may depend on the tokens of other trials, never on its own token: a trial that repeats a
-        token is left out like any other if there is no room. Among children that were not drawn, the most probable come
-        first.
-        """
-        reach = self.path_probs()
-        trials: dict[int, list[Trial]] = {}
-        kept: list[int] = []
-        open_nodes = [0]
-        while open_nodes:
-            parent = max(open_nodes, key=lambda v: reach[v])
-            open_nodes.remove(parent)
-            offered, first, children = self.trials_of(parent), list[Trial](), set[int]()
-            if parent not in self.trials:
-                offered.sort(key=lambda t: -reach[t.child])
-            for trial in offered:
-                if room <= 0 and len(children) >= free:
-                    break
-                first.append(trial)
-                if trial.child not in children:
-                    room -= len(children) >= free
-                    children.add(trial.child)
-                    kept.append(trial.child)
-                    open_nodes.append(trial.child)
-            trials[parent] = first
-        out, place = self._pruned(kept)
-        for parent in trials.keys() & self.trials.keys():
-            if trials[parent]:
-                out.trials[place[parent]] = [Trial(place[t.child], t.draft) for t in trials[parent]]
-        return out
-
-    def with_leaves(self, n: int) -> TokenTree:
-        """The tree without its least likely branches: at most `n` leaves remain (n >= 1).
-
-        As in `best`, the first trials of sampled children are kept.
-        """
-        if self.n_drafted <= 1 and not self.trials:
-            return self
-        if self.trials:
-            return self._first_trials(n - 1, free=1)
-        leaves = self.leaves()
-        if len(leaves) <= n:
-            return self
-        reach = self.path_probs()
-        kept: set[int] = set()
-        for leaf in sorted(leaves, key=lambda i: -reach[i])[:n]:
-            kept.update(self.path_to(leaf))
-        return self.pruned(sorted(kept))

@@ -13,6 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from lcspec.training.network import GGUFNetwork
@@ -43,6 +44,12 @@ class Measured:
     length: float
     rows: int
 
+    @classmethod
+    def of(cls, right: NDArray[np.float64], seen: NDArray[np.float64], branches: int) -> Measured:
+        """From the branches right at every depth, and those of them whose tokens before were right: float64 [depth]."""
+        depths = tuple((right / np.maximum(1.0, seen)).tolist())
+        return cls(depths, 1.0 + float(right.sum()) / max(1, branches), branches)
+
 
 @dataclass
 class Progress:
@@ -71,6 +78,14 @@ class Stopwatch:
         self.seconds += passed if used > passed / 4 else used
         self._wall, self._ran = wall, ran
         return self.seconds
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What came of training: figures on held-out texts, and how far it went."""
+
+    measured: Measured
+    progress: Progress
 
 
 class ClockTrainer(ABC, Generic[Network, Batch]):

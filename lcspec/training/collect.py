@@ -1,4 +1,4 @@
-"""Letting the target write many texts at once, and keeping the hidden state behind every token.
+"""Letting the target write many texts at once, and keeping the hidden state after every token.
 
 Not the engine's loop: nothing is speculated, stopped or streamed here, so a plain batched loop over a context with a
 cache of its own for every text is faster. Half of the answers are greedy and half are sampled as `lcspec generate`

@@ -12,6 +12,7 @@ from gguf.quants import quantize
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
 from lcspec.modelfiles.prune import copy_field
+from lcspec.training.layer_sizes import LayerSizes
 from lcspec.training.tensors import Weights
 
 STORAGE = ("q8_0", "f16", "f32")
@@ -47,6 +48,20 @@ class Export:
         self.writer.add_file_type(_KINDS[storage][1])
         self.writer.add_context_length(self.header.context_length or 4096)
         self.writer.add_vocab_size(self.header.n_vocab)
+
+    def layers(self, sizes: LayerSizes, n: int) -> None:
+        """Tell that the network has `n` layers of such sizes."""
+        writer = self.writer
+        writer.add_embedding_length(sizes.width)
+        writer.add_block_count(n)
+        writer.add_feed_forward_length(sizes.feed_forward)
+        writer.add_head_count(sizes.heads)
+        writer.add_head_count_kv(sizes.kv_heads)
+        writer.add_key_length(sizes.head_dim)
+        writer.add_value_length(sizes.head_dim)
+        writer.add_layer_norm_rms_eps(sizes.epsilon)
+        writer.add_rope_dimension_count(sizes.head_dim)
+        writer.add_rope_freq_base(sizes.rope_base)
 
     def facts(self, prefix: str, facts: Facts) -> None:
         """Tell facts in the metadata, below `prefix`."""

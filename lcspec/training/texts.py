@@ -38,9 +38,22 @@ class Text:
 
     @property
     def first(self) -> int:
-        """The first token behind which there is something to learn; the length if there is none."""
+        """The first token after which there is something to learn; the length if there is none."""
         known = np.flatnonzero(self.shares[:, 0])
         return int(known[0]) if known.size else len(self)
+
+
+@dataclass(frozen=True)
+class TextSet:
+    """Texts, and which of them are held out."""
+
+    texts: Sequence[Text]
+    held_out: Sequence[bool]
+
+    def part(self, held_out: bool) -> list[int]:
+        """Which texts with something to learn are for validation, or for training."""
+        mine = [i for i, held in enumerate(self.held_out) if held == held_out]
+        return [i for i in mine if self.texts[i].first < len(self.texts[i])]
 
 
 class TextStore:

@@ -19,6 +19,7 @@ from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.llama.batch import Batch
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
 from tests.cells import Cells, cache_on
@@ -139,7 +140,7 @@ class SlotCaches(RuleBasedStateMachine):
         if not (sequence := self.pick(number, staged=False)):
             return
         sequence.fresh = self.new_tokens(n_fresh)
-        tree = sequence.tree = build(sequence.fresh[-1], nodes).with_leaves(sequence.cache.max_leaves)
+        tree = sequence.tree = cutting.with_leaves(build(sequence.fresh[-1], nodes), sequence.cache.max_leaves)
         length, base = sequence.cache.length, sequence.cache.length + n_fresh - 1
         sets = sequence.cache.place(tree, tree.batch_order(), base)
         rows: list[tuple[int, int, Sequence[int]]] = [

@@ -116,7 +116,7 @@ def test_the_first_steps_and_some_later_ones_are_for_comparison() -> None:
     overlap, went = Overlap(), list[bool]()
     for _ in range(3 * EVERY):
         went.append(overlap.start())
-        overlap.settle(1.0, 1.0)
+        overlap.finish(1.0, 1.0)
     assert not any(went[:FIRST]) and went[FIRST:].count(False) == 3
 
 
@@ -124,14 +124,14 @@ def test_it_rests_until_a_trial_is_paid_for() -> None:
     overlap = Overlap()
     for _ in range(FIRST):
         overlap.start()
-        overlap.settle(1.0, 1.0)
+        overlap.finish(1.0, 1.0)
     assert overlap.start()
     overlap.slower = 1.5 * CREDIT
-    overlap.settle(1.0, 1.0)
+    overlap.finish(1.0, 1.0)
     assert overlap.rests and overlap.balance < 0
     steps = 0
     while overlap.rests:
         assert not overlap.start()
-        overlap.settle(1.0, 1.0)
+        overlap.finish(1.0, 1.0)
         steps += 1
     assert steps == pytest.approx(1.5 * CREDIT / SHARE, abs=1)

@@ -16,7 +16,7 @@ from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits, Proposal
 from lcspec.planner.fixed import FixedPlanner
-from lcspec.planner.loss_budget import CREDIT, LEAST, LONGEST, MOST, SHARE, LossBudget
+from lcspec.planner.loss_budget import CREDIT, LONGEST, MOST, SHARE, LossBudget
 from lcspec.planner.record import DrafterRecord
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.sampling.distribution import Distribution
@@ -643,7 +643,7 @@ def test_a_text_loses_its_credit_and_a_share_at_most() -> None:
     budget = LossBudget()
     for text in range(5):
         lost = spend(budget, 400, 0.0)
-        assert 0.0 < lost <= (LEAST if text else CREDIT) + SHARE * 400 + 2.0, "a round may be under way"
+        assert 0.0 < lost <= (0.0 if text else CREDIT) + SHARE * 400 + 2.0, "a round may be under way"
         budget.begin()
 
 
@@ -652,7 +652,7 @@ def test_what_drafting_earned_may_be_lost_again_up_to_a_point() -> None:
     assert spend(budget, 100, 1.0) < 0.0
     assert budget.balance == pytest.approx(MOST, rel=0.01)
     budget.begin()
-    assert LEAST + 1.0 < spend(budget, 300, 0.0) <= MOST + SHARE * 300 + 2.0
+    assert 1.0 < spend(budget, 300, 0.0) <= MOST + SHARE * 300 + 2.0
 
 
 def test_planning_goes_on_where_it_pays_and_resumes_after_a_pause() -> None:

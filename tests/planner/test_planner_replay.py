@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from scripts.ablate_planner import Case, Figures, changed, constant, measured
-from scripts.planner_replay import Answer, Machine, Recording, Tree, replay
+from scripts.planner_replay import Machine, replay
+from scripts.recordings import Answer, Recording, Tree
 
 
 def chain(tokens: list[int], prob: float) -> Tree:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 
 from lcspec.commands.calibrate import break_even, speedup
-from lcspec.planner.stake import AcceptedShare
-from lcspec.planner.widths import Item, Step, choose
+from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.base import Limits, Proposal
+from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
+from lcspec.spec.token_tree import TokenTree
+from tests.simulate import Q4_0, curve_of, slot_of
 
 COSTS = {n: (1.0 + 0.1 * (n - 1), n) for n in range(1, 17)}
 
@@ -50,13 +53,19 @@ def test_drafts_are_kept_where_they_pay_for_the_state(state: float, kept: int) -
 
 
 def test_the_running_share_follows_what_was_accepted() -> None:
-    good, bad = AcceptedShare(), AcceptedShare()
-    for _ in range(100):
-        good.saw(4, 4)
-        bad.saw(1, 0)
-    assert good.share > 0.99 and bad.share < 0.2
     stake = Stake(0.1, 0.5)
-    cheap, dear = good.table(stake, COSTS, 1), bad.table(stake, COSTS, 1)
+    curve = curve_of(Q4_0)
+    curve.stake = stake
+    good, bad = AutoPlanner(curve), AutoPlanner(curve)
+    tree = TokenTree.root(0)
+    for node, token in enumerate((1, 2, 3, 4)):
+        tree.add(node, token, 0.5, 1)
+    proposal = Proposal(slot_of([]), tree, Limits(8, 8, 1), kept=tree)
+    for _ in range(100):
+        good.observe(proposal, [1, 2, 3, 4, 5])
+        bad.observe(proposal, [9])
+    assert good.accepted_share > 0.99 and bad.accepted_share < 0.2
+    cheap, dear = (stake.table(COSTS, 1, planner.accepted_share) for planner in (good, bad))
     assert cheap[1] == dear[1] == COSTS[1]
     assert all(COSTS[n][0] + stake.save <= cheap[n][0] < dear[n][0] for n in range(2, 17))
 

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.sampling.distribution import Distribution
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree, Trial
 
 settings.register_profile("fixed", derandomize=True, deadline=None, max_examples=150)
@@ -143,7 +144,7 @@ def test_merge_refuses_another_pending_token() -> None:
 @fixed
 @given(trees, st.integers(-1, 26))
 def test_best_is_the_n_likeliest_nodes_and_a_tree(tree: TokenTree, n: int) -> None:
-    best = tree.best(n)
+    best = cutting.best(tree, n)
     check(best)
     assert best.n_drafted == max(0, min(n, tree.n_drafted))
     kept, everything = spelled(best), spelled(tree)
@@ -155,7 +156,7 @@ def test_best_is_the_n_likeliest_nodes_and_a_tree(tree: TokenTree, n: int) -> No
 @fixed
 @given(trees, st.integers(1, 12))
 def test_with_leaves_keeps_the_likeliest_branches_whole(tree: TokenTree, n: int) -> None:
-    cut = tree.with_leaves(n)
+    cut = cutting.with_leaves(tree, n)
     check(cut)
     assert len(cut.leaves()) == min(n, len(tree.leaves()))
     assert spelled(cut).items() <= spelled(tree).items()
@@ -172,7 +173,7 @@ def test_pruned_keeps_exactly_what_it_is_told(tree: TokenTree, data: st.DataObje
     for i in range(1, len(tree)):
         if tree.parents[i] in keep and data.draw(st.booleans()):
             keep.add(i)
-    out = tree.pruned(data.draw(st.permutations(sorted(keep))))
+    out = cutting.pruned(tree, data.draw(st.permutations(sorted(keep))))
     check(out)
     names = {tuple(tree.tokens[v] for v in tree.path_to(i)) for i in keep}
     assert spelled(out) == {k: v for k, v in spelled(tree).items() if k in names}
@@ -181,10 +182,10 @@ def test_pruned_keeps_exactly_what_it_is_told(tree: TokenTree, data: st.DataObje
 def test_pruned_refuses_orphans() -> None:
     tree = TokenTree.chain(7, [1, 2, 3])
     with pytest.raises(ValueError, match="node 2 .* parent 1"):
-        tree.pruned([2])
+        cutting.pruned(tree, [2])
     with pytest.raises(ValueError, match="node 3"):
-        tree.pruned([1, 3])
-    assert tree.pruned([]).n_drafted == 0
+        cutting.pruned(tree, [1, 3])
+    assert cutting.pruned(tree, []).n_drafted == 0
 
 
 def test_features_travel() -> None:
@@ -193,7 +194,7 @@ def test_features_travel() -> None:
     tree.add(0, 3, 0.1, feature=9)
     other = TokenTree.root(7)
     other.add(0, 1, 0.6, feature=5)
-    assert tree.best(2).features == [0, 3, 4]
+    assert cutting.best(tree, 2).features == [0, 3, 4]
     tree.merge(other)
     assert tree.features == [0, 5, 4, 9]
 
@@ -290,10 +291,10 @@ def test_merging_brings_draws_below_new_nodes() -> None:
 
 @pytest.mark.parametrize("tokens", [(1, 2), (2, 2)])
 def test_cutting_keeps_the_first_draws_whatever_they_drew(tokens: tuple[int, int]) -> None:
-    for tree in (drawn(*tokens).best(1), drawn(*tokens).with_leaves(1)):
+    for tree in (cutting.best(drawn(*tokens), 1), cutting.with_leaves(drawn(*tokens), 1)):
         check(tree)
         assert trials(tree) == [(tokens[0], "Q")]
-    for tree in (drawn(*tokens).best(2), drawn(*tokens).with_leaves(2)):
+    for tree in (cutting.best(drawn(*tokens), 2), cutting.with_leaves(drawn(*tokens), 2)):
         check(tree)
         assert trials(tree) == [(tokens[0], "Q"), (tokens[1], "Q")]
 
@@ -307,20 +308,20 @@ def test_another_drafter_never_leaves_less_to_verify(room: int) -> None:
         both = TokenTree.root(7)
         both.merge(one)
         both.merge(other)
-        check(both.best(room))
-        assert both.best(room).n_drafted >= one.best(room).n_drafted
+        check(cutting.best(both, room))
+        assert cutting.best(both, room).n_drafted >= cutting.best(one, room).n_drafted
 
 
 def test_below_nodes_that_drew_nothing_the_most_probable_children_are_kept() -> None:
     tree = drawn(1)
     for token, prob in ((1, 0.1), (2, 0.6), (3, 0.3)):
         tree.add(1, token, prob)
-    assert [tree.best(3).tokens[v] for v in tree.best(3).children(1)] == [2, 3]
+    assert [cutting.best(tree, 3).tokens[v] for v in cutting.best(tree, 3).children(1)] == [2, 3]
 
 
 def test_pruned_makes_drawn_children_certain() -> None:
-    assert trials(drawn(1, 2).pruned([1])) == [(1, "-")]
-    assert trials(drawn(2, 2).pruned([1])) == [(2, "-")]
+    assert trials(cutting.pruned(drawn(1, 2), [1])) == [(1, "-")]
+    assert trials(cutting.pruned(drawn(2, 2), [1])) == [(2, "-")]
 
 
 @fixed
@@ -340,7 +341,7 @@ def test_cut_trees_with_draws_are_closed_and_within_their_room(
         else:
             tree.add(parent, token, 0.4)
     check(tree)
-    best, narrow = tree.best(n), tree.with_leaves(leaves)
+    best, narrow = cutting.best(tree, n), cutting.with_leaves(tree, leaves)
     for cut in (best, narrow):
         check(cut)
         for node in cut.trials:
@@ -351,13 +352,13 @@ def test_cut_trees_with_draws_are_closed_and_within_their_room(
             )
             assert trials(cut, node) == whole[: len(trials(cut, node))]
     assert best.n_drafted <= n and len(narrow.leaves()) <= leaves
-    assert spelled(tree.best(99)) == spelled(tree)
+    assert spelled(cutting.best(tree, 99)) == spelled(tree)
 
 
 @fixed
 @given(trees)
 def test_nothing_stands_below_the_end_of_the_text(tree: TokenTree) -> None:
-    ended = tree.ended(frozenset({2}))
+    ended = cutting.ended(tree, frozenset({2}))
     check(ended)
     before = spelled(tree)
     # a path may hold the end (here token 2) as its last token only; all others stay as they were
@@ -371,7 +372,7 @@ def test_draws_beside_the_end_of_the_text_stay_draws() -> None:
     end = tree.add_sampled(0, 2, draft)
     tree.add_sampled(end, 3, draft)
     tree.add_sampled(first, 3, draft)
-    ended = tree.ended(frozenset({2}))
+    ended = cutting.ended(tree, frozenset({2}))
     assert ended.n_drafted == 3 and not ended.children(ended.child(0, 2) or 0)
     assert [t.draft is draft for t in ended.trials[0]] == [True, True]
-    assert tree.ended(frozenset({9})) is tree
+    assert cutting.ended(tree, frozenset({9})) is tree

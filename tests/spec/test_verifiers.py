@@ -21,6 +21,7 @@ from lcspec.sampling.parameters import (
     inverse_cdf,
     uniform_noise,
 )
+from lcspec.spec import cutting
 from lcspec.spec import verifiers as verify
 from lcspec.spec.token_tree import TokenTree, Trial
 from lcspec.spec.verifiers import ACCEPT_STREAM, RESAMPLE_STREAM, VERIFIERS, Verdict, coupled, rejection
@@ -107,20 +108,20 @@ def merged_trees(model: Model) -> dict[str, Draft]:
         "draws, then ngram": merged(sampled, certain),
         "top two, then two draws": merged(drafting(model, "TT", 1), drafting(model, "SS", 2)),
         "two ngrams around a draw": merged(certain, sampled, drafting(model, "NT", 1)),
-        "best 1 of two draws": cut(drafting(model, "SS", 2), lambda tree: tree.best(1)),
-        "best 2 of two draws": cut(drafting(model, "SS", 2), lambda tree: tree.best(2)),
-        "best 4 of two draws": cut(drafting(model, "SS", 2), lambda tree: tree.best(4)),
-        "best 1 of ngram and draw": cut(merged(certain, drafting(model, "S", 1)), lambda tree: tree.best(1)),
-        "best 1 of draw and ngram": cut(merged(drafting(model, "S", 1), certain), lambda tree: tree.best(1)),
-        "one leaf of two draws": cut(drafting(model, "SS", 1), lambda tree: tree.with_leaves(1)),
-        "two leaves of ngram and draws": cut(merged(certain, sampled), lambda tree: tree.with_leaves(2)),
-        "best 3 of two draws twice": cut(drafting(model, "SS", 2), lambda tree: tree.best(3)),
+        "best 1 of two draws": cut(drafting(model, "SS", 2), lambda tree: cutting.best(tree, 1)),
+        "best 2 of two draws": cut(drafting(model, "SS", 2), lambda tree: cutting.best(tree, 2)),
+        "best 4 of two draws": cut(drafting(model, "SS", 2), lambda tree: cutting.best(tree, 4)),
+        "best 1 of ngram and draw": cut(merged(certain, drafting(model, "S", 1)), lambda tree: cutting.best(tree, 1)),
+        "best 1 of draw and ngram": cut(merged(drafting(model, "S", 1), certain), lambda tree: cutting.best(tree, 1)),
+        "one leaf of two draws": cut(drafting(model, "SS", 1), lambda tree: cutting.with_leaves(tree, 1)),
+        "two leaves of ngram and draws": cut(merged(certain, sampled), lambda tree: cutting.with_leaves(tree, 2)),
+        "best 3 of two draws twice": cut(drafting(model, "SS", 2), lambda tree: cutting.best(tree, 3)),
         "best 2 of ngram and two draws": cut(
-            merged(drafting(model, "N", 1), drafting(model, "SS", 2)), lambda t: t.best(2)
+            merged(drafting(model, "N", 1), drafting(model, "SS", 2)), lambda t: cutting.best(t, 2)
         ),
-        "one leaf of draws and ngrams": cut(drafting(model, "SNS/SN", 2), lambda tree: tree.with_leaves(1)),
-        "best 8 of three levels": cut(drafting(model, "SS", 3), lambda tree: tree.best(8)),
-        "one draw lost": cut(drafting(model, "SS", 1), lambda tree: tree.pruned([1])),
+        "one leaf of draws and ngrams": cut(drafting(model, "SNS/SN", 2), lambda tree: cutting.with_leaves(tree, 1)),
+        "best 8 of three levels": cut(drafting(model, "SS", 3), lambda tree: cutting.best(tree, 8)),
+        "one draw lost": cut(drafting(model, "SS", 1), lambda tree: cutting.pruned(tree, [1])),
     }
 
 

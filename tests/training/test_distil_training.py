@@ -34,7 +34,7 @@ from tests.training.test_distil_drafts import OPTIONS  # noqa: E402
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 TEXT = "the cat and the dog and the cat and the rat and the "
-SMALL = DraftShape(VOCAB, 32, 1, 1, 1, 32, 96)
+SMALL = DraftShape(vocab=VOCAB, layers=1, width=32, heads=1, kv_heads=1, head_dim=32, feed_forward=96)
 
 
 def random_text(rng: np.random.Generator, n: int, prompt: int) -> Text:
@@ -106,7 +106,7 @@ def test_the_loss_of_a_small_vocabulary_is_exact() -> None:
 
 def test_a_sample_stands_for_a_large_vocabulary() -> None:
     """Loss and gradient are those of whole softmaxes, on average over samples."""
-    draft = random_draft(DraftShape(12 * SAMPLED, 32, 1, 1, 1, 32, 96))
+    draft = random_draft(dataclasses.replace(SMALL, vocab=12 * SAMPLED))
     batch = dataset().batch([0, 2])
     torch.manual_seed(0)
     found = [float(draft.loss(batch).detach()) for _ in range(40)]

@@ -15,6 +15,7 @@ from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.medusa.inference import load_heads
 from lcspec.drafters.top_candidates import top_candidates
+from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.tree_shapes import Shape
 from lcspec.spec.verifiers import Verdict
@@ -67,7 +68,7 @@ class HeadsDrafter(Drafter):
             if rank < len(level):
                 token, prob = level[rank]
                 place[v] = tree.add(parent, token, prob, budget.source, feature=rank)
-        return tree.best(budget.nodes)
+        return cutting.best(tree, budget.nodes)
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Do nothing: a draft depends only on the sequence's hidden state."""

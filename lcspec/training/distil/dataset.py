@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 import torch
 
 from lcspec.training.clock import CHOICE
 from lcspec.training.distil.network import Batch
-from lcspec.training.texts import Text
+from lcspec.training.texts import TextSet
 
 # Texts that are sorted by length before they are put side by side.
 SORTED = 64
 
 
-@dataclass(frozen=True)
-class Dataset:
-    """What was collected: the texts, and which of them are held out."""
-
-    texts: Sequence[Text]
-    held_out: Sequence[bool]
-
-    def part(self, held_out: bool) -> list[int]:
-        """Which texts are for validation, or for training."""
-        mine = [i for i, held in enumerate(self.held_out) if held == held_out]
-        return [i for i in mine if self.texts[i].first < len(self.texts[i])]
+class Dataset(TextSet):
+    """What was collected, ready to be dealt out."""
 
     def batches(self, tokens: int, rng: np.random.Generator) -> Iterator[Batch]:
         """One shuffled pass over the texts for training, at most `tokens` places at a time."""

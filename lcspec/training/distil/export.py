@@ -26,17 +26,7 @@ def write_draft(
     """
     name = f"draft distilled from {read_header(target).name or target.stem}"
     file = Export(path, target, ARCHITECTURE, name, storage)
-    writer = file.writer
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.layers)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_layer_norm_rms_eps(shape.epsilon)
-    writer.add_rope_dimension_count(shape.head_dim)
-    writer.add_rope_freq_base(shape.rope_base)
+    file.layers(shape, shape.layers)
     file.facts(DISTILLED, facts)
     file.tokenizer(template=True)
     file.weights({name: weights[name] for name in shape.shapes()})

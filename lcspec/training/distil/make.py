@@ -2,97 +2,41 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
-from lcspec import __version__
-from lcspec.errors import UsageError
-from lcspec.modelfiles.identity import identify
-from lcspec.training.clock import FINAL_ROWS, Measured
+from lcspec.training.clock import FINAL_ROWS, Trained
 from lcspec.training.distil.dataset import Dataset
 from lcspec.training.distil.export import write_draft
 from lcspec.training.distil.initial import draft_weights, initial_weights
 from lcspec.training.distil.network import Draft
 from lcspec.training.distil.shape import DraftShape
 from lcspec.training.distil.train import RATE, RATE_FURTHER, Trainer, measure
+from lcspec.training.task import TrainingTask
 from lcspec.training.tensors import Weights
-from lcspec.training.texts import TextStore
 
 
-@dataclass(frozen=True)
-class Made:
-    """A draft that was written: its figures, the tokens a step it gave before it was trained, and whether any look at
-    held-out texts was better than that."""
+def make_draft(task: TrainingTask, shape: DraftShape, further: Path | None) -> Trained:
+    """Train a draft of that shape and write it; `further`: a draft to start from.
 
-    measured: Measured
-    before: float
-    better: bool
-    steps: int
-    passes: int
-
-
-def make_draft(
-    out: Path,
-    target: Path,
-    store: TextStore,
-    shape: DraftShape,
-    work: Path,
-    *,
-    further: Path | None,
-    seconds: float,
-    seed: int,
-    threads: int,
-    storage: str,
-    sources: str,
-    show: Callable[[float], None],
-) -> Made:
-    """Train a draft for `target` on the texts in `store` for so many seconds in all, and write it to `out`.
-
-    A checkpoint in `work` is gone on from. `further`: a draft to start from. `sources` names what the prompts were
-    made from.
+    The first look at held-out texts, before training, is in the progress's history.
 
     Raises:
         UsageError: there is too little to learn from.
         UnsupportedModel: the weights of `further` cannot be read.
         KeyboardInterrupt: it was stopped; the checkpoint is written.
     """
-    if threads:
-        torch.set_num_threads(threads)
-    data = Dataset(store.open(), store.held_out())
-    if not data.part(False) or not data.part(True):
-        raise UsageError(
-            f"{store.answers} answers with {len(store)} tokens are too few to learn from: give it more --minutes, or "
-            "more --text"
-        )
+    data = Dataset(task.store.open(), task.store.held_out())
+    task.start(data)
 
     def start() -> Weights:
-        return initial_weights(target, shape, seed) if further is None else draft_weights(further, shape)
+        return initial_weights(task.target, shape, task.seed) if further is None else draft_weights(further, shape)
 
-    trainer = Trainer(data, shape, start, seconds, seed, work, RATE if further is None else RATE_FURTHER)
-    trainer.run(show)
-    found = measure(Draft(shape, trainer.best), data, FINAL_ROWS)
-    identity, progress = identify(target), trainer.progress
-    facts: dict[str, str | int | float | Sequence[float]] = {
-        "by": f"lcspec {__version__}",
-        "date": datetime.date.today().isoformat(),
-        "target": identity.name,
-        "target_file": target.name,
-        "fingerprint": identity.fingerprint,
-        "text": sources,
-        "answers": store.answers,
-        "tokens": len(store),
-        "steps": progress.step,
-        "seconds": round(progress.seconds, 1),
-        "acceptance": found.depths,
-        "acceptance_length": found.length,
-        "held_out": found.rows,
-    }
+    rate = RATE if further is None else RATE_FURTHER
+    trainer = Trainer(data, shape, start, task.seconds, task.seed, task.work, rate)
+    trainer.run(task.show)
+    trained = Trained(measure(Draft(shape, trainer.best), data, FINAL_ROWS), trainer.progress)
+    facts = task.facts(trained)
     if further is not None:
         facts["continued"] = further.name
-    write_draft(out, target, shape, trainer.best, facts, storage)
-    before = progress.history[0][2]
-    return Made(found, before, progress.best > before, progress.step, progress.passes)
+    write_draft(task.out, task.target, shape, trainer.best, facts, task.storage)
+    return trained

@@ -22,7 +22,7 @@ class Batch:
 
     Attributes:
         tokens: int64 [texts, length].
-        learn: which of all tokens, counted row by row, have something to be learned behind them, int64 [n].
+        learn: which of all tokens, counted row by row, have something to learn after them, int64 [n].
         ids: what the target may say there, the most probable first, int64 [n, k].
         shares: how much of the loss each is wanted with, float32 [n, k]; what is missing to 1 is all other tokens'.
     """
@@ -42,7 +42,7 @@ class Draft(GGUFNetwork):
         self.rates = rotation_rates(shape.head_dim, shape.rope_base)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """States behind the last norm for tokens int64 [texts, length]: float32 [texts, length, width]."""
+        """States after the last norm for tokens int64 [texts, length]: float32 [texts, length, width]."""
         x = F.embedding(tokens, self.of("token_embd"))
         positions = torch.arange(tokens.shape[1])
         for i in range(self.shape.layers):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.modelfiles.gguf_header import MetadataArray, read_gguf
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
+from lcspec.training.layer_sizes import LayerSizes
 
 # Of the target's step, in weights that a token passes.
 COST = 1 / 20
@@ -23,44 +24,22 @@ LAYER_WEIGHTS = 4 + 3 * WIDENING
 ARCHITECTURE = "llama"
 
 
-@dataclass(frozen=True)
-class DraftShape:
+@dataclass(frozen=True, kw_only=True)
+class DraftShape(LayerSizes):
     """A draft's shape. `tied`: its output matrix is its embedding matrix."""
 
-    vocab: int
-    width: int
     layers: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    feed_forward: int
-    rope_base: float = 10000.0
-    epsilon: float = 1e-5
     tied: bool = True
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor by its name in the GGUF."""
-        n, q, kv, ff = self.width, self.heads * self.head_dim, self.kv_heads * self.head_dim, self.feed_forward
-        out: dict[str, tuple[int, ...]] = {"token_embd.weight": (self.vocab, n), "output_norm.weight": (n,)}
+        matrix, norm = (self.vocab, self.width), (self.width,)
+        out: dict[str, tuple[int, ...]] = {"token_embd.weight": matrix, "output_norm.weight": norm}
         if not self.tied:
-            out["output.weight"] = (self.vocab, n)
+            out["output.weight"] = matrix
         for i in range(self.layers):
-            out |= {
-                f"blk.{i}.attn_norm.weight": (n,),
-                f"blk.{i}.attn_q.weight": (q, n),
-                f"blk.{i}.attn_k.weight": (kv, n),
-                f"blk.{i}.attn_v.weight": (kv, n),
-                f"blk.{i}.attn_output.weight": (n, q),
-                f"blk.{i}.ffn_norm.weight": (n,),
-                f"blk.{i}.ffn_gate.weight": (ff, n),
-                f"blk.{i}.ffn_up.weight": (ff, n),
-                f"blk.{i}.ffn_down.weight": (n, ff),
-            }
+            out |= self.layer(i)
         return out
-
-    def key(self) -> dict[str, float]:
-        """What a checkpoint must agree with."""
-        return asdict(self)
 
     @property
     def step_weights(self) -> int:
@@ -89,7 +68,15 @@ def choose(target: Path, width: int | None = None, layers: int | None = None) ->
     if width % BLOCK:
         raise UsageError(f"--width {width} is no multiple of {BLOCK}, as the stored blocks of numbers need it")
     head = 64 if width >= 256 and width % 64 == 0 else 32
-    shape = DraftShape(header.n_vocab, width, layers, width // head, width // head, head, WIDENING * width)
+    shape = DraftShape(
+        vocab=header.n_vocab,
+        width=width,
+        layers=layers,
+        heads=width // head,
+        kv_heads=width // head,
+        head_dim=head,
+        feed_forward=WIDENING * width,
+    )
     if shape.step_weights >= whole:
         raise UsageError(
             f"a draft of {layers} layers of width {width} costs as much as {target.name} itself; "

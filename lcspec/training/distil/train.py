@@ -64,11 +64,11 @@ class Trainer(ClockTrainer[Draft, Batch]):
 
 
 def measure(draft: Draft, data: Dataset, limit: int, depth: int = DEPTH) -> Measured:
-    """Draft greedily behind held-out tokens, about `limit` of them, where the text is what the target itself says.
+    """Draft greedily after held-out tokens, about `limit` of them, where the text is what the target itself says.
 
     There a chain that is right so far is the text itself, so that reading the text once says what every chain does.
     """
-    right, seen, branches, accepted = np.zeros(depth), np.zeros(depth), 0, 0
+    right, seen, branches = np.zeros(depth), np.zeros(depth), 0
     for which in data.part(True):
         text = data.texts[which]
         alive = followed(text, depth)
@@ -78,15 +78,13 @@ def measure(draft: Draft, data: Dataset, limit: int, depth: int = DEPTH) -> Meas
             seen[i] += int(alive.sum())
             alive = alive & hits[i : i + len(alive)]
             right[i] += int(alive.sum())
-            accepted += int(alive.sum())
         if branches >= limit:
             break
-    depths = tuple((right / np.maximum(1.0, seen)).tolist())
-    return Measured(depths, 1.0 + accepted / max(1, branches), branches)
+    return Measured.of(right, seen, branches)
 
 
 def followed(text: Text, depth: int) -> NDArray[np.bool_]:
-    """Behind which tokens a chain can be compared with the text: those with `depth` known choices ahead, each of which
+    """After which tokens a chain can be compared with the text: those with `depth` known choices ahead, each of which
     but the last was written. bool [known choices - depth + 1]."""
     choices = text.ids[text.first :, 0]
     written = text.tokens[text.first + 1 :] == choices[:-1]
@@ -98,7 +96,7 @@ def followed(text: Text, depth: int) -> NDArray[np.bool_]:
 
 
 def agreement(draft: Draft, data: Dataset, which: int) -> NDArray[np.bool_]:
-    """Whether the draft's first choice is the target's, behind every token of a text whose choice is known."""
+    """Whether the draft's first choice is the target's, after every token of a text whose choice is known."""
     batch = data.batch([which])
     rows = max(1, LOGITS // draft.shape.vocab)
     with torch.no_grad():

@@ -11,18 +11,17 @@ from numpy.typing import NDArray
 
 from lcspec.training.clock import CHOICE
 from lcspec.training.eagle.network import Rows
-from lcspec.training.texts import Text
+from lcspec.training.texts import Text, TextSet
 
 # Texts that are looked at for the size of features.
 SCALE_TEXTS = 64
 
 
 @dataclass(frozen=True)
-class Dataset:
+class Dataset(TextSet):
     """What was collected, ready to be dealt out.
 
     Attributes:
-        texts: all of them, and which are for validation.
         kept: the head's vocabulary as the target's ids, ascending, int64 [n].
         reduced: the target's id -> the head's, -1 where it has none, int64 [n_vocab].
         coverage: share of the target's first choices that it holds.
@@ -31,18 +30,11 @@ class Dataset:
             network sees them divided by it.
     """
 
-    texts: Sequence[Text]
-    held_out: Sequence[bool]
     kept: NDArray[np.int64]
     reduced: NDArray[np.int64]
     coverage: float
     embeddings: NDArray[np.float16]
     scale: NDArray[np.float32]
-
-    def part(self, held_out: bool) -> list[int]:
-        """Which texts are for validation, or for training."""
-        mine = [i for i, held in enumerate(self.held_out) if held == held_out]
-        return [i for i in mine if self.texts[i].first < len(self.texts[i])]
 
     def batches(self, tokens: int, rng: np.random.Generator) -> Iterator[Rows]:
         """One shuffled pass over the texts for training, about `tokens` rows at a time."""

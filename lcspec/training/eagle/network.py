@@ -12,51 +12,30 @@ The rows of several texts lie one after the other; attention runs text by text, 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lcspec.training.layer_sizes import LayerSizes
 from lcspec.training.network import GGUFNetwork, rotate, rotation_rates
 from lcspec.training.tensors import Weights
 
 
-@dataclass(frozen=True)
-class HeadSizes:
-    """A head's shape: `width` and `rope_base` are the target's, `vocab` is the number of tokens it can draft."""
-
-    width: int
-    heads: int
-    kv_heads: int
-    head_dim: int
-    feed_forward: int
-    vocab: int
-    rope_base: float
-    epsilon: float
+class HeadSizes(LayerSizes):
+    """A head's shape; `width` and `rope_base` are the target's."""
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
         """Every tensor by its name in the GGUF."""
-        n, q, kv, ff = self.width, self.heads * self.head_dim, self.kv_heads * self.head_dim, self.feed_forward
+        n = self.width
         return {
             "fc.weight": (n, 3 * n),
             "output_norm.weight": (n,),
             "output.weight": (self.vocab, n),
-            "blk.0.attn_norm.weight": (n,),
             "blk.0.attn_norm_2.weight": (n,),
-            "blk.0.attn_q.weight": (q, 2 * n),
-            "blk.0.attn_k.weight": (kv, 2 * n),
-            "blk.0.attn_v.weight": (kv, 2 * n),
-            "blk.0.attn_output.weight": (n, q),
-            "blk.0.ffn_norm.weight": (n,),
-            "blk.0.ffn_gate.weight": (ff, n),
-            "blk.0.ffn_up.weight": (ff, n),
-            "blk.0.ffn_down.weight": (n, ff),
+            **self.layer(0, read=2),
         }
-
-    def key(self) -> dict[str, float]:
-        """What a checkpoint must agree with."""
-        return asdict(self)
 
 
 @dataclass

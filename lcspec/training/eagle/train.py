@@ -55,8 +55,8 @@ def load(folder: Path, sizes: HeadSizes) -> dict[str, Any] | None:
 
 
 def measure(head: Head, data: Dataset, limit: int, depth: int = STEPS) -> Measured:
-    """Draft greedily behind held-out tokens, about `limit` of them, where the text is what the target itself says."""
-    right, seen, branches, accepted = np.zeros(depth), np.zeros(depth), 0, 0
+    """Draft greedily after held-out tokens, about `limit` of them, where the text is what the target itself says."""
+    right, seen, branches = np.zeros(depth), np.zeros(depth), 0
     for which in data.part(True):
         rows = data.rows([which])
         with torch.no_grad():
@@ -71,10 +71,8 @@ def measure(head: Head, data: Dataset, limit: int, depth: int = STEPS) -> Measur
             hit = (step.logits.argmax(1) == rows.top[step.rows]) & mine
             seen[i] += int(mine.sum())
             right[i] += int(hit.sum())
-            accepted += int(hit.sum())
             alive = torch.zeros_like(alive)
             alive[step.base[hit]] = True
         if branches >= limit:
             break
-    depths = tuple((right / np.maximum(1.0, seen)).tolist())
-    return Measured(depths, 1.0 + accepted / max(1, branches), branches)
+    return Measured.of(right, seen, branches)
