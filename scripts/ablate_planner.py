@@ -85,6 +85,7 @@ CHANGES = [
     *constant(cost_curve, "WIDTH_RATE", 0.0, 0.3),
     Change("nothing bounds a text's loss", ((loss_budget.LossBudget, "takes", lambda self: False),)),
     *constant(loss_budget, "CREDIT", 1.0, 10.0),
+    *constant(loss_budget, "LEAST", 0.0, 2.0),
     *constant(loss_budget, "MOST", 2.5, 20.0),
     *constant(loss_budget, "MOST_COSTLY", 5.0, 25.0),
     *constant(loss_budget, "SHARE", 0.0025, 0.02),

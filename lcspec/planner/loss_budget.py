@@ -1,19 +1,20 @@
 """How much slower than plain decoding a text may get.
 
-Asking drafters and choosing among their nodes takes Python's time; refused drafts take the target's. The first text
-starts with a credit of a few plain steps, later ones with what is left of it, and 0.5 % of their time is added. A
-planned step that takes longer than its tokens would have taken plainly is charged for the difference; one that takes
-less adds it. At a balance of 0 steps are plain, and no drafter is asked or observes anything: the drafters catch up
-later. So texts lose at most the credit, the share and a round of planned steps each, however useless drafts are.
+Asking drafters and choosing among their nodes takes Python's time; refused drafts take the target's. Every text starts
+with a credit of a few plain steps, and 0.5 % of its time is added. A planned step that takes longer than its tokens
+would have taken plainly is charged for the difference; one that takes less adds it. At a balance of 0 steps are plain,
+and no drafter is asked or observes anything: the drafters catch up later. So a text loses at most the credit and the
+share, however useless its drafts are.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-# In plain steps: what the first text starts with, the most that may be saved up, and the most while a draft model is
-# asked, whose drafts cost more before they show what they are worth.
+# Credits in plain steps: of the first text, the least and the most of any later text, and the most while a draft model
+# is asked, whose drafts cost more before they show what they are worth.
 CREDIT = 3.0
+LEAST = 0.25
 MOST = 5.0
 MOST_COSTLY = 12.0
 # Share of the decode time that is added to the balance.
@@ -47,7 +48,7 @@ class LossBudget:
     planning: float = 0.0
     _bare_known: bool = False
     _round: int = 0
-    _credit: float = CREDIT  # what the first text starts with, in plain steps; 0: it has started
+    _credit: float = CREDIT  # the least that the current text starts with, in plain steps; 0: it has started
 
     def takes(self) -> bool:
         """Whether this step is plain because the balance is used up."""
@@ -60,6 +61,7 @@ class LossBudget:
     def begin(self) -> None:
         """Another text starts."""
         self.pause, self._round = 0, 0
+        self._credit = self._credit or LEAST
 
     def unplanned(self, decode: float, beside: float) -> None:
         """A step that was not planned took `decode` seconds in the target and `beside` in Python."""

@@ -12,7 +12,7 @@ from typing import Callable, NamedTuple, Sequence
 from lcspec.profiles.stake import Costs
 
 # How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
-LOOKAHEAD = 4
+LOOKAHEAD = 16
 
 
 def least_row(costs: Costs, base: int) -> float:
