@@ -1,7 +1,7 @@
 """Which file may draft for which, told by headers alone: before anything is loaded. No llama_cpp.
 
 `check_draft` refuses what cannot draft and says why. A draft model with another vocabulary is none of its business:
-it drafts through text (docs/drafters.md). `mtp_layers` finds heads inside a model.
+it drafts through text (docs/drafters.md).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel
-from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, Scalar, read_gguf
+from lcspec.modelfiles.gguf_header import MetadataArray, Scalar, read_gguf
 from lcspec.modelfiles.identity import fingerprint
+from lcspec.modelfiles.mtp_layers import mtp_only
 
 Metadata = Mapping[str, Scalar | MetadataArray]
 
@@ -75,7 +76,7 @@ def why_not(draft: Path) -> str | None:
         return f"it is a diffusion model ({architecture}), which does not write from left to right"
     if contents.metadata.get(f"{architecture}.pooling_type"):
         return "it was made for embeddings, not for writing"
-    if mtp_layers(contents) and not any(t.name.startswith("blk.0.") for t in contents.tensors):
+    if mtp_only(contents):
         return "it holds the layers for multi-token prediction only, not the model they belong to"
     return None
 
@@ -87,14 +88,6 @@ def distilled_from(draft: Path, target: Path) -> bool:
         return isinstance(trained_for, str) and trained_for == fingerprint(target)
     except (LcspecError, OSError):
         return False
-
-
-def mtp_layers(contents: GGUFContents) -> int:
-    """Layers for multi-token prediction inside a model file (not only announced by its metadata)."""
-    architecture = contents.metadata.get("general.architecture")
-    announced = contents.metadata.get(f"{architecture}.nextn_predict_layers")
-    found = {t.name.split(".")[1] for t in contents.tensors if t.name.endswith(".nextn.eh_proj.weight")}
-    return min(announced, len(found)) if isinstance(announced, int) else 0
 
 
 def can_be_taken_back(metadata: Metadata) -> bool:
