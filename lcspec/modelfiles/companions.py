@@ -15,7 +15,16 @@ from lcspec.config import DraftFiles
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles.demo import bundled_heads
 from lcspec.modelfiles.gguf_header import MAGIC, GGUFContents, MetadataArray, read_gguf
-from lcspec.modelfiles.head_shape import check_embeddings, check_map, check_rotation, expect, length, number, shape
+from lcspec.modelfiles.head_shape import (
+    check_embeddings,
+    check_map,
+    check_rotation,
+    expect,
+    length,
+    number,
+    shape,
+    shape_of_cells,
+)
 from lcspec.modelfiles.identity import fingerprint
 from lcspec.modelfiles.modelfile import read_vocabulary
 from lcspec.modelfiles.mtp_layers import announced_layers, check_mtp_layers, mtp_layers, mtp_only, usable_mtp
@@ -45,10 +54,6 @@ _EAGLE_TENSORS = ("fc", "output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "
 _ASSISTANT_TENSORS = ("token_embd", "output_norm", "nextn.post_projection", "blk.0.attn_q", "blk.0.ffn_down")
 # Architectures whose layers for prediction take no embeddings as an output matrix.
 _OWN_OUTPUT = frozenset({"step35"})
-# What a companion that looks at the target's cells must have in common with it.
-_SHAPE_OF_CELLS = ("attention.head_count_kv",) + tuple(
-    f"attention.{part}_length{kind}" for part in ("key", "value") for kind in ("", "_swa")
-)
 # Metadata that only heads have.
 _ONLY_IN_HEADS = (".target_layers", ".target_hidden_size")
 # Entries that one vocabulary may have more than the other: padding.
@@ -183,10 +188,10 @@ def _check_assistant(target: GGUFContents, head: GGUFContents) -> None:
         raise UnsupportedModel(f"{name}: it is for Gemma 4 (gemma4), and this is {_architecture(target)}")
     wanted = number(head, "embedding_length_out")
     expect(name, "reads states of width", wanted, number(target, "embedding_length"))
-    for key in _SHAPE_OF_CELLS:
-        found, expected = number(head, key), number(target, key)
-        if found is not None and expected is not None:  # a list, one for every layer, is left to the library
-            expect(name, f"reads the model's cells with {key}", found, expected)
+    expected = shape_of_cells(target)
+    for key, found in shape_of_cells(head).items():
+        if found is not None and expected[key] is not None:  # a list, one for every layer, is left to the library
+            expect(name, f"reads the model's cells with {key}", found, expected[key])
     for kind in ("", "_swa"):
         check_rotation(name, head, kind)
     check_mtp_layers(head.path, head.metadata, head.tensors)

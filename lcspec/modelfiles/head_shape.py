@@ -40,6 +40,18 @@ def length(contents: GGUFContents, what: str, kind: str = "") -> int | None:
     return width // heads if width and heads else None
 
 
+def shape_of_cells(contents: GGUFContents) -> dict[str, int | None]:
+    """What a model and a companion that reads its cells must have in common: by metadata key, with the library's
+    default where a key is missing; None where the header does not say it, or has one for every layer."""
+    key = "attention.head_count_kv"
+    told = f"{contents.metadata.get('general.architecture')}.{key}" in contents.metadata
+    sizes = {key: number(contents, key if told else "attention.head_count")}
+    for what in ("key", "value"):
+        for kind in ("", "_swa"):
+            sizes[f"attention.{what}_length{kind}"] = length(contents, what, kind)
+    return sizes
+
+
 def vocabulary_size(contents: GGUFContents) -> int | None:
     """Entries of the vocabulary; None without one."""
     tokens = contents.metadata.get("tokenizer.ggml.tokens")

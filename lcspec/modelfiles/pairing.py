@@ -66,19 +66,30 @@ def why_not(draft: Path) -> str | None:
     Raises:
         ModelFileError: it cannot be read.
     """
+    part = part_of_a_pair(draft)
+    if part is not None:
+        return part
     contents = read_gguf(draft)
     architecture = str(contents.metadata.get("general.architecture"))
-    if architecture in HEADS:
-        return HEADS[architecture]
     if architecture in ENCODERS or contents.metadata.get(f"{architecture}.attention.causal") is False:
         return f"it is an encoder ({architecture}), which generates no text"
     if architecture in DIFFUSION:
         return f"it is a diffusion model ({architecture}), which does not write from left to right"
     if contents.metadata.get(f"{architecture}.pooling_type"):
         return "it was made for embeddings, not for writing"
+    return None
+
+
+def part_of_a_pair(path: Path) -> str | None:
+    """Why a file writes nothing by itself, as the end of a sentence: it only drafts for another. None if it may.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    contents = read_gguf(path)
     if mtp_only(contents):
         return "it holds the layers for multi-token prediction only, not the model they belong to"
-    return None
+    return HEADS.get(str(contents.metadata.get("general.architecture")))
 
 
 def distilled_from(draft: Path, target: Path) -> bool:

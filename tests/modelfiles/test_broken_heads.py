@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from lcspec.config import DraftFiles
+from lcspec.config import DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, UnsupportedModel
+from lcspec.llama import Model
 from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.mtp_layers import usable_mtp
 from tests import forks
 from tests import tiny_gguf as tiny
-from tests.tiny_families import HEAD, VOCAB, WIDTH, Net, write_family
+from tests.tiny_families import HEAD, HEADS, KV_HEADS, VOCAB, WIDTH, Net, write_family
 from tests.tiny_heads import write_assistant, write_eagle, write_mtp_part
 
 pytestmark = pytest.mark.slow
@@ -86,6 +88,10 @@ def test_a_broken_companion(tmp_path: Path) -> None:
     head = write_assistant(tmp_path / "head.gguf", block_count=1)
     with pytest.raises(ModelFileError, match="head.gguf says that 2 of its 1 layers are for multi-token prediction"):
         sort_drafts(target, DraftFiles((head,)))
+    for key, default, expected in (("head_count_kv", HEADS, KV_HEADS), ("value_length", HEAD // 2, 2 * HEAD)):
+        head = write_assistant(tmp_path / "head.gguf", **{f"attention.{key}": None})
+        with pytest.raises(UnsupportedModel, match=f"attention.{key} {default}, and {expected} was expected"):
+            sort_drafts(target, DraftFiles((head,)))
     for kind, most in (("", 2 * HEAD), ("_swa", HEAD)):
         head = write_assistant(tmp_path / "head.gguf", **{f"rope.dimension_count{kind}": 7})
         with pytest.raises(UnsupportedModel, match=f"rope.dimension_count{kind} is 7, and an even number up to {most}"):
@@ -155,6 +161,12 @@ def test_layers_that_a_model_only_announces(tmp_path: Path) -> None:
 def test_a_model_without_layers(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="says that it has 0 layers"):
         read_header(write_family("llama", tmp_path / "llama.gguf", block_count=0))
+
+
+@pytest.mark.parametrize("write", [write_eagle, write_assistant, functools.partial(write_mtp_part, "qwen35")])
+def test_a_part_of_a_pair_is_no_model(tmp_path: Path, write: Callable[[Path], Path]) -> None:
+    with pytest.raises(UnsupportedModel, match=r"part.gguf is no model: it .*; give the model itself"):
+        Model.load(ModelOptions(write(tmp_path / "part.gguf"), threads=1))
 
 
 def test_the_command_line_ends_with_one_line(tmp_path: Path) -> None:
