@@ -68,11 +68,18 @@ def family(
 
 
 def write_family(
-    name: str, path: Path | str, *, seed: int = 0, noise: float = 0.0, change: Callable[[Net], None] | None = None
+    name: str,
+    path: Path | str,
+    *,
+    seed: int = 0,
+    noise: float = 0.0,
+    change: Callable[[Net], None] | None = None,
+    **keys: Any,
 ) -> Path:
     """Write a model of a family. Raises KeyError if there is no such family.
 
-    `noise` as in `tiny_gguf.write_llama`; `change` may alter the weights before they are written.
+    `noise` as in `tiny_gguf.write_llama`; `change` may alter the weights before they are written, `keys` replace
+    metadata.
     """
     found, net = FAMILIES[name], Net(seed, noise)
     metadata = {
@@ -85,6 +92,7 @@ def write_family(
         "attention.layer_norm_rms_epsilon": 1e-5,
         "rope.freq_base": 10000.0,
         **found.build(net),
+        **keys,
     }
     if change is not None:
         change(net)

@@ -185,13 +185,16 @@ def _write(
     quant: str = "F32",
     chat_template: str | None = None,
 ) -> Path:
-    """Writes one GGUF. Keys without a known prefix belong to the architecture. 2-D weights are stored as `quant`."""
+    """Writes one GGUF. Keys without a known prefix belong to the architecture; None leaves a key out. 2-D weights are
+    stored as `quant`."""
     path = Path(path)
     writer = gguf.GGUFWriter(path, arch)
     writer.add_name(f"tiny {arch}")
     writer.add_license("mit")
     writer.add_file_type(_FILE_TYPES[quant])
     for key, value in metadata.items():
+        if value is None:
+            continue
         _add(writer, key if key.startswith(("general.", "tokenizer.")) else f"{arch}.{key}", value)
     if vocab is not None:
         for key, value in vocab.metadata().items():

@@ -9,7 +9,7 @@ write_mtp_part("qwen35", tmp_path / "mtp.gguf")                        # its lay
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -45,16 +45,21 @@ def mtp_that_knows(net: Net) -> None:
             net.tensors[f"{block}.nextn.shared_head_norm.weight"] = net.tensors["output_norm.weight"].copy()
 
 
-def write_mtp_part(name: str, path: Path) -> Path:
-    """The layers for multi-token prediction of a family, with embeddings and output matrix, without its own layers."""
+def write_mtp_part(name: str, path: Path, *, change: Callable[[Net], None] | None = None, **keys: Any) -> Path:
+    """The layers for multi-token prediction of a family, with embeddings and output matrix, without its own layers.
+
+    `change` and `keys` as in `write_family`.
+    """
     first = {"qwen35": 2, "step35": 2}[name]
 
     def drop(net: Net) -> None:
         for tensor in list(net.tensors):
             if tensor.startswith("blk.") and int(tensor.split(".")[1]) < first:
                 del net.tensors[tensor]
+        if change is not None:
+            change(net)
 
-    return write_family(name, path, change=drop)
+    return write_family(name, path, change=drop, **keys)
 
 
 def write_eagle(
@@ -66,6 +71,7 @@ def write_eagle(
     knows: str | None = None,
     without: Sequence[str] = (),
     d2t: Sequence[int] | None = None,
+    change: Callable[[Net], None] | None = None,
     **keys: Any,
 ) -> Path:
     """An EAGLE-3 head for a tiny model of width 64 with two layers.
@@ -77,6 +83,7 @@ def write_eagle(
         kept: the target's tokens that it drafts; None = all, with no map between them. `d2t` replaces the map.
         knows: drafts what this family says, if that forgets its context.
         without: tensors to leave out.
+        change: alters the weights before they are written.
         keys: metadata to replace.
     """
     net, vocab = Net(seed), vocab or FAMILIES[knows or "llama"].vocab
@@ -92,6 +99,8 @@ def write_eagle(
     net.feed_forward("blk.0", WIDTH, FF)
     if knows is not None:
         _look_at_the_token(net, knows)
+    if change is not None:
+        change(net)
     tensors: dict[str, np.ndarray] = {k: v for k, v in net.tensors.items() if k.removesuffix(".weight") not in without}
     if kept is not None:
         tensors["output.weight"] = np.ascontiguousarray(tensors["output.weight"][list(kept)])
@@ -116,8 +125,18 @@ def write_eagle(
     return tiny._write(path, "eagle3", metadata, tensors, vocab=vocab)
 
 
-def write_assistant(path: Path, *, seed: int = 0, vocab: tiny.Vocab | None = None, **keys: Any) -> Path:
-    """A companion of the tiny gemma4 (gemma4-assistant): two layers of width 32 that look at the target's cells."""
+def write_assistant(
+    path: Path,
+    *,
+    seed: int = 0,
+    vocab: tiny.Vocab | None = None,
+    change: Callable[[Net], None] | None = None,
+    **keys: Any,
+) -> Path:
+    """A companion of the tiny gemma4 (gemma4-assistant): two layers of width 32 that look at the target's cells.
+
+    `change` and `keys` as in `write_family`.
+    """
     net, width, full = Net(seed), WIDTH // 2, 2 * HEAD
     net.matrix("token_embd", VOCAB, width, gain=2.5)
     net.norm("output_norm", width)
@@ -132,6 +151,8 @@ def write_assistant(path: Path, *, seed: int = 0, vocab: tiny.Vocab | None = Non
         net.matrix(f"{block}.attn_output", width, HEADS * head)
         net.constant(f"{block}.layer_output_scale.weight", np.ones(1))
         net.feed_forward(block, width, FF)
+    if change is not None:
+        change(net)
     metadata: Mapping[str, Any] = {
         "vocab_size": VOCAB,
         "context_length": CONTEXT,

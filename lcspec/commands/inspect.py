@@ -9,10 +9,10 @@ from typing import Any, Sequence
 import click
 
 from lcspec.config import ModelOptions
-from lcspec.modelfiles.companions import usable_mtp
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import read_gguf
-from lcspec.modelfiles.pairing import DISTILLED, mtp_layers
+from lcspec.modelfiles.mtp_layers import mtp_layers, usable_mtp
+from lcspec.modelfiles.pairing import DISTILLED
 
 
 def describe(path: Path) -> dict[str, Any]:

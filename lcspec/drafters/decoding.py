@@ -11,6 +11,7 @@ from typing import Generator, NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.errors import DecodeError
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 from lcspec.spec.token_tree import TokenTree
@@ -85,3 +86,15 @@ def step_seconds(context: Context, pool: SequencePool, n_vocab: int, repeat: int
         return context.step_seconds(seq, range(n_vocab), repeat)
     finally:
         pool.give(seq)
+
+
+def checked(context: Context, row: NDArray[np.float32]) -> NDArray[np.float32]:
+    """`row`, float32 [n_vocab], of the context's logits.
+
+    Raises:
+        DecodeError: it has no largest number, because the file's weights are damaged (NaN, infinity).
+    """
+    if not np.isfinite(row.max()):
+        name = context.model.options.path.name
+        raise DecodeError(f"{name} computes NaN or infinity where numbers were expected: it is damaged; get it again")
+    return row

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from lcspec.config import MAX_DRAFT_MODELS, DrafterSpec, ModelOptions, model_drafter
 from lcspec.drafters.ahead import Ahead
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
-from lcspec.drafters.decoding import Decoded, Growing, Wanted, decode_together, step_seconds
+from lcspec.drafters.decoding import Decoded, Growing, Wanted, checked, decode_together, step_seconds
 from lcspec.drafters.draft_state import DraftState, Guess, for_seconds
 from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
 from lcspec.drafters.loading import load_beside
@@ -322,7 +322,8 @@ class ModelDrafter(Drafter):
         for node, row in zip(level, rows):
             position = base + growth.tree.depths[node] + 1
             room = min(sequence.draws, branch) or branch
-            found = children(sequence, row[: self.n_vocab], position, room, node, sharpness, DRAFT_STREAM + self.index)
+            row = checked(self.context, row[: self.n_vocab])
+            found = children(sequence, row, position, room, node, sharpness, DRAFT_STREAM + self.index)
             new += growth.add(node, found)
         return new
 

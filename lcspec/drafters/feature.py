@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView, StateDrafter
-from lcspec.drafters.decoding import step_seconds
+from lcspec.drafters.decoding import checked, step_seconds
 from lcspec.drafters.growth import Growth, children, place_level, placeable
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
@@ -270,7 +270,8 @@ class FeatureDrafter(StateDrafter):
         for i, node in enumerate(level):
             state.node_states[node] = below[i].copy()
             position, room = base + growth.tree.depths[node] + 1, min(sequence.draws, branch) or branch
-            found = children(sequence, rows[i][: self.n_vocab], position, room, node, sharpness, self.stream)
+            row = checked(self.context, rows[i][: self.n_vocab])
+            found = children(sequence, row, position, room, node, sharpness, self.stream)
             new += growth.add(node, found)
         return new
 

@@ -23,6 +23,7 @@ from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
+from lcspec.modelfiles.pairing import part_of_a_pair
 from lcspec.modelfiles.windows import window_cache
 
 Progress = Callable[[float], bool | None]
@@ -114,6 +115,9 @@ class Model:
         """
         init()
         header = read_header(options.path)
+        part = None if head else part_of_a_pair(options.path)
+        if part is not None:
+            raise UnsupportedModel(f"{options.path.name} is no model: {part}; give the model itself")
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
         workers = connect(options.placement.workers) if options.placement.workers else None
         try:

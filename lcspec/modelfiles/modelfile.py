@@ -16,6 +16,7 @@ from types import MappingProxyType
 
 from lcspec.errors import ModelFileError, TokenizeError
 from lcspec.modelfiles.gguf_header import FILE_TYPE_GUESSED, FILE_TYPES, GGUFContents, MetadataArray, Scalar, read_gguf
+from lcspec.modelfiles.mtp_layers import check_mtp_layers
 
 # The most layers that llama.cpp takes of any model (LLAMA_MAX_LAYERS).
 MAX_LAYERS = 512
@@ -82,8 +83,9 @@ def read_header(path: Path | str) -> ModelHeader:
     quantization = None if file_type is None else FILE_TYPES.get(file_type & ~FILE_TYPE_GUESSED)
     architecture = _text(metadata, "general.architecture") or ""
     layers = _integer(metadata, f"{architecture}.block_count")
-    if layers is not None and not 0 <= layers <= MAX_LAYERS:
+    if layers is not None and not 1 <= layers <= MAX_LAYERS:
         raise ModelFileError(f"{path} says that it has {layers} layers, so it is damaged; get the file again")
+    check_mtp_layers(path, metadata, tensors)
     return ModelHeader(
         path=path,
         version=contents.version,

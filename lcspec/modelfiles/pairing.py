@@ -1,7 +1,7 @@
 """Which file may draft for which, told by headers alone: before anything is loaded. No llama_cpp.
 
 `check_draft` refuses what cannot draft and says why. A draft model with another vocabulary is none of its business:
-it drafts through text (docs/drafters.md). `mtp_layers` finds heads inside a model.
+it drafts through text (docs/drafters.md).
 """
 
 from __future__ import annotations
@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel
-from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, Scalar, read_gguf
+from lcspec.modelfiles.gguf_header import MetadataArray, Scalar, read_gguf
 from lcspec.modelfiles.identity import fingerprint
+from lcspec.modelfiles.mtp_layers import mtp_only
 
 Metadata = Mapping[str, Scalar | MetadataArray]
 
@@ -65,19 +66,30 @@ def why_not(draft: Path) -> str | None:
     Raises:
         ModelFileError: it cannot be read.
     """
+    part = part_of_a_pair(draft)
+    if part is not None:
+        return part
     contents = read_gguf(draft)
     architecture = str(contents.metadata.get("general.architecture"))
-    if architecture in HEADS:
-        return HEADS[architecture]
     if architecture in ENCODERS or contents.metadata.get(f"{architecture}.attention.causal") is False:
         return f"it is an encoder ({architecture}), which generates no text"
     if architecture in DIFFUSION:
         return f"it is a diffusion model ({architecture}), which does not write from left to right"
     if contents.metadata.get(f"{architecture}.pooling_type"):
         return "it was made for embeddings, not for writing"
-    if mtp_layers(contents) and not any(t.name.startswith("blk.0.") for t in contents.tensors):
-        return "it holds the layers for multi-token prediction only, not the model they belong to"
     return None
+
+
+def part_of_a_pair(path: Path) -> str | None:
+    """Why a file writes nothing by itself, as the end of a sentence: it only drafts for another. None if it may.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    contents = read_gguf(path)
+    if mtp_only(contents):
+        return "it holds the layers for multi-token prediction only, not the model they belong to"
+    return HEADS.get(str(contents.metadata.get("general.architecture")))
 
 
 def distilled_from(draft: Path, target: Path) -> bool:
@@ -87,14 +99,6 @@ def distilled_from(draft: Path, target: Path) -> bool:
         return isinstance(trained_for, str) and trained_for == fingerprint(target)
     except (LcspecError, OSError):
         return False
-
-
-def mtp_layers(contents: GGUFContents) -> int:
-    """Layers for multi-token prediction inside a model file (not only announced by its metadata)."""
-    architecture = contents.metadata.get("general.architecture")
-    announced = contents.metadata.get(f"{architecture}.nextn_predict_layers")
-    found = {t.name.split(".")[1] for t in contents.tensors if t.name.endswith(".nextn.eh_proj.weight")}
-    return min(announced, len(found)) if isinstance(announced, int) else 0
 
 
 def can_be_taken_back(metadata: Metadata) -> bool:

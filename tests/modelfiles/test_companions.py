@@ -9,8 +9,9 @@ import pytest
 
 from lcspec.config import DraftFiles
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
-from lcspec.modelfiles.companions import head_kind, sort_drafts, target_layers, usable_mtp
+from lcspec.modelfiles.companions import head_kind, sort_drafts, target_layers
 from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.mtp_layers import usable_mtp
 from tests import tiny_gguf as tiny
 from tests.tiny_families import FAMILIES, VOCAB, write_family
 from tests.tiny_heads import LAYERS, write_assistant, write_eagle, write_mtp_part

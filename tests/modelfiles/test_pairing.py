@@ -13,7 +13,8 @@ from lcspec.errors import UnsupportedModel
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.library import Found, describe, drafts_for
 from lcspec.modelfiles.modelfile import TEXT_BYTES
-from lcspec.modelfiles.pairing import can_be_taken_back, check_draft, mtp_layers, why_not
+from lcspec.modelfiles.mtp_layers import mtp_layers
+from lcspec.modelfiles.pairing import can_be_taken_back, check_draft, why_not
 from tests import tiny_gguf as tiny
 from tests.tiny_families import FAMILIES, write_family
 
