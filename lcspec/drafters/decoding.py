@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
+from lcspec.llama.step_time import token_seconds
 from lcspec.spec.token_tree import TokenTree
 
 
@@ -82,6 +83,6 @@ def step_seconds(context: Context, pool: SequencePool, n_vocab: int, repeat: int
     """
     seq = pool.take()
     try:
-        return context.step_seconds(seq, range(n_vocab), repeat)
+        return token_seconds(context, seq, range(n_vocab), repeat)
     finally:
         pool.give(seq)

@@ -6,7 +6,7 @@ from typing import Callable
 
 from lcspec.engine.request import Request
 from lcspec.engine.step_plan import BatchRows, Part, StepPlan
-from lcspec.llama import Batch
+from lcspec.llama import Batch, Branching
 
 
 def build_batch(batch: Batch, plan: StepPlan, strict: Callable[[Request], bool]) -> list[BatchRows]:
@@ -17,7 +17,19 @@ def build_batch(batch: Batch, plan: StepPlan, strict: Callable[[Request], bool])
     batch.clear()
     # Hidden states are read by position, so they need an output row for every token as well.
     every_row = any(part.sequence.wants_hidden or strict(part.sequence.request) for part in plan.parts)
-    return [_add(batch, part, every_row, strict(part.sequence.request)) for part in plan.parts]
+    chains = plan.parts[0].sequence.cache.context.branching is Branching.CHAIN
+    order = in_order(plan) if chains else range(len(plan.parts))
+    placed = {i: _add(batch, plan.parts[i], every_row, strict(plan.parts[i].sequence.request)) for i in order}
+    return [placed[i] for i in range(len(placed))]
+
+
+def in_order(plan: StepPlan) -> list[int]:
+    """The numbers of the parts in the order of their rows: those without drafts, then drafts, the commonest length first.
+
+    Chains of one length can then be decoded together, and all before the first draft (see lcspec.llama.planes).
+    """
+    sizes = [len(part.evaluated) if part.evaluated is not None else 1 for part in plan.parts]
+    return sorted(range(len(sizes)), key=lambda i: (sizes[i] > 1, -sizes.count(sizes[i]), sizes[i]))
 
 
 def _add(batch: Batch, part: Part, every_row: bool, own_rows: bool) -> BatchRows:
