@@ -24,7 +24,7 @@ def build_batch(batch: Batch, plan: StepPlan, strict: Callable[[Request], bool])
 
 
 def in_order(plan: StepPlan) -> list[int]:
-    """The numbers of the parts in the order of their rows: those without drafts, then drafts, the commonest length first.
+    """The order of the parts in the batch: those without drafts, then those with drafts, the commonest length first.
 
     Chains of one length can then be decoded together, and all before the first draft (see lcspec.llama.planes).
     """

@@ -268,6 +268,8 @@ class Context:
     def seq_copy(self, src: int, dst: int, start: int, stop: int) -> None:
         """Make the cells of `src` in [start, stop) belong to `dst` as well (no data moves)."""
         C.llama_memory_seq_cp(self.memory, src, dst, start, stop)
+        self._planes.drop(src)  # a cell of two sequences can be taken back for neither
+        self._planes.drop(dst)
 
     def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
         """Take [start, stop) away from `seq`; False if this memory cannot forget a part."""
@@ -376,6 +378,7 @@ class Context:
         False if that failed, and `seq` is empty.
         """
         buffer = (ctypes.c_uint8 * len(data)).from_buffer(data)
+        self._planes.drop(seq)
         return bool(C.llama_state_seq_set_data(self.handle, buffer, len(data), seq))
 
     def clear(self) -> None:

@@ -29,10 +29,10 @@ Logits = NDArray[np.float32]
 @pytest.fixture(scope="module", params=HYBRIDS)
 def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Context]:
     path = HYBRIDS[request.param](tmp_path_factory.mktemp("planes") / "m.gguf")
-    with Model.load(options(path, slots=4, ctx=256, batch=64, kv_type="f32", rollback=6)) as model:
-        with Context(model) as made:
-            assert (made.branching, made.max_rollback) == (Branching.CHAIN, 6)
-            yield made
+    made = options(path, slots=4, ctx=256, batch=64, kv_type="f32", rollback=6)
+    with Model.load(made) as model, Context(model) as context:
+        assert (context.branching, context.max_rollback) == (Branching.CHAIN, 6)
+        yield context
 
 
 class Texts:
