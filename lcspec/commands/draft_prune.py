@@ -144,12 +144,13 @@ class Judge:
         key = tuple(layers)
         if key not in self.known:
             from lcspec.llama import Context, Model
+            from lcspec.llama.step_time import token_seconds
 
             write_pruned(self.target, self.path, key)
             with Model.load(replace(self.options, path=self.path)) as model, Context(model) as context:
                 agreed = [hit for text in self.texts for hit in agreement(context, text)]
                 context.clear()
-                seconds = context.step_seconds(0, self.texts[0].tokens, TIMED_STEPS)
+                seconds = token_seconds(context, 0, self.texts[0].tokens, TIMED_STEPS)
             share = float(np.mean(agreed))
             plain = self.curve.measured(1, 0)
             self.known[key] = Trial(key, share, seconds / plain, speedup(self.curve, 0, share, seconds))

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
+from lcspec.llama.step_time import token_seconds
 from lcspec.spec.token_tree import TokenTree
 
 
@@ -83,7 +84,7 @@ def step_seconds(context: Context, pool: SequencePool, n_vocab: int, repeat: int
     """
     seq = pool.take()
     try:
-        return context.step_seconds(seq, range(n_vocab), repeat)
+        return token_seconds(context, seq, range(n_vocab), repeat)
     finally:
         pool.give(seq)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lcspec.engine.step_plan import BatchRows, Part, StepPlan
-from lcspec.llama import Batch
+from lcspec.llama import Batch, Branching
 from lcspec.spec.token_tree import TokenTree
 
 # Where nothing is drafted: the pending token alone, whichever it is, and its place in the batch.
@@ -13,7 +13,19 @@ PENDING, ALONE = TokenTree.root(0), [0]
 def build_batch(batch: Batch, plan: StepPlan) -> list[BatchRows]:
     """Put the tokens of all parts into `batch`; returns for each part where its rows are."""
     batch.clear()
-    return [_add(batch, part) for part in plan.parts]
+    chains = plan.parts[0].sequence.cache.context.branching is Branching.CHAIN
+    order = in_order(plan) if chains else range(len(plan.parts))
+    placed = {i: _add(batch, plan.parts[i]) for i in order}
+    return [placed[i] for i in range(len(placed))]
+
+
+def in_order(plan: StepPlan) -> list[int]:
+    """The order of the parts in the batch: those without drafts, then those with drafts, the commonest length first.
+
+    Chains of one length can then be decoded together, and all before the first draft (see lcspec.llama.planes).
+    """
+    sizes = [len(part.evaluated) if part.evaluated is not None else 1 for part in plan.parts]
+    return sorted(range(len(sizes)), key=lambda i: (sizes[i] > 1, -sizes.count(sizes[i]), sizes[i]))
 
 
 def _add(batch: Batch, part: Part) -> BatchRows:

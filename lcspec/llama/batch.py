@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.llama.lib import C
+from lcspec.llama.planes import Run
 
 ID_BYTES = 4
 
@@ -156,10 +157,27 @@ class Batch:
         self._ids_of[i:end] = self._keep((seq_id,))
         self._logits[i:end] = 0
 
-    def first_positions(self) -> dict[int, int]:
-        """For each token's first sequence id, the smallest position it has in this batch."""
+    def runs(self) -> list[Run]:
+        """The stretches of tokens that have the same first sequence id."""
         ids, pos = self._ids[(self._ids_of[: self.n] - self._ids_at) // ID_BYTES], self._pos[: self.n]
-        return {int(seq): int(pos[ids == seq].min()) for seq in np.unique(ids)}
+        ends = [0, *(np.flatnonzero(np.diff(ids)) + 1).tolist(), self.n]
+        found = []
+        for start, stop in zip(ends, ends[1:] if self.n else []):
+            wanted = self._logits[start:stop]
+            first = int(pos[start:stop].min())
+            found.append(Run(int(ids[start]), start, stop, first, int(wanted.sum()), bool(wanted[:-1].any())))
+        return found
+
+    def part(self, start: int, stop: int) -> Any:
+        """The rows [start, stop) as a llama_batch; valid as long as this batch is as it is."""
+        part = C.llama_batch()
+        part.n_tokens = stop - start
+        part.token = _pointer(self._token[start:], ctypes.c_int32)
+        part.pos = _pointer(self._pos[start:], ctypes.c_int32)
+        part.n_seq_id = _pointer(self._n_seq_id[start:], ctypes.c_int32)
+        part.seq_id = ctypes.cast(self._ids_of[start:].ctypes.data, type(part.seq_id))
+        part.logits = _pointer(self._logits[start:], ctypes.c_int8)
+        return part
 
     def _take(self, k: int) -> int:
         """Make room for `k` more tokens; returns where."""

@@ -16,6 +16,8 @@ from lcspec.llama.batch import Batch, StateBatch
 from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
+from lcspec.llama.planes import Outputs, Planes
+from lcspec.llama.views import as_bytes, rows, side_by_side
 from lcspec.modelfiles.windows import window_cache
 from lcspec.pulse import Pace
 
@@ -109,13 +111,15 @@ class Context:
         self._n_outputs = self._n_rows = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._logits_at = self._viewed_at = 0
-        self._latest: dict[int, int] = {}  # recurrent states only: where each id's latest decode began
+        self._planes = Planes(int(params.n_ubatch))  # used where there are no trees
+        self._joined: Outputs | None = None  # of a decode in pieces
 
     def decode(self, batch: Batch | None = None) -> float:
         """Evaluate the batch; returns the seconds it took.
 
         Raises:
-            DecodeError: the library failed; for recoverable failures its memory is as it was before.
+            DecodeError: the library failed. For recoverable failures its memory is as it was before, but for texts that
+                were decoded in a piece of their own (see lcspec.llama.planes).
         """
         batch = batch or self.batch
         batch.struct.n_tokens = batch.n
@@ -125,14 +129,12 @@ class Context:
             self._switch_states()
         self._pace.begin(batch.n)
         start = time.perf_counter()
-        code = C.llama_decode(self.handle, batch.struct)
+        code = self._evaluate(batch)
         self._logits_at = logits_address(self.handle) or 0  # waits until the computation is done
         seconds = time.perf_counter() - start
         self._pace.end(batch.n, seconds)
         self.decode_seconds += seconds
         self._n_outputs, self._n_rows = batch.n_outputs, batch.n
-        if self.branching is not Branching.TREE:
-            self._latest.update(batch.first_positions())
         if self.model.workers is not None:
             self.model.workers.check()
         if code == 1:
@@ -141,11 +143,34 @@ class Context:
             raise DecodeError(f"decoding failed: {' '.join(last_errors()) or f'llama_decode returned {code}'}")
         return seconds
 
+    def _evaluate(self, batch: Batch) -> int:
+        """Have the library evaluate the batch, in pieces if drafts need that; returns its code."""
+        self._joined = None
+        if self.branching is Branching.TREE:
+            return int(C.llama_decode(self.handle, batch.struct))
+        # With hidden states on, the library takes one sequence after the other.
+        pieces = self._planes.pieces(batch.runs(), apart=self._has_hidden or not self.max_rollback)
+        found = []
+        for piece in pieces:
+            part = batch.struct if len(pieces) == 1 else batch.part(piece[0].start, piece[-1].stop)
+            code = int(C.llama_decode(self.handle, part))
+            self._planes.decoded(piece, apart=self._has_hidden)
+            if code != 0:
+                return code
+            if len(pieces) > 1:
+                self._n_rows, outputs = piece[-1].stop - piece[0].start, sum(run.outputs for run in piece)
+                logits = rows(logits_address(self.handle) or 0, outputs, self.model.n_vocab).copy()
+                found.append(Outputs(logits, {layer: self._states_of(layer).copy() for layer in self._has_states}))
+        self._joined = Outputs.joined(found) if found else None
+        return 0
+
     def logits(self) -> NDArray[np.float32]:
         """Logits of the last decode, float32 [n_outputs, n_vocab]; a view, valid until the next decode."""
+        if self._joined is not None:
+            return self._joined.logits
         # The library keeps one buffer as long as it is large enough, so the view over it is kept as well.
         if self._logits_at != self._viewed_at or self._n_outputs > len(self._logits):
-            self._logits = _rows(self._logits_at, max(1, self._n_outputs), self.model.n_vocab)
+            self._logits = rows(self._logits_at, max(1, self._n_outputs), self.model.n_vocab)
             self._viewed_at = self._logits_at
         return self._logits[: self._n_outputs]
 
@@ -161,7 +186,7 @@ class Context:
         room for. So a decode that contains a prompt chunk has none.
         """
         address = ctypes.cast(C.llama_get_embeddings(self.handle), ctypes.c_void_p).value or 0
-        return _rows(address if self._has_hidden else 0, self._n_outputs, self.model.traits.n_embd_out)
+        return rows(address if self._has_hidden else 0, self._n_outputs, self.model.traits.n_embd_out)
 
     def want_states(self, layers: Iterable[int]) -> None:
         """Keep what goes into these layers, for every row of a decode, from now on (see `states`); none: no longer.
@@ -185,11 +210,11 @@ class Context:
         """
         if not self._has_states.issuperset(layers):
             return np.zeros((0, 0), dtype=np.float32)
-        return _joined([self._states_of(layer) for layer in layers])
+        return side_by_side([self._states_of(layer) for layer in layers])
 
     def row_states(self) -> NDArray[np.float32]:
         """A head's own states for the token after each row of `logits`, float32 [n_outputs, reads]; a view."""
-        return _rows(states.get_nextn(self.handle) or 0, self._n_outputs, self.model.traits.n_embd_out)
+        return rows(states.get_nextn(self.handle) or 0, self._n_outputs, self.model.traits.n_embd_out)
 
     def select_head(self, index: int) -> None:
         """Run the layer number `index` of several for multi-token prediction from now on."""
@@ -215,14 +240,16 @@ class Context:
             if code != 0:
                 raise DecodeError(f"encoding failed: {' '.join(last_errors()) or f'llama_encode returned {code}'}")
             width = self.model.traits.n_embd_out
-            out.append(_rows(states.get_nextn(self.handle) or 0, len(part), width).copy())
+            out.append(rows(states.get_nextn(self.handle) or 0, len(part), width).copy())
         return np.concatenate(out)
 
     def _states_of(self, layer: int) -> NDArray[np.float32]:
         traits = self.model.traits
+        if self._joined is not None:
+            return self._joined.states[layer]
         if layer == traits.n_layer:
-            return _rows(states.get_nextn(self.handle) or 0, self._n_rows, traits.n_embd_out)
-        return _rows(states.get_layer(self.handle, layer) or 0, self._n_rows, traits.n_embd)
+            return rows(states.get_nextn(self.handle) or 0, self._n_rows, traits.n_embd_out)
+        return rows(states.get_layer(self.handle, layer) or 0, self._n_rows, traits.n_embd)
 
     def _switch_states(self) -> None:
         for layer in self._wants_states ^ self._has_states:
@@ -244,19 +271,21 @@ class Context:
     def seq_copy(self, src: int, dst: int, start: int, stop: int) -> None:
         """Make the cells of `src` in [start, stop) belong to `dst` as well (no data moves)."""
         C.llama_memory_seq_cp(self.memory, src, dst, start, stop)
+        self._planes.drop(src)  # a cell of two sequences can be taken back for neither
+        self._planes.drop(dst)
 
     def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
         """Take [start, stop) away from `seq`; False if this memory cannot forget a part."""
-        # A recurrent state has snapshots of the latest decode's tokens only, but the library counts tokens: it would
-        # take back more and leave a state that belongs to no text.
+        # A recurrent state has planes of the latest decode's tokens only, but the library counts tokens: it would take
+        # back more and leave a state that belongs to no text.
         if self.branching is Branching.TREE:
             return bool(C.llama_memory_seq_rm(self.memory, seq, start, stop))
         partly = 0 < start < self.seq_end(seq)
-        if partly and start <= self._latest.get(seq, 0):
+        if partly and not self._planes.reach(seq, start):
             return False
         done = bool(C.llama_memory_seq_rm(self.memory, seq, start, stop))
         if partly and done:
-            self._latest[seq] = start  # once only, until the next decode
+            self._planes.drop(seq)  # once only, until the next decode
         return done
 
     def seq_end(self, seq: int) -> int:
@@ -275,7 +304,7 @@ class Context:
         """
         if self.branching is not Branching.TREE:
             end = self.seq_end(seq)
-            return length == end or self._latest.get(seq, 0) < length >= end - self.max_rollback
+            return length == end or (self._planes.reach(seq, length) and length >= end - self.max_rollback)
         if not self.window or length == 0:
             return True
         return 0 <= self.seq_start(seq) <= max(0, length - self.window + 1)
@@ -317,7 +346,7 @@ class Context:
         except MemoryError:
             raise DecodeError(f"no memory to copy a state of {size >> 20} MiB: use --speculate off") from None
         n = C.llama_state_seq_get_data_ext(
-            self.handle, _bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            self.handle, as_bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         )
         self.state_seconds += time.perf_counter() - start
         return data[: int(n)]
@@ -326,32 +355,16 @@ class Context:
         """Put back what `save_state` gave; other cells of `seq` stay. False if the library could not."""
         start = time.perf_counter()
         n = C.llama_state_seq_set_data_ext(
-            self.handle, _bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
+            self.handle, as_bytes(data), data.size, seq, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         )
         if self.branching is not Branching.TREE:
-            self._latest[seq] = self.seq_end(seq)  # the planes are another text's
+            self._planes.drop(seq)  # they are another text's
         self.state_seconds += time.perf_counter() - start
         return int(n) > 0
 
     def set_threads(self, n: int) -> None:
         """Decode with `n` threads from now on (`n_threads` keeps the number the context was made with)."""
         C.llama_set_n_threads(self.handle, n, n)
-
-    def step_seconds(self, seq: int, tokens: Sequence[int], repeat: int) -> float:
-        """Median seconds of `repeat` decodes of one token after another, in the empty sequence `seq`, after two others.
-
-        Raises:
-            DecodeError: there is no room for so many. `seq` is empty again in any case.
-        """
-        seconds = []
-        try:
-            for i in range(repeat + 2):
-                self.batch.clear()
-                self.batch.add(tokens[i % len(tokens)], i, (seq,), logits=True)
-                seconds.append(self.decode())
-        finally:
-            self.seq_remove(seq, 0)
-        return float(np.median(seconds[2:]))
 
     def state(self, seq: int) -> bytearray:
         """The cells of `seq` in the library's own format, in cell order (see llama_state_seq_get_data)."""
@@ -368,11 +381,13 @@ class Context:
         False if that failed, and `seq` is empty.
         """
         buffer = (ctypes.c_uint8 * len(data)).from_buffer(data)
+        self._planes.drop(seq)
         return bool(C.llama_state_seq_set_data(self.handle, buffer, len(data), seq))
 
     def clear(self) -> None:
         """Forget everything."""
         C.llama_memory_clear(self.memory, False)
+        self._planes.clear()
 
     def close(self) -> None:
         """Free the context. Idempotent."""
@@ -385,18 +400,3 @@ class Context:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _joined(parts: list[NDArray[np.float32]]) -> NDArray[np.float32]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
-
-
-def _bytes(data: NDArray[np.uint8]) -> ctypes._Pointer[ctypes.c_uint8]:
-    return data.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-
-
-def _rows(address: int, n: int, width: int) -> NDArray[np.float32]:
-    if n == 0 or not address:
-        return np.zeros((0, width), dtype=np.float32)
-    buffer = (ctypes.c_float * (n * width)).from_address(address)
-    return np.ctypeslib.as_array(buffer).reshape(n, width)

@@ -84,7 +84,7 @@ def test_a_tree_put_into_a_batch_at_once_is_the_same_as_node_by_node(
     assert both.add_nodes([tree.tokens[v] for v in order], positions, sets, order, wanted) == rows
     assert in_the_library_s_form(one) == in_the_library_s_form(both)
     assert (one.n_outputs, one.n) == (both.n_outputs, both.n)
-    assert one.first_positions() == both.first_positions()
+    assert one.runs() == both.runs()
     with pytest.raises(IndexError):
         both.add_nodes([0] * 21, [0] * 21, sets, [0] * 21, [True] * 21)
 
