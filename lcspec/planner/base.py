@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Iterator, NamedTuple, Protocol, Sequence
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Protocol, Sequence
 
 from lcspec.config import SpeculationParams
 from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
-from lcspec.kv_cache.sequence_cache import SequenceCache
-from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VerifierInfo
+
+if TYPE_CHECKING:
+    from lcspec.kv_cache.sequence_cache import SequenceCache
+    from lcspec.kv_cache.sequence_pool import SequencePool
 
 # A pause shorter than this is not noticed in a stream (Miller 1968: a tenth of a second seems instantaneous); seconds.
 UNNOTICED = 0.1

@@ -6,11 +6,13 @@ Only a named strategy has windows: a window costs a few rows in every step and p
 
 from __future__ import annotations
 
-from typing import Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from lcspec.drafters.base import probing
-from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.planner.base import Proposal
+
+if TYPE_CHECKING:
+    from lcspec.kv_cache.sequence_pool import SequencePool
 
 
 def reserved(p: Proposal) -> int:
