@@ -113,17 +113,21 @@ def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:
     return shown | {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
 
 
+# With `response_fields` an answer is any of its fields; with `n_cmpl`, or several prompts, there are several answers.
+ANSWERS = NativeAnswer | dict[str, Any] | list[NativeAnswer | dict[str, Any]]
+
+
 @router.post(
     "/completion",
     summary="Continue a text (llama-server's API)",
-    responses=answered(NativeAnswer | list[NativeAnswer], STREAM),
+    responses=answered(ANSWERS, STREAM),
 )
 async def completion(body: NativeCompletionBody, http: Request) -> Response:
     """The continuation of one or more prompts, at once or as server-sent events."""
     return await respond(body, http, check=_check, prepare=prepare, whole=_whole, streamed=_streamed)
 
 
-@router.post("/infill", summary="Fill in a gap (llama-server's API)", responses=answered(NativeAnswer, STREAM))
+@router.post("/infill", summary="Fill in a gap (llama-server's API)", responses=answered(ANSWERS, STREAM))
 async def infill(body: InfillBody, http: Request) -> Response:
     """The text between a prefix and a suffix, at once or as server-sent events."""
     return await respond(body, http, check=_check, prepare=prepare_infill, whole=_whole, streamed=_streamed)
