@@ -15,12 +15,10 @@ plain answer with a share of its words changed (`--predict-errors`), as an edit 
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import re
 import statistics
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +26,7 @@ from typing import Any
 import click
 from peers.prompts import PromptError, balanced, read_prompts
 from servers.load import Answer, Load, LoadError, run
+from servers.output import finish, say
 from servers.start import Contender, Setup, running
 from servers.table import markdown, prediction_lines
 
@@ -109,17 +108,7 @@ def main(target: Path, draft: Path | None, binary: Path | None, prompt_file: Pat
             results["prediction"] = predict(setup, [p.text for p in edits if len(p.text) <= o["longest"]], o)
     except KeyboardInterrupt:
         say("interrupted: this is what there is")
-    report = markdown(results) + prediction_lines(results.get("prediction"))
-    click.echo(report)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "servers.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        (out / "servers.md").write_text(report, encoding="utf-8")
-
-
-def say(line: str) -> None:
-    """A line of progress."""
-    click.echo(f"{time.strftime('%H:%M:%S')} {line}", err=True)
+    finish(out, "servers", results, markdown(results) + prediction_lines(results.get("prediction")))
 
 
 def _wanted(name: str, only: tuple[str, ...]) -> bool:

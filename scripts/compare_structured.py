@@ -17,7 +17,6 @@ with --template (Qwen-Qwen2.5-7B-Instruct.jinja among llama.cpp's models/templat
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import time
 from dataclasses import replace
@@ -27,6 +26,7 @@ from typing import Any
 import click
 from servers.cases_table import markdown
 from servers.load import Load, LoadError, run
+from servers.output import finish, say
 from servers.start import Contender, Setup, running
 from servers.workload import CASES, Asked, requests
 
@@ -91,17 +91,7 @@ def main(
     except KeyboardInterrupt:
         say("interrupted: this is what there is")
     results["minutes"] = (time.monotonic() - start) / 60
-    report = markdown(results)
-    click.echo(report)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        (out / "structured.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
-        (out / "structured.md").write_text(report, encoding="utf-8")
-
-
-def say(line: str) -> None:
-    """A line of progress."""
-    click.echo(f"{time.strftime('%H:%M:%S')} {line}", err=True)
+    finish(out, "structured", results, markdown(results))
 
 
 def one_level(

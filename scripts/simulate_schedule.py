@@ -57,6 +57,8 @@ class Stream:
         """Whether the prompt is being read."""
         return not self.times
 
+    strict = False
+
     @property
     def n_uncached(self) -> int:
         """Tokens that have not been evaluated."""
@@ -98,7 +100,7 @@ def scheduled() -> Rule:
     options = SimpleNamespace(batch=BATCH, max_width=64, slots=8)
     context = SimpleNamespace(batch=SimpleNamespace(n_max=BATCH + 64), options=options)
     prefix_cache = SimpleNamespace(context=context, sharing=False)
-    exact = SimpleNamespace(certificate=None, strict=lambda request: False, reuse=lambda request, apart: None)
+    exact = SimpleNamespace(certificate=None, reuse=lambda request, apart: None)
     drafting = SimpleNamespace(auto=None, planners=())
     scheduler = Scheduler(cast(Any, prefix_cache), cast(Any, exact), cast(Any, drafting))
 

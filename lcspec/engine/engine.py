@@ -83,9 +83,9 @@ class Engine:
 
     def step(self) -> list[Event]:
         """Run one step for all running requests; returns its events. An empty list means there was nothing to do."""
-        context, parking = self.context, self.pool.parking
+        context = self.context
         room = self._queue.waiting and len(self.running) < self.options.slots
-        settled = self.scheduler.settled and not (room or self.lanes.made or (parking is not None and parking.full))
+        settled = self.scheduler.settled and not (room or self.lanes.made or self.pool.crowded)
         events = [] if settled else self._between()
         if not self.running:
             return events
@@ -112,7 +112,7 @@ class Engine:
         events = self._admit()
         events += self.lanes.step()
         if self.running:
-            if self.pool.parking is not None and self.pool.parking.full:
+            if self.pool.parking is not None and self.pool.crowded:
                 self.pool.parking.compact(self.prefix_cache.caches)
                 self.scheduler.renew()
             events += self._read_apart()

@@ -102,7 +102,7 @@ class Scheduler:
         drafted = sum([p.kept.n_drafted for p in every if p.kept is not None])
         feed(every, room - drafted, ids)
         # Hidden states are read by position, so they need an output row for every token, as exact requests do.
-        every_row = any(p.sequence.wants_hidden or self._exact.strict(p.sequence.request) for p in parts)
+        every_row = any(p.sequence.wants_hidden or p.sequence.strict for p in parts)
         for i, proposal in proposals.items():
             mute = frozenset[int]() if every_row else frozenset(proposal.mute)
             parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
@@ -111,7 +111,7 @@ class Scheduler:
     def _padded(self, parts: Sequence[Part], plan: Plan, needed: int) -> int:
         """The width to pad the step to; 0: no padding."""
         exact = self._exact.certificate
-        if exact is None or not any(self._exact.strict(part.sequence.request) for part in parts):
+        if exact is None or not any(part.sequence.strict for part in parts):
             return plan.width
         return exact.pad(max(plan.width, needed)) if any(part.decodes for part in parts) else PROMPT_BLOCK
 
@@ -128,7 +128,7 @@ class Scheduler:
             if self._context.redecodes and sequence.n_uncached > REDECODED:
                 depth = 0  # the accepted tokens were decoded again often enough: a plain step keeps their state
         exact = self._exact.certificate
-        if exact is None or not self._exact.strict(sequence.request):
+        if exact is None or not sequence.strict:
             return Limits(max(0, nodes), depth, leaves)
         leaves = leaves if exact.trees else 1
         return Limits(max(0, min(nodes, max(exact.widths) - base)), depth, leaves, exact.widths)
@@ -166,7 +166,7 @@ class Scheduler:
         """
         sequence.prompt.follows = None
         prompt, apart = sequence.request.prompt, sequence.prompt.apart
-        if self._exact.strict(sequence.request) or not self._prefix_cache.sharing:
+        if sequence.strict or not self._prefix_cache.sharing:
             return
         most, reuse = sequence.cache.length + SHORT, self._exact.reuse(sequence.request, apart)
         for other in running[: running.index(sequence)]:
@@ -251,7 +251,7 @@ class Scheduler:
     def _chunk(self, ready: Sequence[ActiveSequence], wishes: Sequence[tuple[ActiveSequence, int]]) -> int:
         """Prompt tokens of this step, of all prompts together."""
         first, wish = wishes[0]
-        if self._exact.strict(first.request):
+        if first.strict:
             return PROMPT_BLOCK - first.cache.length % PROMPT_BLOCK
         base = sum(sequence.n_uncached for sequence in ready)
         most = min(self._options.batch, self._context.batch.n_max - base)

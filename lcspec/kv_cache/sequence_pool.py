@@ -16,6 +16,11 @@ class SequencePool:
         self._spare: int | None = None
 
     @property
+    def crowded(self) -> bool:
+        """Whether parked cells leave too little room."""
+        return self.parking is not None and self.parking.full
+
+    @property
     def free(self) -> int:
         """Ids left."""
         return len(self._free)

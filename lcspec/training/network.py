@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lcspec.training.layer_sizes import LayerSizes
 from lcspec.training.tensors import Weights
 
 
@@ -17,15 +18,16 @@ class GGUFNetwork(nn.Module):
     """A network whose parameters are the tensors of a GGUF."""
 
     def __init__(
-        self, shapes: Mapping[str, tuple[int, ...]], weights: Weights, epsilon: float, frozen: Collection[str] = ()
+        self, sizes: LayerSizes, shapes: Mapping[str, tuple[int, ...]], weights: Weights, frozen: Collection[str] = ()
     ) -> None:
-        """`shapes`: every tensor by its name; `frozen`: those that are not trained; `epsilon`: of the norms.
+        """`sizes`: of its layers; `shapes`: every tensor by its name; `frozen`: those that are not trained.
 
         Raises:
             ValueError: a weight has another shape.
         """
         super().__init__()
-        self.shapes, self.epsilon = dict(shapes), epsilon
+        self.shapes, self.epsilon = dict(shapes), sizes.epsilon
+        self.rates = rotation_rates(sizes.head_dim, sizes.rope_base)
         self.weights = nn.ParameterDict()
         for name, shape in shapes.items():
             value = torch.tensor(np.asarray(weights[name], np.float32))

@@ -22,17 +22,8 @@ def write_hybrid(path: Path, vocabulary: Path, shape: HybridShape, weights: Weig
     """
     file = Export(path, vocabulary, ARCHITECTURE, "small hybrid with multi-token prediction", "f32")
     writer, half, dim = file.writer, shape.head_dim // 2, shape.heads * shape.head_dim
-    writer.add_embedding_length(shape.width)
-    writer.add_block_count(shape.layers + 1)
+    file.layers(shape, shape.layers + 1)
     writer.add_nextn_predict_layers(1)
-    writer.add_feed_forward_length(shape.feed_forward)
-    writer.add_head_count(shape.heads)
-    writer.add_head_count_kv(shape.kv_heads)
-    writer.add_key_length(shape.head_dim)
-    writer.add_value_length(shape.head_dim)
-    writer.add_layer_norm_rms_eps(shape.epsilon)
-    writer.add_rope_freq_base(shape.rope_base)
-    writer.add_rope_dimension_count(shape.head_dim)
     # Pairs of a head take turns between the three positions of an image's patch, which are one and the same for text.
     writer.add_rope_dimension_sections([(half + 2) // 3, (half + 1) // 3, half // 3, 0])
     writer.add_ssm_conv_kernel(KERNEL)

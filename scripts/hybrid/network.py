@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from lcspec.training.network import GGUFNetwork, rotation_rates
+from lcspec.training.network import GGUFNetwork
 from lcspec.training.tensors import Weights
 
 from .delta_net import gated_delta_rule
@@ -36,9 +36,8 @@ class Hybrid(GGUFNetwork):
     """The model with its layer for multi-token prediction."""
 
     def __init__(self, shape: HybridShape, weights: Weights) -> None:
-        super().__init__(shape.shapes(), weights, shape.epsilon)
+        super().__init__(shape, shape.shapes(), weights)
         self.shape = shape
-        self.rates = rotation_rates(shape.head_dim, shape.rope_base)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """States behind the last norm for tokens int64 [texts, length]: float32 [texts, length, width]."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+
+from lcspec.training.layer_sizes import LayerSizes
 
 ARCHITECTURE = "qwen35"
 KERNEL = 4  # tokens that the convolution before a delta net sees
 
 
 @dataclass(frozen=True)
-class HybridShape:
+class HybridShape(LayerSizes):
     """Everything that fixes the size of the model.
 
     Attributes:
@@ -20,14 +22,13 @@ class HybridShape:
 
     vocab: int
     width: int = 128
-    layers: int = 8
-    interval: int = 4
     heads: int = 4
     kv_heads: int = 2
     head_dim: int = 32
     feed_forward: int = 384
-    rope_base: float = 10000.0
     epsilon: float = 1e-6
+    layers: int = 8
+    interval: int = 4
 
     def recurrent(self, layer: int) -> bool:
         """Whether a layer has a delta net; that for multi-token prediction, number `layers`, has attention."""
@@ -69,7 +70,3 @@ class HybridShape:
         head = f"blk.{self.layers}.nextn"
         norms = {f"{head}.{name}.weight": (n,) for name in ("enorm", "hnorm", "shared_head_norm")}
         return {**out, f"{head}.eh_proj.weight": (n, 2 * n), **norms}
-
-    def key(self) -> dict[str, float]:
-        """What a checkpoint must agree with."""
-        return asdict(self)

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lcspec.training.distil.shape import DraftShape
-from lcspec.training.network import GGUFNetwork, rotate, rotation_rates
+from lcspec.training.network import GGUFNetwork, rotate
 from lcspec.training.tensors import Weights
 
 # Tokens that nobody says in a batch, drawn as a sample of all the others.
@@ -37,9 +37,8 @@ class Draft(GGUFNetwork):
     """A model of the architecture `llama`."""
 
     def __init__(self, shape: DraftShape, weights: Weights) -> None:
-        super().__init__(shape.shapes(), weights, shape.epsilon)
+        super().__init__(shape, shape.shapes(), weights)
         self.shape = shape
-        self.rates = rotation_rates(shape.head_dim, shape.rope_base)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """States after the last norm for tokens int64 [texts, length]: float32 [texts, length, width]."""

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lcspec.training.layer_sizes import LayerSizes
-from lcspec.training.network import GGUFNetwork, rotate, rotation_rates
+from lcspec.training.network import GGUFNetwork, rotate
 from lcspec.training.tensors import Weights
 
 
@@ -78,9 +78,8 @@ class Head(GGUFNetwork):
     """The network. Its matrix of outputs stays as it is in the target."""
 
     def __init__(self, sizes: HeadSizes, weights: Weights) -> None:
-        super().__init__(sizes.shapes(), weights, sizes.epsilon, frozen=("output.weight",))
+        super().__init__(sizes, sizes.shapes(), weights, frozen=("output.weight",))
         self.sizes = sizes
-        self.rates = rotation_rates(sizes.head_dim, sizes.rope_base)
 
     def unroll(self, rows: Rows, steps: int, share: float = 1.0) -> list[Step]:
         """What the head says at every row that can be learned from, and `steps - 1` tokens further on.
