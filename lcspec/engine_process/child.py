@@ -47,6 +47,7 @@ from lcspec.engine_process.protocol import (
 from lcspec.engine_process.vocabulary import Tables
 from lcspec.engine_thread import EngineThread
 from lcspec.errors import LcspecError
+from lcspec.llama import end_on_abort, log_to_stderr
 from lcspec.sampling.grammar import CompiledGrammar
 from lcspec.session import Session
 
@@ -236,9 +237,8 @@ def main() -> None:
         if opening.prelude is not None:
             opening.prelude()
         if opening.verbose:
-            from lcspec.llama import log_to_stderr
-
             log_to_stderr(True)
+        end_on_abort(False)  # the program tells an abort by its signal
         host = Host(pipe, opening)
         while True:
             host.take(pipe.receive())

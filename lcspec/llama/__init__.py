@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from lcspec.llama.batch import Batch
     from lcspec.llama.context import Context
     from lcspec.llama.devices import drafts_apart, offloads
-    from lcspec.llama.lib import build, init, log_to_stderr, version
+    from lcspec.llama.lib import build, end_on_abort, init, log_to_stderr, version
     from lcspec.llama.model import Branching, Model, Traits, load_vocab
     from lcspec.llama.sampler import Sampler
     from lcspec.llama.vocab import Vocab, check_same_vocabulary
@@ -29,6 +29,7 @@ __all__ = [
     "build",
     "check_same_vocabulary",
     "drafts_apart",
+    "end_on_abort",
     "init",
     "load_vocab",
     "log_to_stderr",
@@ -39,7 +40,7 @@ _MODULES = {
     "batch": ("Batch",),
     "context": ("Context",),
     "devices": ("drafts_apart", "offloads"),
-    "lib": ("build", "init", "log_to_stderr", "version"),
+    "lib": ("build", "end_on_abort", "init", "log_to_stderr", "version"),
     "model": ("Branching", "Model", "Traits", "load_vocab"),
     "sampler": ("Sampler",),
     "vocab": ("Vocab", "check_same_vocabulary"),

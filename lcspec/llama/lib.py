@@ -21,6 +21,7 @@ __all__ = [
     "C",
     "ERROR_LEVEL",
     "build",
+    "end_on_abort",
     "init",
     "last_errors",
     "log_lines",
@@ -41,6 +42,7 @@ _echo = bool(os.environ.get("LCSPEC_LLAMA_LOG"))
 _watching: list[str] | None = None
 _initialised = False
 _repacks = True
+_abort_ends = True
 
 
 @C.llama_log_callback  # type: ignore[untyped-decorator]
@@ -52,6 +54,25 @@ def _on_log(level: int, text: bytes, _user: Any) -> None:
         _watching.append(message)
     if _echo:
         print(message, file=sys.stderr)
+
+
+@ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
+def _on_abort(message: bytes | None) -> None:
+    where = (message or b"").decode("utf-8", "replace").strip().rsplit("/", 1)[-1]
+    text = (
+        f"lcspec: llama.cpp gave up at {where}. The model file is damaged, or this build does not support it: get the "
+        "file again, or see `lcspec doctor` for the build\n"
+    )
+    with contextlib.suppress(OSError):
+        os.write(2, text.encode())
+    if _abort_ends:
+        os._exit(1)  # otherwise the library calls abort()
+
+
+def end_on_abort(on: bool) -> None:
+    """Whether a failed assertion of the library ends the process with code 1 (the default), or by SIGABRT."""
+    global _abort_ends
+    _abort_ends = on
 
 
 def log_to_stderr(on: bool) -> None:
@@ -72,6 +93,7 @@ def init() -> None:
     global _initialised, _repacks
     if not _initialised:
         C.llama_log_set(_on_log, ctypes.c_void_p(0))
+        C.llama_cpp._lib.ggml_set_abort_callback(_on_abort)
         C.llama_backend_init()
         if not _uses_amx() and amx.cpu_has_amx():
             with printed_to_stderr():  # the library says that it may not use tiles

@@ -18,6 +18,7 @@ from lcspec.spec.verifiers import VERIFIERS
 from tests import forks
 from tests import tiny_gguf as tiny
 from tests.running import GREEDY, answer, options, request
+from tests.tiny_families import write_family
 
 pytestmark = pytest.mark.model
 
@@ -309,6 +310,14 @@ def test_a_full_disk(llama: Path) -> None:
         done = subprocess.run(arguments, stdout=full, stderr=subprocess.PIPE, timeout=300)
     assert done.returncode == 1
     assert b"Traceback" not in done.stderr and b"No space left" in done.stderr
+
+
+def test_a_model_on_which_the_library_gives_up(tmp_path: Path) -> None:
+    """Its header is sound, so the first to notice is an assertion in the middle of a decode or a load."""
+    for name, changes in (("qwen3", {"rope.dimension_count": 1000}), ("deepseek2", {"expert_used_count": 99})):
+        model = write_family(name, tmp_path / f"{name}.gguf", **changes)  # type: ignore[arg-type]
+        line = fails(1, "generate", model, "-p", PROMPT, "-n", 2, *QUICK)
+        assert "llama.cpp gave up at" in line and "GGML_ASSERT" in line and "get the file again" in line
 
 
 # --- bad input --------------------------------------------------------------------------------------------------------
