@@ -21,7 +21,7 @@ import click
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, Model
-from lcspec.modelfiles.one_layer import Heads, write_layer
+from lcspec.modelfiles.attention_layers import Heads, write_layers
 from lcspec.profiles.step_cost import Meter
 
 REPEAT = 9
@@ -89,7 +89,7 @@ def main(models: tuple[Path, ...], shapes: tuple[str, ...], contexts: str, width
             queries, keys, length, layers = map(int, parts.groups())
             with tempfile.TemporaryDirectory() as folder:
                 path = Path(folder) / "layer.gguf"
-                write_layer(path, Heads(queries, keys, length, length))
+                write_layers(path, Heads(queries, keys, length, length))
                 options = ModelOptions(path, threads=threads, gpu_layers=0)
                 click.echo(table(f"{shape}, attention alone", measure(options, lengths, rows), layers) + "\n")
     except LcspecError as error:

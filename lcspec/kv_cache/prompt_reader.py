@@ -94,7 +94,7 @@ class PromptReader:
         kind = target.options.kv_type_v or target.options.kv_type
         seq = pool.take()
         try:
-            data = _converted(self.context.state(place), cache.length, seq, kind)
+            data = converted(self.context.state(place), cache.length, seq, kind)
             if not target.set_state(seq, data):
                 raise DecodeError("a prompt could not be handed over: the KV cache is full; use a larger --ctx")
             target.seq_copy(seq, cache.main, cache.length, end)
@@ -109,7 +109,7 @@ class PromptReader:
         Raises:
             ValueError: this library's format is not known.
         """
-        return _converted(self.context.state(place), 0, 0, "bf16")
+        return converted(self.context.state(place), 0, 0, "bf16")
 
     def end(self, place: int) -> None:
         """The prompt is not read any further; its cells stay for one that begins alike."""
@@ -125,7 +125,7 @@ class PromptReader:
         self.context.seq_remove(place, length)
 
 
-def _converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
+def converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
     """A sequence's state from its cell number `start` on, for the id `seq`, with F16 values as `kind` (f16 or bf16).
 
     The library's format: a magic number, the id, streams; for each stream the cells, and if there are any: position,

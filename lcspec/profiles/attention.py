@@ -2,9 +2,9 @@
 
 The fused kernel goes over the cache anew for every row. On many CPUs a wide step, and speculation is made of those,
 then takes several times as long over its attention as with matrix products, which read the cache once for all rows; on
-other CPUs there is no difference, and GPUs have better kernels. So a CPU is asked, by means of a model of one layer
-with the heads of the model in question and next to nothing else: a fraction of a second shows what would drown in the
-other work of the model itself, however large that is.
+other CPUs there is no difference, and GPUs have better kernels. So a CPU is asked, by means of a model of a few layers
+with the heads of the model in question and next to nothing else: a second shows what would drown in the other work of
+the model itself, however large that is.
 """
 
 from __future__ import annotations
@@ -14,28 +14,34 @@ import statistics
 import tempfile
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Sequence
 
 from lcspec import disk_cache
 from lcspec.config import QUANTIZED, ModelOptions
 from lcspec.errors import LcspecError
+from lcspec.kv_cache.prompt_reader import converted
 from lcspec.llama import Context, Model, build, version
+from lcspec.modelfiles.attention_layers import Heads, write_layers
 from lcspec.modelfiles.kv_shape import kv_shape
 from lcspec.modelfiles.memory import machine_memory, needed
-from lcspec.modelfiles.one_layer import Heads, write_layer
 from lcspec.modelfiles.windows import PRODUCT_ROWS
 
 if TYPE_CHECKING:
     from lcspec.modelfiles.modelfile import ModelHeader
 
-# The answer that is timed: a piece of a prompt, then steps of these widths in turn, at so many tokens a slot.
-CONTEXT = 512
+# The answer that is timed: a piece of a prompt, then steps of these widths, at so many tokens of a text.
+CONTEXT = 1024
 PIECE = 256
-WIDTHS = (1, 4, 16)
+WIDTHS = (1, 4)
 STEPS = 64
 REPEAT = 5
-# Slots beyond these are not filled: the measurement is to be short.
-MOST_SLOTS = 4
+READS = 2
+# Layers of the model that is timed, where heads are small: what a decode takes besides then weighs little. Larger heads
+# get fewer, so that the measurement is short.
+LAYERS = 8
+SMALL = 512  # numbers in the queries of a token
+# Slots beyond these are not filled, for the same reason.
+MOST_SLOTS = 8
 # Matrix products must save this share of the time: they need more memory.
 WORTH = 0.05
 # Memory that their scores may take, as a share of the machine's.
@@ -43,15 +49,25 @@ SCORES_SHARE = 1 / 8
 
 
 class Layer(NamedTuple):
-    """Seconds of one layer's attention: reading PIECE tokens behind as many others, and steps of each of WIDTHS."""
+    """Seconds of one layer's attention, `slots` of them at most MOST_SLOTS.
+
+    Attributes:
+        read: reading PIECE tokens behind CONTEXT - PIECE others.
+        steps: of each of WIDTHS, while a single text runs.
+        crowd: a step with one row for every slot, while all of them have a text.
+        slots: how many.
+    """
 
     read: float
     steps: tuple[float, ...]
+    crowd: float
+    slots: int
 
     @property
     def answer(self) -> float:
-        """Seconds of the answer that is timed."""
-        return self.read + STEPS * statistics.fmean(self.steps)
+        """Seconds of the answer that is timed: a server's user is alone half of the time."""
+        alone, shared = statistics.fmean(self.steps), self.crowd / self.slots
+        return self.read + STEPS * (alone if self.slots == 1 else (alone + shared) / 2)
 
 
 class Times(NamedTuple):
@@ -100,25 +116,27 @@ def heads_of(header: ModelHeader) -> Heads | None:
 
 
 def measure(heads: Heads, options: ModelOptions) -> Times:
-    """Time both ways with `options`' threads, cache type and slots.
+    """Time all ways with `options`' threads, cache type and slots.
 
     Raises:
         LcspecError: the library refuses the model or runs out of memory.
         OSError: there is no room for a temporary file.
+        ValueError: the library's format of states is not known.
     """
     slots = min(options.slots, MOST_SLOTS)
+    layers = max(1, min(LAYERS, LAYERS * SMALL // (heads.queries * heads.key_length)))
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "heads.gguf"
-        write_layer(path, heads)
+        write_layers(path, heads, layers)
         small = ModelOptions(
             path,
-            ctx=CONTEXT + PIECE,
+            ctx=CONTEXT + max(WIDTHS),
             slots=slots,
             threads=options.threads,
             gpu_layers=0,
             kv_type=options.kv_type,
             batch=PIECE,
-            max_width=max(WIDTHS),
+            max_width=max(*WIDTHS, MOST_SLOTS),
         )
         with contextlib.ExitStack() as stack:
             model = stack.enter_context(Model.load(small))
@@ -126,43 +144,49 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
                 stack.enter_context(Context(model, replace(small, attention=attention, kv_type_v=values)))
                 for attention, values in (("fused", None), ("products", None), ("fused", "bf16"))
             ]
+            reading = [min(_fill(context) for _ in range(READS)) for context in contexts[:2]]
+            if options.kv_type == "f16":  # exact prompts are read with F16 values
+                contexts[2].set_state(0, converted(contexts[0].state(0), 0, 0, "bf16"))
+            else:
+                _fill(contexts[2])
+            steps = _in_turn(contexts, [[0] * width for width in WIDTHS])
             for context in contexts:
-                _fill(context, slots)
-            reading: dict[int, list[float]] = {}
-            steps: dict[tuple[int, int], list[float]] = {}
-            for _ in range(REPEAT):  # in turn, so that a busy moment does not fall on one of them
-                for i, context in enumerate(contexts):
-                    reading.setdefault(i, []).append(_read(context, slots - 1))
-                for width in WIDTHS:
-                    for i, context in enumerate(contexts):
-                        steps.setdefault((i, width), []).append(_step(context, width, slots - 1))
-    # Whatever else runs on the machine only ever makes a decode take longer, so the shortest time is the truest.
-    return Times(*(Layer(min(reading[i]), tuple(min(steps[i, width]) for width in WIDTHS)) for i in range(3)))
+                state = context.state(0)
+                for seq in range(1, slots):
+                    context.set_state(seq, state)
+            crowds = _in_turn(contexts, [list(range(slots))])
+    reads = (reading[0], reading[1], reading[0])
+    return Times(
+        *(
+            Layer(read / layers, tuple(s / layers for s in alone), crowd / layers, slots)
+            for read, alone, (crowd,) in zip(reads, steps, crowds)
+        )
+    )
 
 
 def _known(heads: Heads, options: ModelOptions) -> Times | None:
     """The stored times, or new ones; None if there is no way to measure."""
     slots = min(options.slots, MOST_SLOTS)
-    key = disk_cache.key_of("attention", heads, options.threads, options.kv_type, slots, version(), build())
-    stored = _from_list(disk_cache.load("attention", key))
+    key = disk_cache.key_of("attention", CONTEXT, heads, options.threads, options.kv_type, slots, version(), build())
+    stored = _from_list(disk_cache.load("attention", key), slots)
     if stored is not None:
         return stored
     try:
         times = measure(heads, options)
-    except (LcspecError, OSError):
+    except (LcspecError, OSError, ValueError):  # ValueError: the library's format of states is not known
         return None
-    disk_cache.save("attention", key, [[layer.read, *layer.steps] for layer in times])
+    disk_cache.save("attention", key, [[layer.read, *layer.steps, layer.crowd] for layer in times])
     return times
 
 
-def _from_list(data: object) -> Times | None:
+def _from_list(data: object, slots: int) -> Times | None:
     """Stored times; None if they are not that."""
     n = len(Times._fields)
     if not isinstance(data, list) or len(data) != n or not all(isinstance(row, list) for row in data):
         return None
-    if not all(len(row) == 1 + len(WIDTHS) and all(isinstance(s, float) and s > 0 for s in row) for row in data):
+    if not all(len(row) == 2 + len(WIDTHS) and all(isinstance(s, float) and s > 0 for s in row) for row in data):
         return None
-    return Times(*(Layer(row[0], tuple(row[1:])) for row in data))
+    return Times(*(Layer(row[0], tuple(row[1:-1]), row[-1], slots) for row in data))
 
 
 def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
@@ -172,34 +196,34 @@ def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
     return memory is None or scores <= SCORES_SHARE * memory.total
 
 
-def _fill(context: Context, slots: int) -> None:
-    """Give every slot its text."""
-    for seq in range(slots):
-        for start in range(0, CONTEXT, PIECE):
-            _decode_piece(context, start, seq)
+def _fill(context: Context) -> float:
+    """Read the text anew; returns the seconds of its last piece."""
+    context.seq_remove(0, 0)
+    return [_decode(context, [(0, start + i) for i in range(PIECE)]) for start in range(0, CONTEXT, PIECE)][-1]
 
 
-def _read(context: Context, seq: int) -> float:
-    """Seconds of reading the last piece of a text again."""
-    context.seq_remove(seq, CONTEXT - PIECE)
-    return _decode_piece(context, CONTEXT - PIECE, seq)
+def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> list[list[float]]:
+    """Seconds of steps in every context, each given as the sequences of its rows; rows are taken back.
+
+    Whatever else runs on the machine only ever makes a decode take longer, so the shortest time is the truest. The
+    contexts take turns, so that a busy moment does not fall on one of them. The first of two decodes builds the graph.
+    """
+    found: list[list[list[float]]] = [[[] for _ in steps] for _ in contexts]
+    for _ in range(REPEAT):
+        for i, rows in enumerate(steps):
+            for context, times in zip(contexts, found):
+                for _ in range(2):
+                    rows_at = [(seq, CONTEXT + rows[:n].count(seq)) for n, seq in enumerate(rows)]
+                    seconds = _decode(context, rows_at)
+                    for seq in set(rows):
+                        context.seq_remove(seq, CONTEXT)
+                times[i].append(seconds)
+    return [[min(some) for some in times] for times in found]
 
 
-def _decode_piece(context: Context, start: int, seq: int) -> float:
+def _decode(context: Context, rows: Sequence[tuple[int, int]]) -> float:
+    """Seconds of decoding a row for each (sequence, position)."""
     context.batch.clear()
-    context.batch.add_run(_tokens(start, PIECE), start, seq)
+    for seq, position in rows:
+        context.batch.add(3 + position * 97 % 256, position, (seq,), logits=len(rows) < PIECE)
     return context.decode()
-
-
-def _step(context: Context, width: int, seq: int) -> float:
-    """Seconds of a step of so many rows, which is then taken back."""
-    context.batch.clear()
-    for i, token in enumerate(_tokens(CONTEXT, width)):
-        context.batch.add(token, CONTEXT + i, (seq,), logits=True)
-    seconds = context.decode()
-    context.seq_remove(seq, CONTEXT)
-    return seconds
-
-
-def _tokens(start: int, n: int) -> list[int]:
-    return [3 + (start + i) * 97 % 256 for i in range(n)]

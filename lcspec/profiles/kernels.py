@@ -9,9 +9,12 @@ where it costs next to nothing.
 from __future__ import annotations
 
 import contextlib
+import operator
 import statistics
 from dataclasses import replace
 from typing import NamedTuple
+
+import numpy as np
 
 from lcspec import disk_cache
 from lcspec.config import ModelOptions
@@ -27,8 +30,6 @@ from lcspec.profiles.step_cost import adapter_key, sample_tokens
 MOST_DECODE, MOST_FIRST = 0.03, 0.10
 # Seconds that certifying may take unasked; `lcspec verify` and `--exact` take longer.
 LONGEST_CHECK = 20.0
-# Widths whose price counts: most steps of `auto` are this wide.
-USUAL = (1, 4)
 REPEAT = 3
 
 
@@ -36,7 +37,8 @@ class Price(NamedTuple):
     """What exactness costs.
 
     Attributes:
-        decode: a decode step's time over that of the fastest context.
+        decode: a decode step's time over that of the fastest context, for a single text or for all slots together,
+            whichever is more.
         first: the same of the time to a long prompt's first token.
         check: seconds that certifying it takes, once.
     """
@@ -89,14 +91,18 @@ def price(model: Model, options: ModelOptions) -> Price | None:
     layers = model.traits.n_layer
     fastest = times.products if times.fused_is_slower else times.fused
 
-    def step(layer: Layer, width: int) -> float:
-        return work[width] + layers * layer.steps[WIDTHS.index(width)]
+    def alone(layer: Layer) -> list[float]:
+        return [work[width] + layers * seconds for width, seconds in zip(WIDTHS, layer.steps)]
 
-    decode = statistics.fmean(step(times.exact, width) / step(fastest, width) for width in USUAL)
+    def crowd(layer: Layer) -> float:
+        return float(np.interp(layer.slots, list(work), list(work.values()))) + layers * layer.crowd
+
+    one = statistics.fmean(map(operator.truediv, alone(times.exact), alone(fastest)))
+    decode = max(one, crowd(times.exact) / crowd(fastest))
     reading = work[LEAST_ROWS] / LEAST_ROWS * PIECE
     first = (reading + layers * times.fused.read) / (reading + layers * fastest.read)
     known = certified(model, _exact(options)) is not None
-    rows = CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[USUAL[1]]
+    rows = CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
     return Price(decode, first, 0.0 if known else rows)
 
 
@@ -129,7 +135,7 @@ def _work(model: Model, options: ModelOptions) -> dict[int, float] | None:
     """Seconds of decodes of some widths with hardly any context, by width; None if they cannot be measured."""
     file, adapters = disk_cache.file_identity(options.path), adapter_key(options)
     key = disk_cache.key_of("work", file, options.threads, options.repack, version(), build(), *adapters)
-    widths = (*USUAL, LEAST_ROWS)
+    widths = (*WIDTHS, LEAST_ROWS)
     stored = disk_cache.load("work", key)
     if isinstance(stored, list) and len(stored) == len(widths) and all(isinstance(s, float) and s > 0 for s in stored):
         return dict(zip(widths, stored))

@@ -214,18 +214,27 @@ def test_a_shared_beginning_is_taken_whole(alone: Session) -> None:
         assert context.state(second.main)[keys_and_values:] == context.state(first.main)[keys_and_values:]
 
 
-@pytest.mark.parametrize(("dearer", "chosen"), [(1.0, True), (1.5, False)])
+@pytest.mark.parametrize(
+    ("alone_dearer", "crowd_dearer", "chosen"), [(1.0, 1.0, True), (1.5, 1.0, False), (1.0, 1.5, False)]
+)
 def test_exact_by_itself_where_it_costs_next_to_nothing(
-    dearer: float, chosen: bool, alone: Session, monkeypatch: pytest.MonkeyPatch
+    alone_dearer: float, crowd_dearer: float, chosen: bool, alone: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def layer(seconds: float) -> Layer:
-        return Layer(seconds, (seconds,) * len(WIDTHS))
+    """Neither a single text nor all slots together may pay for it."""
 
-    monkeypatch.setattr(kernels, "times_for", lambda *_: Times(layer(1.0), layer(2.0), layer(dearer)))
+    def layer(seconds: float, crowd: float) -> Layer:
+        return Layer(seconds, (seconds,) * len(WIDTHS), crowd, 4)
+
+    found_times = Times(layer(1.0, 1.0), layer(2.0, 2.0), layer(alone_dearer, crowd_dearer))
+    monkeypatch.setattr(kernels, "times_for", lambda *_: found_times)
     monkeypatch.setattr(kernels, "_work", lambda *_: {1: 0.1, 4: 0.1, LEAST_ROWS: 0.1})
     open_options = exact(alone.model.options.path, exact=None)
     found = price(alone.model, open_options)
-    assert found is not None and found.is_small is chosen and found.decode == pytest.approx(dearer, rel=0.05)
+    assert (
+        found is not None
+        and found.is_small is chosen
+        and found.decode == pytest.approx(max(alone_dearer, crowd_dearer), rel=0.05)
+    )
     assert choose_kernels(alone.model, open_options).options.exact is chosen
 
 

@@ -14,9 +14,9 @@ from lcspec.drafters import DrafterEnv
 from lcspec.drafters.draft_model import ModelDrafter
 from lcspec.errors import DecodeError
 from lcspec.llama import Context, Model
+from lcspec.modelfiles.attention_layers import Heads, write_layers
 from lcspec.modelfiles.memory import Memory
 from lcspec.modelfiles.modelfile import read_header
-from lcspec.modelfiles.one_layer import Heads, write_layer
 from lcspec.profiles import attention
 from lcspec.profiles.attention import WIDTHS, Layer, Times, heads_of, measure, times_for, with_attention
 from lcspec.session import make_engine
@@ -36,7 +36,7 @@ def options(path: Path, **changes: Any) -> ModelOptions:
 
 def all_alike(fused: float, products: float) -> Times:
     """Times of layers that take so many seconds for anything; exact ones as with the fused kernel."""
-    every = [Layer(seconds, (seconds,) * len(WIDTHS)) for seconds in (fused, products, fused)]
+    every = [Layer(seconds, (seconds,) * len(WIDTHS), seconds, 1) for seconds in (fused, products, fused)]
     return Times(*every)
 
 
@@ -66,8 +66,9 @@ def test_both_ways_are_timed() -> None:
 def test_a_layer_has_the_heads_it_was_given(tmp_path: Path) -> None:
     for heads in (HEADS, Heads(6, 6, 32, 32), Heads(8, 1, 64, 32)):
         path = tmp_path / "layer.gguf"
-        write_layer(path, heads)
-        assert heads_of(read_header(path)) == heads
+        write_layers(path, heads, 2)
+        header = read_header(path)
+        assert heads_of(header) == heads and header.block_count == 2
 
 
 def test_matrix_products_must_be_worth_their_memory() -> None:
@@ -133,7 +134,17 @@ def test_scores_must_fit(measured: Any, llama: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize(
     "stored",
-    [None, [], [1.0], [[2.0] * 4] * 2, [[2.0, 1.0, 1.0, -1.0]] * 3, [[2.0, 1.0, 1.0, "1"]] * 3, {"fused": 1.0}, "x"],
+    [
+        None,
+        [],
+        [1.0],
+        [[2.0] * 4] * 2,
+        [[2.0, 1.0, 1.0, -1.0]] * 3,
+        [[2.0, 1.0, 1.0, "1"]] * 3,
+        [[2.0] * 3] * 3,
+        {"fused": 1.0},
+        "x",
+    ],
 )
 def test_a_bad_entry_is_measured_again(measured: Any, llama: Path, stored: Any) -> None:
     asked = measured(2.0, 1.0)
