@@ -69,6 +69,7 @@ def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...], mtp: boo
 @click.option("--longest", type=int, default=2000, show_default=True, help="Characters of a prompt at most.")
 @click.option("--requests", type=click.IntRange(1), default=16, show_default=True, help="Requests of a run.")
 @click.option("--streams", default="1,2,4,8", show_default=True)
+@click.option("--slots", type=click.IntRange(0), default=0, help="Of every server (0: as many as streams).")
 @click.option("-n", "n", type=click.IntRange(2), default=96, show_default=True, help="Tokens of an answer on average.")
 @click.option("--ctx", type=int, default=1024, show_default=True, help="Tokens of a slot.")
 @click.option("--threads", type=int, default=0, help="0: what lcspec chooses, for both.")
@@ -134,7 +135,7 @@ def one_run(
     """Start the server, put the load on it, note what came."""
     label = f"{contender.name}, {streams} streams, round {round_ + 1}"
     try:
-        with running(contender, setup, streams) as port:
+        with running(contender, setup, o["slots"] or streams) as port:
             # A request of its own first: what is made at first use is not what is measured.
             run("127.0.0.1", port, [body_of("Hello", 8)], 1, o["timeout"])
             bodies = [body_of(text, n) for text, n in zip(texts, lengths(o["n"], len(texts)))]
@@ -143,7 +144,8 @@ def one_run(
         say(f"{label}: {error}")
         results["runs"].append({"name": contender.name, "streams": streams, "error": str(error)})
         return
-    say(f"{label}: {load.rate:.1f} tokens/s, first text {load.first(0.5):.3f} s")
+    after = statistics.median([(a.tokens - 1) / (a.seconds - a.first) for a in load.answers if a.tokens > 1])
+    say(f"{label}: {load.rate:.1f} tokens/s, first text {load.first(0.5):.3f} s, then {after:.1f} tokens/s a stream")
     results["runs"].append(
         {
             "name": contender.name,
@@ -151,6 +153,7 @@ def one_run(
             "streams": streams,
             "rate": load.rate,
             "first": [a.first for a in load.answers],
+            "after_first": after,
             "drafted": sum(a.drafted for a in load.answers),
             "accepted": sum(a.accepted for a in load.answers),
             "texts": [a.text for a in load.answers] if round_ == 0 else None,
