@@ -2,8 +2,9 @@
 
     python -m tests.fuzz_texts FAMILY SEED CASES [small]
 
-`small`: layers with a sliding window get a cache of their own size (`--no-swa-full`). Everything else follows from the
-seed: slots, context, attention, which requests run side by side, what they have in common, who is cancelled when.
+`small`: layers with a sliding window get a cache of their own size (`--no-swa-full`), for two to four slots. Everything
+else follows from the seed: slots, context, attention, which requests run side by side, what they have in common, who is
+cancelled when.
 
 A token's log-probability is compared as well as the token: a cell too many or too few shows there first. Kernels round
 otherwise at other widths, so the library reads every text twice, in different pieces, and what these two differ by is
@@ -29,7 +30,7 @@ from lcspec.llama import Context
 from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
 from lcspec.session import Session, open_session
 from tests import tiny_families as families
-from tests import tiny_heads
+from tests import tiny_heads, tiny_layers
 from tests.running import Answer, answer, options, request
 
 SENTENCE = "the cat and a dog in that hat ran over two old red roads to see my house"
@@ -230,14 +231,14 @@ def main(name: str, seed: int, cases: int, small: bool) -> int:
     window = rng.choice((3, 16, 50))
     for module in (families, tiny_heads):
         module.WINDOW, module.CONTEXT = window, 4096
-    families._MOE["expert_used_count"] = families.EXPERTS
+    tiny_layers.MOE["expert_used_count"] = tiny_layers.EXPERTS
     with tempfile.TemporaryDirectory() as folder:
         path = families.write_family(name, Path(folder) / f"{name}.gguf")
         drafts = drafts_for(name, path, rng)
         made = options(
             path,
-            slots=rng.choice((1, 3)),
-            ctx=rng.choice((400, 1200)),
+            slots=rng.choice((2, 3, 4) if small else (1, 3)),
+            ctx=rng.choice((800, 1200) if small else (400, 1200)),
             batch=rng.choice((24, 100)),
             max_width=16,
             kv_type="f32",
