@@ -38,6 +38,8 @@ PLAIN = ("off", "ngram:min_n=1:nodes=8", "ngram:branch=3:min_n=1:nodes=12", "suf
 # Log-probabilities further apart than this, and than so many times what the library's own two readings are apart, are
 # no rounding.
 LEAST, TIMES = 0.02, 20
+# Rows from which the library's tiled kernel for attention is used.
+TILE = 64
 # Tokens of a talk: room for its answer is left.
 LEFT = 60
 
@@ -140,7 +142,8 @@ class Fuzz:
     def read(self, tokens: list[int], prompt: int, pieces: tuple[int, ...], start: int) -> NDArray[np.float32]:
         """Logits behind every token from number `start` on, read in `pieces` of these sizes by turns.
 
-        What comes before is read `prompt` tokens at a time: from 64 on the library takes another kernel.
+        What comes before is read `prompt` tokens at a time: from 64 on the library takes another kernel. A shorter one
+        may have been read beside others, so 64 rows are filled up with another sequence's.
         """
         rows, batch, at, turn = [], self.alone.batch, 0, 0
         self.alone.clear()
@@ -150,6 +153,9 @@ class Fuzz:
             batch.clear()
             for i, token in enumerate(tokens[at : at + size]):
                 batch.add(token, at + i, (0,), logits=at + i >= start)
+            if self.exact and prompt == TILE and at < start:
+                for i in range(TILE - batch.n):
+                    batch.add(tokens[0], at + i, (1,), logits=False)
             self.alone.decode()
             if batch.n_outputs:
                 rows.append(self.alone.logits().copy())
@@ -168,7 +174,7 @@ class Fuzz:
             return
         self.tokens += len(ids)
         text, start = [*prompt, *ids][:-1], len(prompt) - 1
-        said = [_log(self.read(text, *how, start)) for how in ((32, (1,)), (64, (5, 1, 16)))]
+        said = [_log(self.read(text, *how, start)) for how in ((32, (1,)), (TILE, (5, 1, 16)))]
         rows = np.arange(len(ids))
         own = np.array([info.logprob for info in found.infos])
         apart = np.abs(said[0][rows, ids] - own)
