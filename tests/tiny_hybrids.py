@@ -198,7 +198,7 @@ def _kimi_linear(net: Net) -> Metadata:
 
 @family("rwkv7", memory="state")
 def _rwkv7(net: Net) -> Metadata:
-    """Time mixing with states of 16 x 16 a head, and channel mixing; both look at the token before as well."""
+    """Time mixing with one head, a state of 64 x 64, and channel mixing; both look at the token before as well."""
     rank = 8
     net.ends()
     net.norm("token_embd_norm", WIDTH)
@@ -225,7 +225,7 @@ def _rwkv7(net: Net) -> Metadata:
     return {
         "block_count": 2,
         "attention.layer_norm_epsilon": 1e-5,
-        "wkv.head_size": HEAD,
+        "wkv.head_size": WIDTH,  # as real ones: kernels take 64 numbers at a time
         **dict.fromkeys(
             (f"attention.{name}_lora_rank" for name in ("decay", "iclr", "value_residual_mix", "gate")), rank
         ),
