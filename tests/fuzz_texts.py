@@ -2,8 +2,9 @@
 
     python -m tests.fuzz_texts FAMILY SEED CASES [small]
 
-`small`: layers with a sliding window get a cache of their own size (`--no-swa-full`). Everything else follows from the
-seed: slots, context, attention, which requests run side by side, what they have in common, who is cancelled when.
+`small`: layers with a sliding window get a cache of their own size (`--no-swa-full`), for two to four slots. Everything
+else follows from the seed: slots, context, attention, which requests run side by side, what they have in common, who is
+cancelled when.
 
 A token's log-probability is compared as well as the token: a cell too many or too few shows there first. Kernels round
 otherwise at other widths, so the library reads every text twice, in different pieces, and what these two differ by is
@@ -29,7 +30,7 @@ from lcspec.llama import Context
 from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
 from lcspec.session import Session, open_session
 from tests import tiny_families as families
-from tests import tiny_heads
+from tests import tiny_heads, tiny_layers
 from tests.running import Answer, answer, options, request
 
 SENTENCE = "the cat and a dog in that hat ran over two old red roads to see my house"
@@ -37,6 +38,8 @@ PLAIN = ("off", "ngram:min_n=1:nodes=8", "ngram:branch=3:min_n=1:nodes=12", "suf
 # Log-probabilities further apart than this, and than so many times what the library's own two readings are apart, are
 # no rounding.
 LEAST, TIMES = 0.02, 20
+# Rows from which the library's tiled kernel for attention is used.
+TILE = 64
 # Tokens of a talk: room for its answer is left.
 LEFT = 60
 
@@ -139,7 +142,8 @@ class Fuzz:
     def read(self, tokens: list[int], prompt: int, pieces: tuple[int, ...], start: int) -> NDArray[np.float32]:
         """Logits behind every token from number `start` on, read in `pieces` of these sizes by turns.
 
-        What comes before is read `prompt` tokens at a time: from 64 on the library takes another kernel.
+        What comes before is read `prompt` tokens at a time: from 64 on the library takes another kernel. A shorter one
+        may have been read beside others, so 64 rows are filled up with another sequence's.
         """
         rows, batch, at, turn = [], self.alone.batch, 0, 0
         self.alone.clear()
@@ -149,6 +153,9 @@ class Fuzz:
             batch.clear()
             for i, token in enumerate(tokens[at : at + size]):
                 batch.add(token, at + i, (0,), logits=at + i >= start)
+            if self.exact and prompt == TILE and at < start:
+                for i in range(TILE - batch.n):
+                    batch.add(tokens[0], at + i, (1,), logits=False)
             self.alone.decode()
             if batch.n_outputs:
                 rows.append(self.alone.logits().copy())
@@ -167,7 +174,7 @@ class Fuzz:
             return
         self.tokens += len(ids)
         text, start = [*prompt, *ids][:-1], len(prompt) - 1
-        said = [_log(self.read(text, *how, start)) for how in ((32, (1,)), (64, (5, 1, 16)))]
+        said = [_log(self.read(text, *how, start)) for how in ((32, (1,)), (TILE, (5, 1, 16)))]
         rows = np.arange(len(ids))
         own = np.array([info.logprob for info in found.infos])
         apart = np.abs(said[0][rows, ids] - own)
@@ -230,14 +237,14 @@ def main(name: str, seed: int, cases: int, small: bool) -> int:
     window = rng.choice((3, 16, 50))
     for module in (families, tiny_heads):
         module.WINDOW, module.CONTEXT = window, 4096
-    families._MOE["expert_used_count"] = families.EXPERTS
+    tiny_layers.MOE["expert_used_count"] = tiny_layers.EXPERTS
     with tempfile.TemporaryDirectory() as folder:
         path = families.write_family(name, Path(folder) / f"{name}.gguf")
         drafts = drafts_for(name, path, rng)
         made = options(
             path,
-            slots=rng.choice((1, 3)),
-            ctx=rng.choice((400, 1200)),
+            slots=rng.choice((2, 3, 4) if small else (1, 3)),
+            ctx=rng.choice((800, 1200) if small else (400, 1200)),
             batch=rng.choice((24, 100)),
             max_width=16,
             kv_type="f32",

@@ -35,7 +35,7 @@ WITH_FEATURES = frozenset(
     {
         *("llama", "qwen3", "qwen3moe", "qwen35", "qwen35moe", "qwen3next", "qwen4exp", "gpt-oss", "gemma4", "lfm2"),
         *("mimo2", "minimax-01", "minimax-m2", "nemotron_h", "nemotron_h_moe", "bailingmoe3", "deepseek4"),
-        *("hunyuan_vl", "nanbeige", "muse-glimmer"),
+        *("hunyuan_vl", "nanbeige", "muse-glimmer", "lfm2moe"),
     }
 )
 ASSISTANT, EAGLE = "gemma4-assistant", "eagle3"

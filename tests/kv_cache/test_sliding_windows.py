@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,11 +11,13 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
+from lcspec.modelfiles.windows import window_cache
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
@@ -156,8 +159,8 @@ def test_what_is_left_is_reused(tmp_path: Path) -> None:
             check(alone, [*prompt[:20], 7, 8], found)
 
 
-def test_cells_that_two_ids_hold_do_not_fill_the_small_cache(tmp_path: Path) -> None:
-    """The library overwrites none of them: leaves and shared beginnings have to let go of what no token sees."""
+def test_long_answers_and_shared_beginnings_in_the_small_cache(tmp_path: Path) -> None:
+    """Far more tokens than it has cells, and all that the engine does with them."""
     with open_session(
         options(write_gemma3(tmp_path / "m.gguf"), slots=2, ctx=1024, batch=40, max_width=16, full_windows=False)
     ) as session:
@@ -227,11 +230,68 @@ def test_a_leaf_follows_a_text_whose_beginning_others_have_overwritten(full: boo
         decode(other, *(TokenTree.root(80 + i % 9) for i in range(150)))
         assert context.seq_start(text.main) > 0 and context.holds(text.main, text.length)
         decode(text, fork)
-        for i in range(20):
-            alone.batch.add(70 + i % 9, i, (0,), logits=False)
-        alone.batch.add(65, 20, (0,), logits=False)
-        for i in range(60):
-            alone.batch.add(70 + i % 7, 21 + i, (0,), logits=False)
-        alone.batch.add(65, 81, (0,), logits=True)
-        alone.decode()
-        assert np.abs(context.logits()[0] - alone.logits()[0]).max() < 0.01
+        tokens = [*(70 + i % 9 for i in range(20)), 65, *(70 + i % 7 for i in range(60)), 65]
+        assert np.abs(context.logits()[0] - last_row(alone, tokens)).max() < 0.01
+
+
+def last_row(context: Context, tokens: Sequence[int]) -> NDArray[np.float32]:
+    """Logits behind a text, read in a context that holds nothing else."""
+    context.clear()
+    for start in range(0, len(tokens), 32):
+        piece = tokens[start : start + 32]
+        context.batch.clear()
+        for i, token in enumerate(piece):
+            context.batch.add(token, start + i, (0,), logits=i == len(piece) - 1)
+        context.decode()
+    return context.logits()[0]
+
+
+@contextmanager
+def small_cache(tmp_path: Path) -> Iterator[tuple[Context, SequencePool, Context]]:
+    """A context whose windows have 512 cells, its sequence ids, and a context that loses nothing."""
+    path = write_gemma3(tmp_path / "m.gguf")
+    made = options(path, slots=2, ctx=1024, batch=40, max_width=16, kv_type="f32", full_windows=False)
+    with (
+        Model.load(made) as model,
+        Context(model) as context,
+        Context(model, replace(made, slots=1, full_windows=True)) as alone,
+    ):
+        own = window_cache(model.header, made, context.n_ctx)
+        assert own is not None and own.cells == 512 and context.slack > 0
+        yield context, SequencePool(context.n_seq), alone
+
+
+def words(start: int, stop: int) -> list[int]:
+    """The tokens of a text at the positions [start, stop)."""
+    return [70 + i * i % 23 for i in range(start, stop)]
+
+
+def test_a_shared_beginning_does_not_fill_the_small_cache(tmp_path: Path) -> None:
+    """The library overwrites no cell that two texts hold: one of them lets go of what none of its tokens sees.
+
+    Both go on from there: a cell of its own, once overwritten, would have taken the text's earlier ones along.
+    """
+    with small_cache(tmp_path) as (context, pool, alone):
+        one, two = SequenceCache(context, pool), SequenceCache(context, pool)
+        decode(one, *map(TokenTree.root, words(0, 495)))
+        two.share(one, 495)
+        for i in range(100):
+            decode(one, TokenTree.root(80 + i % 9))
+            decode(two, TokenTree.root(80 + i % 11))
+        found = context.logits()[0]
+        assert np.abs(found - last_row(alone, [*words(0, 495), *(80 + i % 11 for i in range(100))])).max() < 0.01
+
+
+def test_leaves_that_are_not_used_again_do_not_fill_the_small_cache(tmp_path: Path) -> None:
+    """Trees with fewer and fewer leaves: every one leaves two leaf ids behind, with cells of its own time."""
+    with small_cache(tmp_path) as (context, pool, alone):
+        cache, tokens = SequenceCache(context, pool), list[int]()
+        for leaves in range(17, 1, -2):
+            tree = TokenTree.root(65)
+            for i in range(leaves):
+                tree.add(0, 70 + i)
+            more = words(len(tokens), len(tokens) + 75)
+            decode(cache, *map(TokenTree.root, more), tree)
+            tokens += [*more, 65]
+        decode(cache, TokenTree.root(66))
+        assert np.abs(context.logits()[0] - last_row(alone, [*tokens, 66])).max() < 0.01
