@@ -64,7 +64,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
-	@echo "Installing. The first time this compiles llama.cpp, which takes about 5 minutes on two cores ..."
+	@echo "Installing. The first time this compiles llama.cpp, which takes 5 to 10 minutes on two cores ..."
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
 	@touch $@
 

@@ -25,6 +25,7 @@ import click
 from terminal_picture import draw
 
 WAIT = 180.0
+STILL = 5.0  # seconds within which a picture should stand still
 COLUMNS, LINES = 110, 34
 NOTES = "Buy milk, tea and bread.\n"
 FIRST = "Write a python function that returns the largest number of a list."
@@ -97,10 +98,13 @@ class Tour:
         out.mkdir(parents=True, exist_ok=True)
 
     def picture(self, terminal: Terminal, name: str) -> None:
-        """Save what the terminal shows."""
-        time.sleep(0.5)
+        """Save what the terminal shows, once it shows the same for a moment."""
+        before, end = "", time.monotonic() + STILL
+        while (shown := terminal.screen(colours=True)) != before and time.monotonic() < end:
+            before = shown
+            time.sleep(0.8)
         path = self.out / f"{name}.png"
-        draw(terminal.screen(colours=True), COLUMNS, path)
+        draw(shown, COLUMNS, path)
         click.echo(f"  {path}")
 
     @contextmanager
@@ -216,7 +220,7 @@ def screens(tour: Tour, terminal: Terminal) -> None:
     """Drafters, settings, help, conversations, models, themes."""
     with tour.stop("drafters, settings, help"):
         for key, text, name in (
-            ("F4", "the planner decides", "10-drafters"),
+            ("F4", "lcspec decides", "10-drafters"),
             ("C-s", "Temperature", "11-settings"),
             ("F1", "In the input", "12-help"),
         ):

@@ -27,7 +27,7 @@ from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
 
 PROMPT = "Hi! I'd like to order a coffee, please."
-QUESTION = "What is a token in a language model? Answer in two sentences."
+QUESTION = "Give me three tips for sleeping well."
 TOKENS = 128
 ANSWER_TOKENS = 120
 REPEAT = 3
@@ -94,11 +94,12 @@ def same(a: list[int], b: list[int]) -> str:
 
 def assistant() -> None:
     """SmolLM2 answers in English; where it cannot be downloaded, a line says so."""
+    click.echo(f"   {PACKAGES[STARTER].about}")
     found = starter_or_reason()
     if isinstance(found, str):
         click.echo(f"   Left out: {found}\n   Later: .venv/bin/lcspec pull {STARTER}")
         return
-    click.echo(f"   {PACKAGES[STARTER].about}\n\n> {QUESTION}")
+    click.echo(f"\n> {QUESTION}")
     with open_session(ModelOptions(found, ctx=1024)) as session:
         ids, stop = session.chat_ids([{"role": "user", "content": QUESTION}])
         sampling = SamplingParams(temperature=0.0)
@@ -113,15 +114,18 @@ def assistant() -> None:
 def main() -> int:
     """Run the demonstration; returns the exit code."""
     target, draft = demo_path(DEMO_TARGET), demo_path(DEMO_DRAFT)
-    click.secho("1. The bundled pair (toys: very small models that show how it works and talk nonsense)", bold=True)
-    click.echo("   Coloured tokens were drafted and accepted; the others are the target's own.\n")
+    click.echo(
+        "A language model (the target) writes an answer token by token; a token is a word or a piece of one.\n"
+        "lcspec guesses (drafts) several tokens ahead, and the model checks them all in one step. Right guesses are\n"
+        "accepted, wrong ones thrown away, so the text is the model's own.\n"
+    )
+    click.secho("1. The bundled pair: toys, very small models that show how it works and talk nonsense", bold=True)
+    click.echo("   Coloured words were guessed and right; the others are the target's own.\n")
     drafts = {"plain": "off", "speculative (fixed)": "ngram,model", "speculative (auto)": "auto"}
     compare(target, draft, "ngram,model", drafts)
-    click.echo("At this size a decode costs little more than the work around it. Now the case that matters.")
+    click.echo("So small a model is fast without help: fewer steps gain nothing yet.")
 
-    click.secho(
-        "\n2. The same target at the cost of a 0.5 B model (Q4_0), where the speed-up means something", bold=True
-    )
+    click.secho("\n2. The same target, made as slow as a model of half a billion weights: here it counts", bold=True)
     folder = Path("work")
     folder.mkdir(exist_ok=True)
     scaled = folder / "demo-target-0.5b-q4_0.gguf"

@@ -25,7 +25,7 @@ COMMANDS = (
     "python3 -m venv ~/lcspec-env",
     "~/lcspec-env/bin/pip install lcspec-*.whl",
     "lcspec pull smollm2",
-    'lcspec generate smollm2 --chat -p "Why is the sky blue?" -n 200',
+    'lcspec generate smollm2 --chat -p "Give me three tips for sleeping well." -n 200',
 )
 
 

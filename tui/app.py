@@ -267,9 +267,19 @@ class ChatApp(App[int]):
     def _left(self) -> None:
         below = self.screen_stack[-2] if len(self.screen_stack) > 1 else None
         if isinstance(below, ChatScreen):
-            self.pop_screen()
+            self._back_to(below)
         else:
             self.exit(0)
+
+    def _back_to(self, chat: ChatScreen) -> None:
+        """To a conversation, with the model it had: one that was tried since and given up has taken its place."""
+        if chat.source is self.source:
+            self.pop_screen()
+        elif chat.source.local:
+            self.load(Choice(chat.loaded.path, chat.loaded.draft))
+        elif self._server is not None:
+            self._server = replace(self._server, model=chat.loaded.name)
+            self.connect(self._server)
 
     # ------------------------------------------------------------------ the store
 

@@ -88,6 +88,13 @@ def mentions(text: str, base: Path | None = None) -> list[Path]:
     return list(dict.fromkeys(found))
 
 
+def missing(text: str, base: Path | None = None) -> list[str]:
+    """What a message names as `@path` and looks like one (a folder, or an ending), though there is no such file."""
+    words = [_unescaped(match[1]).rstrip(".,;:!?)") for match in _MENTIONS.finditer(text)]
+    looks = [word for word in words if "/" in word or re.search(r"\w\.[A-Za-z]\w{0,4}$", word)]
+    return [word for word in looks if not _below(word, base).is_file()]
+
+
 def path_candidates(word: str, base: Path | None = None, suffixes: Sequence[str] = ()) -> list[str]:
     """Paths that begin with `word` as typed, folders first and with a slash; of files only those with `suffixes`."""
     head, name = os.path.split(word)

@@ -215,9 +215,9 @@ def _advice(fill: ContextFill, min_answer: int, alone: bool) -> str:
     """What is too long, and what to do about it; `alone`: the newest message (and the system prompt) by itself is."""
     what = "this message" if alone else "the conversation"
     if fill.used > fill.limit:
-        state = f"{what} has {fill.used} tokens and the context {fill.limit}"
+        state = f"{what} has {fill.used:,} tokens and the context holds {fill.limit:,}"
     else:
-        state = f"{what} has {fill.used} of {fill.limit} tokens, which leaves {fill.left} for an answer"
+        state = f"{what} has {fill.used:,} of {fill.limit:,} tokens, which leaves {fill.left} for an answer"
         state += f" (at least {min_answer} are wanted)"
     if alone:
         return f"{state}: shorten the message or the system prompt, attach less, or load with a larger context"

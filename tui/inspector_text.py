@@ -54,7 +54,7 @@ def _figure(name: str, expected: str, measured: str) -> Content:
 
 def figures(log: SpeculationLog) -> list[Content]:
     """Totals of the answer."""
-    gain = saved(log.saved) if log.saved is not None else "within noise" if log.drafting[0] else "nothing drafted"
+    gain = saved(log.saved) if log.saved is not None else "no difference" if log.drafting[0] else "nothing drafted"
     per_step = steps(log.tokens_per_step)
     lines = [
         Content.styled(ABOUT, "dim"),

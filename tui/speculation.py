@@ -17,6 +17,8 @@ ENOUGH_PLAIN = 6
 # How far plain decoding's time may be from what was measured, as a share, at the least: with steps of this answer to
 # compare with, and without.
 UNSURE = 0.03
+# Share of the answer's time below which nobody notices a difference.
+NOTICED = 0.02
 UNSURE_BEFORE = 0.15
 
 
@@ -158,12 +160,13 @@ class SpeculationLog:
 
     @property
     def saved(self) -> float | None:
-        """`saved_seconds`, or None while it may be nothing but noise: of plain decoding's time, or of the few steps
-        that had drafts, each of which may take longer than usual as plain steps do."""
+        """`saved_seconds`, or None while nobody would notice it, or while it may be nothing but noise: of plain
+        decoding's time, or of the few steps that had drafts, each of which may take longer than usual as plain steps
+        do."""
         plain, _, count, each = self.drafting
         mean, unsure, deviation = self._plain_ratio
         noise = plain * mean * unsure + 2 * deviation * each / math.sqrt(count or 1.0)
-        return self.saved_seconds if abs(self.saved_seconds) > noise else None
+        return self.saved_seconds if abs(self.saved_seconds) > max(noise, NOTICED * self.seconds) else None
 
     @property
     def _plain_ratio(self) -> tuple[float, float, float]:

@@ -46,9 +46,11 @@ def disturbance(retaken: Sequence[int], unsteady: Sequence[int]) -> str | None:
             "however often it is taken. These figures are not kept; measure again when the machine is quiet."
         )
     if retaken:
-        return f"The measurement was disturbed for a moment, so {_widths(retaken)} was measured again."
+        return f"Something else used this machine for a moment, so {_widths(retaken)} was measured again."
     return None
 
 
 def _widths(widths: Sequence[int]) -> str:
-    return f"width {widths[0]}" if len(widths) == 1 else f"the time of {len(widths)} widths"
+    if len(widths) > 1:
+        return f"the time of steps of {len(widths)} sizes"
+    return f"the time of a step of {widths[0]} token{'s' * (widths[0] > 1)}"

@@ -271,7 +271,7 @@ def say_loading(entry: Entry) -> None:
 def say_ready(what: str, n_ctx: int | None, o: dict[str, Any], settings: ServerSettings, sock: Any) -> None:
     """One line on stderr: what is served, and where. Who connects from now on is served."""
     sock.listen(BACKLOG)
-    slots = f"{o['slots']} slots" + (f" of {n_ctx} tokens" if n_ctx is not None else "")
+    slots = f"{o['slots']} slot{'' if o['slots'] == 1 else 's'}" + (f" of {n_ctx} tokens" if n_ctx is not None else "")
     where = url_of(sock, settings)
     click.echo(f"lcspec: serving {what}, {slots}, speculation {settings.speculate}, at {where}/v1", err=True)
     if not is_loopback(sock) and not settings.api_keys:

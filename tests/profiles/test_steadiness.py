@@ -36,6 +36,6 @@ def test_the_quieter_series_counts() -> None:
 def test_what_the_user_is_told() -> None:
     assert disturbance([], []) is None
     again = disturbance([1], [])
-    assert again is not None and "width 1 was measured again" in again
+    assert again is not None and "a step of 1 token was measured again" in again
     still = disturbance([1, 9], [1, 9])
-    assert still is not None and "not kept" in still and "2 widths" in still
+    assert still is not None and "not kept" in still and "2 sizes" in still

@@ -66,6 +66,10 @@ async def test_commands(start: Start, tmp_path: Path) -> None:
         before = chat.chat.id
         await typed(driver, "/clear")
         await driver.until(lambda: chat.chat.id != before and not chat.chat.branch)
+        (tmp_path / "talk.gguf").write_text("not a model")
+        await typed(driver, f"/model {tmp_path / 'talk.gguf'}")
+        await driver.until(lambda: any("is not a GGUF file" in t for t in told(driver)))
+        assert driver.app.screen is chat and chat.source.alive, "the model that is loaded stays"
         await typed(driver, "/model")
         await driver.until(lambda: isinstance(driver.app.screen, PickerScreen))
         await driver.press("f1")

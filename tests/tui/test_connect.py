@@ -21,6 +21,7 @@ from lcspec.tui.app import ChatOptions, Server
 from lcspec.tui.connecting import server_of
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.screens.loading import LoadingScreen
+from lcspec.tui.screens.picker import PickerScreen
 from lcspec.tui.server_client import ServerClient, ServerError
 from lcspec.tui.source import UNKNOWN
 from lcspec.tui.widgets.answer import AnswerView
@@ -165,6 +166,12 @@ async def test_another_name_of_the_servers(start: Start, connected: Callable[...
         driver.chat.prompt.give_back("/model nobody")
         await driver.press("enter")
         assert "has no model nobody: it has demo" in await failed(driver)
+        chat = driver.app.chat_screen
+        await driver.press("escape")
+        await driver.until(lambda: isinstance(driver.app.screen, PickerScreen))
+        await driver.press("escape")
+        await driver.until(lambda: driver.app.screen is chat and driver.chat.source is driver.app.source)
+        assert (await driver.answer(HELLO)).model == "other-name", "back to the one before"
 
 
 async def test_reasoning_is_told_apart(start: Start, tmp_path: Path) -> None:

@@ -214,7 +214,8 @@ async def test_files_are_attached_with_their_tokens_before_sending(start: Start,
         await driver.until(lambda: not chat.attachments.pending)
         chat.prompt.give_back(f"/file {tmp_path / 'missing.txt'}")
         await driver.press("enter")
-        await driver.until(lambda: not chat.prompt.text)
+        await driver.until(lambda: any("no file" in n.message for n in driver.app._notifications))
+        await driver.until(lambda: chat.prompt.text.endswith("missing.txt"), "it comes back, to be corrected")
         assert not chat.attachments.pending
         await chat.attach([note])
         await driver.answer("Who is it for?")
@@ -235,6 +236,23 @@ async def test_history_and_new_lines_in_the_input(start: Start) -> None:
         assert chat.prompt.text == "draft"
         await driver.press("ctrl+j", "x")
         assert chat.prompt.text == "draft\nx"
+
+
+async def test_a_line_is_deleted_to_its_ends_however_often_it_is_wrapped(start: Start) -> None:
+    """A long message that came back is taken out of the input with one key."""
+    async with start() as driver:
+        prompt = (await driver.ready()).prompt
+        prompt.give_back("first\n" + "word " * 200)
+        await driver.press("ctrl+u")
+        assert prompt.text == "first\n"
+        await driver.press("ctrl+u")
+        assert prompt.text == "first", "then the line break"
+        prompt.text = "word " * 200 + "\nlast"
+        prompt.move_cursor((0, 4))
+        await driver.press("ctrl+k")
+        assert prompt.text == "word\nlast"
+        await driver.press("ctrl+k")
+        assert prompt.text == "wordlast"
 
 
 async def test_resuming_opens_the_conversation_used_last(start: Start, pair: tuple[Path, Path]) -> None:

@@ -15,8 +15,11 @@ from textual.widgets import Static
 from lcspec.answers.text import Piece
 from lcspec.tui.app import ChatOptions
 from lcspec.tui.screens.chat import ChatScreen
+from lcspec.tui.screens.help import HelpScreen
+from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.store import Store
 from lcspec.tui.widgets.answer import AnswerView
+from lcspec.tui.widgets.status import StatusLine
 
 from .conftest import PLAIN, Driver, Start
 
@@ -144,6 +147,41 @@ async def test_a_terminal_that_shrinks(start: Start) -> None:
         assert chat.prompt.text == "ok"
         await driver.until(lambda: chat.transcript.size.height >= 2)
         assert (await driver.again("enter")).state == "done"
+
+
+async def test_what_opens_in_a_small_terminal_can_be_used(start: Start) -> None:
+    """40 x 12: the input stays below the list of commands, and fields and explanations have room."""
+    async with start(size=(40, 12)) as driver:
+        chat = await driver.ready()
+        await driver.press("slash")
+        await driver.until(lambda: chat.query_one("#completion").display)
+        await driver.settled()
+        assert chat.query_one("#completion").region.bottom <= chat.prompt.region.y
+        assert chat.prompt.region.bottom <= 12 and chat.prompt.region.height == 3
+        await driver.press("escape", "backspace", "ctrl+s")
+        await driver.until(lambda: isinstance(driver.app.screen, SettingsScreen))
+        await driver.until(lambda: driver.app.screen.query_one("#temperature").region.width >= 20)
+        await driver.press("escape", "f1")
+        await driver.until(lambda: isinstance(driver.app.screen, HelpScreen))
+        help_text = driver.app.screen.query_one("VerticalScroll Static", Static)
+        await driver.until(lambda: help_text.size.width)
+        explained = [line for line in str(help_text.render()).split("\n") if line.startswith("   ")]
+        assert max(map(len, explained)) <= help_text.size.width, "no line is broken twice"
+
+
+async def test_the_status_line_shows_whole_figures_or_none(start: Start) -> None:
+    async with start(max_tokens=30, drafters="auto", size=(70, 30)) as driver:
+        chat = await driver.ready()
+        await driver.answer(HELLO)
+        await driver.press("f2")
+        status = chat.query_one(StatusLine)
+        for width in (120, 90, 64, 40):
+            await driver.pilot.resize_terminal(width, 30)
+            await driver.until(lambda width=width: status.content_size.width == width - 2)
+            await driver.settled()
+            line = str(status.render())
+            assert len(line) <= width - 2 and line.startswith("context"), line
+            assert ("coloured words" in line) == (width > 80)
 
 
 UNICODE = (

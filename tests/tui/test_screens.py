@@ -20,6 +20,7 @@ from lcspec.tui.screens.loading import LoadingScreen
 from lcspec.tui.screens.picker import PickerScreen
 from lcspec.tui.screens.settings import SettingsScreen
 from lcspec.tui.settings import SettingsFile
+from lcspec.tui.widgets.notice import Notice
 
 from .conftest import PLAIN, Start
 
@@ -35,6 +36,7 @@ async def test_the_first_run_lists_the_bundled_pair_and_loads_it(start: Start) -
         await driver.until(lambda: table.row_count >= 2)
         about = driver.app.screen.query_one("#picker-about", Static)
         await driver.until(lambda: "draft model: " in str(about.render()))
+        assert "lcspec pull smollm2" in str(about.render()), "how to get something better than a toy"
         await driver.press("enter")
         chat = await driver.ready()
         assert chat.loaded.path.name.startswith("demo-target") and chat.loaded.draft is not None
@@ -86,6 +88,25 @@ async def test_another_model_in_the_middle_of_a_conversation(start: Start, pair:
         await driver.until(lambda: driver.app.screen is chat and chat.loaded.path == pair[1])
         message = await driver.answer("Thanks!")
         assert message.model == pair[1].stem and len(chat.chat.branch) == 4
+
+
+async def test_a_model_that_was_tried_in_vain_leaves_the_conversation_its_own(start: Start, tmp_path: Path) -> None:
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"not a model")
+    async with start(max_tokens=6) as driver:
+        chat = await driver.ready()
+        name = chat.loaded.name
+        await driver.press("f5")
+        await driver.until(lambda: isinstance(driver.app.screen, PickerScreen))
+        driver.app.screen.query_one("#picker-filter", Input).value = str(bad)
+        await driver.press("enter")
+        await driver.until(lambda: isinstance(driver.app.screen, LoadingScreen) and driver.app.screen.failed)
+        await driver.press("escape")
+        await driver.until(lambda: isinstance(driver.app.screen, PickerScreen))
+        await driver.press("escape")
+        await driver.until(lambda: driver.app.screen is chat and chat.source is driver.app.source)
+        assert f"{name} is ready" in next(iter(chat.transcript.query(Notice))).text
+        assert (await driver.answer(HELLO)).state == "done"
 
 
 async def test_conversations_are_listed_searched_renamed_deleted_and_brought_back(start: Start) -> None:

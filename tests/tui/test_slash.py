@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lcspec.errors import LcspecError
-from lcspec.tui.completing import complete, mentions, path_candidates
+from lcspec.tui.completing import complete, mentions, missing, path_candidates
 from lcspec.tui.slash import COMMANDS, Typed, command_of, plain, read_setting
 
 
@@ -82,3 +82,7 @@ def test_files_named_in_a_message_are_found(folder: Path) -> None:
         folder / "my file.txt",
     ]
     assert mentions("ask @john, or mail me@notes/deep.txt", folder) == []
+    assert missing("what is in @notes/gone.txt, @gone.md and @model.gguf? ask @john", folder) == [
+        "notes/gone.txt",
+        "gone.md",
+    ]

@@ -82,7 +82,7 @@ def test_what_may_be_noise_is_not_shown() -> None:
         log.add(plain_step(0.002 if i % 2 else 0.018))  # 10 ms, give or take 80 %
     log.add(step((6, 7), 1, plain=0.010))  # 15 ms for what takes 20 ms, or 14
     assert log.saved_seconds > 0 and log.saved is None
-    assert "within noise" in totals_content(log).plain
+    assert "no difference" in totals_content(log).plain
 
 
 def test_a_single_slow_step_is_noise() -> None:
@@ -93,6 +93,18 @@ def test_a_single_slow_step_is_noise() -> None:
     log.add(Step(refused, NAMES, 0.010))
     assert log.saved_seconds < 0 and log.saved is None
     assert "lost" not in totals_content(log).plain
+
+
+def test_what_nobody_would_notice_is_not_shown() -> None:
+    log = SpeculationLog()
+    for _ in range(200):
+        log.add(plain_step(0.020))
+    refused = StepStats(1, 4, tree(), 0, (9,), 0.060, 0.0, 0.0, Plan())
+    log.add(Step(refused, NAMES, 0.010))
+    assert abs(log.saved_seconds + 0.040) < 1e-9 and log.saved is None, "40 ms of four seconds"
+    log.add(Step(refused, NAMES, 0.010))
+    log.add(Step(refused, NAMES, 0.010))
+    assert log.saved is not None and abs(log.saved + 0.120) < 1e-9
 
 
 def test_tokens_a_step_are_shown_where_there_is_a_gain() -> None:

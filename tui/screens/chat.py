@@ -10,6 +10,7 @@ from textual.message import Message as TextualMessage
 
 from lcspec.config import MAX_DRAFT_MODELS, model_drafter
 from lcspec.errors import LcspecError
+from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.tui import keys
 from lcspec.tui.attachments import file_command
 from lcspec.tui.choices import MODEL
@@ -331,6 +332,7 @@ class ChatScreen(MessagesScreen):
             return
         if not path.is_file():
             raise LcspecError(f"there is no file {path}: /model alone lists what was found on this machine")
+        read_gguf(path)  # what is no model does not take the place of the one that is loaded
         self.post_message(self.ModelsWanted(path))
 
     def _save(self, text: str) -> None:

@@ -21,7 +21,7 @@ from lcspec.errors import LcspecError
 from lcspec.tui.answering import CONTINUE, Answering
 from lcspec.tui.attachments import Attachment, count_tokens, file_command, pasted_attachment, read_attachment
 from lcspec.tui.choices import Choices
-from lcspec.tui.completing import mentions
+from lcspec.tui.completing import mentions, missing
 from lcspec.tui.conversation import ContextFill, measure
 from lcspec.tui.pace import TICK
 from lcspec.tui.slash import Typed, command_of, plain
@@ -125,7 +125,7 @@ class ConversationScreen(Screen[None]):
 
     async def adopt(self, source: Source, loaded: Loaded) -> None:
         """Go on with another model, or with a larger context."""
-        same = source.local and loaded.path == self.loaded.path
+        same = source.local and loaded.path == self.loaded.path and loaded.n_ctx != self.loaded.n_ctx
         self.attachments.limit = loaded.n_ctx
         await self.attachments.set(self.attachments.pending)
         self.source, self.loaded, self.figures, self.answering.keep_from = source, loaded, SpeculationLog(), None
@@ -180,8 +180,9 @@ class ConversationScreen(Screen[None]):
         paths = [path for line in lines for path in file_command(line) or []]
         if paths:
             rest = "\n".join(line for line in lines if file_command(line) is None).strip()
-            self.prompt.give_back(rest + self.prompt.text)
-            await self.attach(paths)
+            back = rest if await self.attach(paths) else event.text  # a path to be corrected
+            if back:
+                self.prompt.give_back(back + self.prompt.text)
             return
         try:
             typed = command_of(event.text) if self.editing is None else None
@@ -204,6 +205,9 @@ class ConversationScreen(Screen[None]):
             self.prompt.give_back(event.text + self.prompt.text)  # which file could not be read is said already
             return
         self.prompt.remember(event.text)
+        absent = missing(text)
+        if absent:
+            self.notify(f"There is no file {absent[0]}: that was sent as text, nothing is attached.", markup=False)
         await self.send(text)
 
     async def command(self, typed: Typed) -> None:

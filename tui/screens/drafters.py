@@ -16,7 +16,7 @@ from textual.widgets.option_list import Option
 from lcspec.config import DraftFiles, model_drafter
 
 ABOUT = {
-    "auto": "the planner decides step by step which of them to ask, and whether to draft at all",
+    "auto": "lcspec decides at every step who guesses, and whether guessing pays at all",
     "off": "no guessing: the model writes plainly",
     "ngram": "continues what stood in this conversation before",
     "suffix": "the same with matches of any length, also in earlier answers",
@@ -68,10 +68,14 @@ class DraftersScreen(ModalScreen[str | None]):
         """The choices, and a line for names with options."""
         with Vertical(classes="dialog") as box:
             box.border_title = "Drafters"
+            box.border_subtitle = "Esc leaves it as it is"
             yield OptionList(*(Option(self._line(c), id=f"d{i}") for i, c in enumerate(self.choices)))
             yield Input(placeholder="or names with options: model:branch=3,ngram")
-            now = "From the next step on" if self.answering else "For the next answers"
-            yield Static(Content(f"{now}; the text does not change. Esc leaves it as it is."), classes="hint")
+            now = "This counts from the next step on" if self.answering else "This counts from the next answer on"
+            yield Static(
+                Content(f"They guess the next words, and the model checks them, so the text stays the same. {now}."),
+                classes="hint",
+            )
 
     def on_mount(self) -> None:
         """Begin at what is in force."""

@@ -34,24 +34,27 @@ LENS_NAMES = ("model", "ngram", "suffix", "lookahead")
 LENS_HELP = "Coloured words were guessed by a drafter and accepted by the model; the others are the model's own."
 INSPECTOR_HELP = (
     "How the answer was made. A step is a run of the model: it checks the words guessed and adds one of its own. "
-    "Expected is what the planner counted on, measured what happened. A width of 5>8 means that a step of 5 tokens was "
-    "padded to 8, because 8 cost less here. Saved seconds are against plain steps of the same answer, and are shown "
-    "only when they are more than noise."
+    "Expected is what lcspec counted on, measured what happened. A width of 5>8 means that a step of 5 tokens was "
+    "padded to 8, because 8 cost less here. Saved seconds are against plain steps of the same answer (one token each), "
+    "and are shown only when they are more than noise and more than 2 % of the answer's time."
 )
 # Columns of the keys, and of what the box takes beside the text.
 KEYS, AROUND = 22, 28
 WIDEST = 72
+# Narrower explanations stand below their keys.
+BESIDE, BELOW = 30, 2
 
 
 def _rows(rows: Sequence[tuple[str, str]], width: int) -> list[Content]:
     out = []
+    column, width = (KEYS, width) if width >= BESIDE else (BELOW, width + KEYS - BELOW)
     for keys, text in rows:
         first, *rest = textwrap.wrap(text, width)
-        if len(keys) > KEYS:  # the keys get a line of their own
+        if len(keys) > column:  # the keys get a line of their own
             out.append(Content.assemble((keys, "bold")))
             keys = ""
-        out.append(Content.assemble((f"{keys:<{KEYS}} ", "bold"), first))
-        out += [Content(" " * (KEYS + 1) + line) for line in rest]
+        out.append(Content.assemble((f"{keys:<{column}} ", "bold"), first))
+        out += [Content(" " * (column + 1) + line) for line in rest]
     return out
 
 
@@ -103,5 +106,5 @@ class HelpScreen(ModalScreen[None]):
             box.border_title = "Help"
             box.border_subtitle = "Esc closes"
             yield Static(
-                help_content(self.place, not self.app.no_color, max(20, min(WIDEST, self.app.size.width - AROUND)))
+                help_content(self.place, not self.app.no_color, max(10, min(WIDEST, self.app.size.width - AROUND)))
             )

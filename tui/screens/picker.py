@@ -20,6 +20,7 @@ from textual.worker import get_current_worker
 
 from lcspec.modelfiles.library import LibraryModel, drafts_for, models
 from lcspec.modelfiles.places import here
+from lcspec.modelfiles.starter import STARTER
 from lcspec.tui.completing import path_candidates
 from lcspec.tui.screens.help import HelpScreen
 from lcspec.tui.wording import size
@@ -283,6 +284,8 @@ class PickerScreen(Screen[None]):
             others = "another one, or none" if n > 1 else "none" if draft else "with it again"
             text += f" (Ctrl+D: {others})" if n else " matches; guessing from the text at hand needs none"
         searching = "" if self._searched else " (still searching)"
+        if model.source == "bundled":
+            text += f"\nThis is a toy: `lcspec pull {STARTER}` downloads a small assistant that answers in English."
         about.update(Content(f"{model.summary}{searching}\n{text}"))
 
     def action_next_draft(self) -> None:

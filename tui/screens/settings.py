@@ -53,6 +53,7 @@ def _choice(name: str, options: Sequence[tuple[str, Any]], value: Any) -> Select
 class SettingsScreen(ModalScreen[str | None]):
     """Gives what was saved, in a sentence; None when nothing was."""
 
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (64, "-wide")]
     BINDINGS = [
         Binding("escape", "cancel", "Close"),
         Binding("ctrl+s", "save", "Save", priority=True),

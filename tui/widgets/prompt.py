@@ -125,6 +125,23 @@ class PromptInput(TextArea):
             self.post_message(self.Emptied())
         super().action_delete_left()
 
+    def action_delete_to_start_of_line(self) -> None:
+        """Ctrl+U: back to the last line break, however often the line is wrapped, as in a shell."""
+        row, column = self.cursor_location
+        if column:
+            self._delete_via_keyboard((row, 0), (row, column))
+        else:
+            super().action_delete_left()
+
+    async def action_delete_to_end_of_line_or_delete_line(self) -> None:
+        """Ctrl+K: up to the next line break; there, the line break."""
+        row, column = self.cursor_location
+        end = len(self.document.get_line(row))
+        if column < end:
+            self._delete_via_keyboard((row, column), (row, end))
+        else:
+            self.action_delete_right()
+
     def action_cursor_page_up(self) -> None:
         """The input is small: the page keys scroll the conversation."""
         self.post_message(self.Paged(-1))

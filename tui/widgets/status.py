@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Iterator
 
 from textual.content import Content
 from textual.widgets import Static
@@ -36,41 +37,58 @@ class Status:
 
 
 class StatusLine(Static):
-    """One line; what matters most comes first, so that a narrow screen cuts the rest."""
+    """One line; what matters most comes first, and what does not fit is left out."""
+
+    _shown: tuple[Status, SpeculationLog] | None = None
+
+    def on_resize(self) -> None:
+        """There is more room now, or less."""
+        if self._shown is not None:
+            self.show(*self._shown)
 
     def show(self, status: Status, log: SpeculationLog) -> None:
         """Show it."""
-        fill = status.fill
-        full = fill.fraction >= NEARLY_FULL
-        parts: list[str | tuple[str, str]] = [("context ", "dim")]
+        self._shown = status, log
+        line = self._fill(status.fill)
+        room = self.content_size.width
+        for part in self._parts(status, log):
+            if not room or line.cell_length + 2 + part.cell_length <= room:
+                line = Content.assemble(line, "  ", part)
+        self.update(line, layout=False)
+
+    @staticmethod
+    def _fill(fill: ContextFill) -> Content:
         if fill.limit == UNKNOWN:
-            parts.append(f"{fill.used} tokens")
-        else:
-            parts += [
-                (f"{gauge(fill.fraction)} ", "$text-error" if full else "$text-primary"),
-                (f"{fill.used}/{fill.limit} ({fill.fraction:.0%})", "bold" if full else ""),
-            ]
+            return Content.assemble(("context ", "dim"), f"{fill.used} tokens")
+        full = fill.fraction >= NEARLY_FULL
+        return Content.assemble(
+            ("context ", "dim"),
+            (f"{gauge(fill.fraction)} ", "$text-error" if full else "$text-primary"),
+            (f"{fill.used}/{fill.limit} ({fill.fraction:.0%})", "bold" if full else ""),
+        )
+
+    def _parts(self, status: Status, log: SpeculationLog) -> Iterator[Content]:
+        """What stands behind the context."""
         if status.phase:
-            parts += [("  ", ""), (status.phase, "$text-warning")]
+            yield Content.styled(status.phase, "$text-warning")
         if status.rate is not None:
-            parts += [("  ", ""), (f"{status.rate:.1f} tokens/s", "bold")]
+            yield Content.styled(f"{status.rate:.1f} tokens/s", "bold")
         names = sorted(log.by_drafter, key=lambda name: -log.by_drafter[name][1])
         if status.lens:
-            parts += [("  coloured words were guessed by ", "dim"), *self._tints(names or ["model", "ngram", "suffix"])]
-        if status.drafters:
-            parts += [("  ", ""), (f"drafters {status.drafters}", "dim")]
-        if log.count:
-            per_step = steps(log.tokens_per_step)
-            parts.append(f"  {per_step}" if per_step else "")
-            for name in names[:3]:
-                drafted, accepted = log.by_drafter[name]
-                parts.append((f"  {name} {accepted}/{drafted}", "dim"))
-            if log.saved is not None:
-                parts.append(f"  {saved(log.saved)}")
-        self.update(Content.assemble(*parts), layout=False)
+            tints = self._tints(names or ["model", "ngram", "suffix"])
+            yield Content.assemble(("coloured words were guessed by ", "dim"), *tints)
+        elif status.drafters:
+            yield Content.styled(f"drafters {status.drafters}", "dim")
+        if log.count and (per_step := steps(log.tokens_per_step)):
+            yield Content(per_step)
+        for name in names[:3] if not status.lens else ():
+            drafted, accepted = log.by_drafter[name]
+            yield Content.styled(f"{name} {accepted}/{drafted}", "dim")
+        if log.count and log.saved is not None:
+            yield Content(saved(log.saved))
 
     def _tints(self, names: list[str]) -> list[str | tuple[str, str]]:
         out: list[str | tuple[str, str]] = []
         for name in names:
-            out += [(name, style_of(name, colour=not self.app.no_color)), " "]
+            out += [" " if out else "", (name, style_of(name, colour=not self.app.no_color))]
         return out
