@@ -21,7 +21,6 @@ from lcspec.planner import auto as auto_module
 from lcspec.planner import policy as policy_module
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits
-from lcspec.planner.record import DrafterRecord
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
@@ -351,8 +350,8 @@ def replay(
                     drafters.append(ReplayedCascade(name, model, level, clock, machine))
                 else:
                     drafters.append(Replayed(name, level, clock, machine))
-                if level and name not in planner.costly.records:
-                    planner.costly.records[name] = DrafterRecord(level_seconds=level)
+                if level and not planner.costly.knows(name):
+                    planner.costly.step_seconds[name] = level
             view = View(number, answer, drafters)
             results.append(decode(planner, view, machine, clock, lambda: rng.lognormvariate(0.0, noise)))
             planner.forget(view)

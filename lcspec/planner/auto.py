@@ -244,7 +244,7 @@ class AutoPlanner:
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a planner's record: {error}") from error
         self.acceptance = acceptance
-        self.costly.records.update({n: r for n, r in records.items() if n in names})
+        self.costly.records = {n: r for n, r in records.items() if n in names}
 
     def forget(self, sequence: PlannedSequence) -> None:
         """The request has ended: the next text has a loss budget of its own, and earlier ones count for less."""

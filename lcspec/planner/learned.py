@@ -9,7 +9,6 @@ from lcspec.drafters.base import Drafter, DrafterEnv
 from lcspec.errors import DecodeError
 from lcspec.llama import Context
 from lcspec.planner.auto import AutoPlanner
-from lcspec.planner.record import DrafterRecord
 from lcspec.profiles import history
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.step_cost import Progress, load_curve, measure, save_curve
@@ -54,10 +53,10 @@ def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
     because it also reads the text and runs with cold caches. Call it only between requests.
     """
     for drafter in drafters:
-        if drafter.costly and drafter.name not in planner.costly.records:
+        if drafter.costly and not planner.costly.knows(drafter.name):
             with contextlib.suppress(DecodeError):
                 if (seconds := drafter.step_seconds(DRAFT_STEPS)) is not None:
-                    planner.costly.records[drafter.name] = DrafterRecord(level_seconds=seconds)
+                    planner.costly.step_seconds[drafter.name] = seconds
 
 
 def keep(planner: AutoPlanner | None, context: Context, env: DrafterEnv, names: Sequence[str]) -> None:

@@ -9,7 +9,6 @@ has paid for one level. While it drafts, it goes on level by level as long as an
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from dataclasses import dataclass
 from typing import Callable, Iterable, NamedTuple, Sequence
 
@@ -119,8 +118,13 @@ class DraftPolicy:
 
     def __init__(self) -> None:
         self.ready: list[ReadyLevels] = []  # in the current step
-        self.records = defaultdict[str, DrafterRecord](DrafterRecord)  # by the drafter's name
+        self.records: dict[str, DrafterRecord] = {}
+        self.step_seconds: dict[str, float] = {}  # of draft models that were timed before they were first asked
         self.reading = 0.0  # seconds of the current step in which a drafter read a text without drafting
+
+    def knows(self, name: str) -> bool:
+        """Whether there is any figure for the drafter's cost."""
+        return name in self.records or name in self.step_seconds
 
     def save(self, seconds: float) -> None:
         """A target decode took `seconds`: a share of it pays for probes."""
@@ -138,14 +142,22 @@ class DraftPolicy:
                 if tree.sources[node] & bit and tree.probs[node] > best.get(parent, (-1.0, False))[0]:
                     best[parent] = tree.probs[node], hit
             for _, hit in best.values():
-                self.records[drafter.name].saw(hit)
+                self.record(drafter).saw(hit)
+
+    def record(self, drafter: Drafter) -> DrafterRecord:
+        """The running figures of `drafter`, made when they are first needed."""
+        record = self.records.get(drafter.name)
+        if record is None:
+            known = self.step_seconds.get(drafter.name, 0.0)
+            record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
+        return record
 
     def by_promise(self, requests: Sequence[DraftRequest]) -> list[Drafter]:
         """The sequences' costly drafters, the most promising first; each later one is judged by what it adds."""
         costly = {d.name: d for request in requests for d in request.sequence.drafters if d.costly}
 
         def promise(drafter: Drafter) -> float:
-            record = self.records[drafter.name]
+            record = self.record(drafter)
             costs, base = requests[0].shared(record.acceptance)
             return imagined(costs, [], [1.0], record.acceptance, record.share(requests[0].streams), base)
 
@@ -160,7 +172,7 @@ class DraftPolicy:
                 asked.append((request, *begun))
         if not asked:
             return
-        record = self.records[drafter.name]
+        record = self.record(drafter)
         record.sharing, record.waited = len(asked), 0.0
         for _, _, levels in asked:
             levels.start()
@@ -179,7 +191,7 @@ class DraftPolicy:
 
     def _begin(self, drafter: Drafter, request: DraftRequest) -> tuple[Budget, Levels] | None:
         """The budget with which to ask `drafter`, and its levels; None if it is not worth asking."""
-        record, before = self.records[drafter.name], request.tree
+        record, before = self.record(drafter), request.tree
         hope, level = record.acceptance, record.share(request.streams)
         costs, base = request.shared(hope)
         reach = request.acceptance.path_probs(before)

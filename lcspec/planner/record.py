@@ -60,7 +60,7 @@ class DrafterRecord:
 
     @classmethod
     def from_dict(cls, data: Any) -> DrafterRecord:
-        """Read what `as_dict` wrote.
+        """Read what `as_dict` wrote; it counts as an earlier text's.
 
         Raises:
             ValueError, TypeError, KeyError, OverflowError: the data has another form, or impossible numbers.
@@ -68,4 +68,5 @@ class DrafterRecord:
         out = cls(float(data["acceptance"]), int(data["tested"]), float(data["level_seconds"]))
         if not (0.0 <= out.acceptance <= 1.0 and out.tested >= 0 and 0.0 <= out.level_seconds < math.inf):
             raise ValueError("not a drafter's record: bad numbers")
+        out.renew()
         return out
