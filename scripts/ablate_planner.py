@@ -61,7 +61,7 @@ CHANGES = [
     *constant(calibrator, "MEMORY", 100.0, 1600.0),
     *constant(calibrator, "SUREST", 3.0, 8.0),
     *constant(auto, "BRANCH", 1, 2, 6),
-    *constant(policy, "BRANCH", 1, 2, 6),
+    *[change._replace(name=f"{change.name}, of draft models") for change in constant(policy, "BRANCH", 1, 2, 6)],
     *constant(auto, "FREE_NODES", 12, 48),
     *constant(auto, "TABLE_STEPS", 1, 32),
     *constant(policy, "PROBE_SHARE", 0.0, 0.03),
