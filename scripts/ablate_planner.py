@@ -55,25 +55,15 @@ def _estimated(self: acceptance.Acceptance, tree: Any) -> list[float]:
     return [float(p) for p in tree.path_probs()]
 
 
-def _one_kind(tree: Any, node: int) -> acceptance.Kind:
-    return (tree.sources[node], 0, 0)
-
-
-def _no_rivals(tree: Any, node: int) -> acceptance.Kind:
-    return (tree.sources[node], 0, min(tree.features[node], acceptance.HIGHEST))
-
-
 CHANGES = [
     Change("estimates as drafters state them", ((acceptance.Acceptance, "path_probs", _estimated),)),
-    Change("one line a proposer", ((acceptance, "kind_of", _one_kind),)),
-    Change("no rivals", ((acceptance, "kind_of", _no_rivals),)),
-    *constant(acceptance, "HIGHEST", 1, 15),
+    *constant(acceptance, "HIGHEST", 0, 1, 15),
     *constant(calibrator, "MEMORY", 100.0, 1600.0),
     *constant(calibrator, "SUREST", 3.0, 8.0),
-    *constant(auto, "FREE_BRANCH", 1, 2, 6),
+    *constant(auto, "BRANCH", 1, 2, 6),
+    *[change._replace(name=f"{change.name}, of draft models") for change in constant(policy, "BRANCH", 1, 2, 6)],
     *constant(auto, "FREE_NODES", 12, 48),
     *constant(auto, "TABLE_STEPS", 1, 32),
-    *constant(auto, "TABLE_CONTEXT", 16, 256),
     *constant(policy, "PROBE_SHARE", 0.0, 0.03),
     *constant(policy, "SAFE", 0.0, 1.0),
     Change("drafts of others left out of what is imagined", ((policy, "left_open", lambda tree, reach: [1.0]),)),

@@ -7,6 +7,7 @@ request's own text: Saxena 2023 ("Prompt Lookup Decoding"); Yang et al. 2023 (LL
 from __future__ import annotations
 
 import heapq
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +28,7 @@ MAX_MATCH, MAX_FEATURE = 16, 15
 MAX_PLACES = 16
 # What a place weighs, by the tokens that match there; one token says little. That nothing follows as before weighs 1.
 WEIGHTS = [0.0, 0.3, *(float(min(n, MAX_MATCH)) for n in range(2, 512))]
+_LENGTH = operator.itemgetter(0)  # of the match at a place
 # Less probable paths are not drafted: they cost more of the planner's time than they save of the target's.
 LEAST = 0.05
 
@@ -169,12 +171,12 @@ def _grow(tree: TokenTree, places: list[Place], budget: Budget) -> None:
     has no alternative there.
     """
     branch, least = budget.branch, max(LEAST, budget.floor)
-    # (-P, tie breaker, parent, token, share, longest match, places)
-    heap: list[tuple[float, int, int, int, float, int, list[Place]]] = []
+    # (-P, tie breaker, parent, token, share, places)
+    heap: list[tuple[float, int, int, int, float, list[Place]]] = []
     node, reach, ties = 0, 1.0, 0
     for _ in range(budget.nodes):
         if tree.depths[node] < budget.depth:
-            total, followers = 1.0, dict[int, list[Any]]()  # token -> [weight, longest match, places]
+            total, followers = 1.0, dict[int, list[Any]]()  # token -> [weight, places behind it]
             path: list[int] | None = None
             for length, at, text in places:
                 if at < len(text):
@@ -185,27 +187,26 @@ def _grow(tree: TokenTree, places: list[Place], budget: Budget) -> None:
                 weight = WEIGHTS[length]
                 known = followers.get(token)
                 if known is None:
-                    followers[token] = [weight, length, [(length + 1, at + 1, text)]]
+                    followers[token] = [weight, [(length + 1, at + 1, text)]]
                 else:
                     known[0] += weight
-                    known[1] = max(known[1], length)
-                    known[2].append((length + 1, at + 1, text))
+                    known[1].append((length + 1, at + 1, text))
                 total += weight
             if END in followers:
                 total -= followers.pop(END)[0]
             ranked = list(followers.items())
             if len(ranked) > 1:
                 ranked = sorted(ranked, key=_weight)[:branch]
-            for token, (weight, longest, there) in ranked:
+            for token, (weight, there) in ranked:
                 share = weight / total
                 if reach * share < least or (branch == 1 and 2.0 * weight < total - 1.0):
                     break
                 ties += 1
-                heapq.heappush(heap, (-reach * share, ties, node, token, share, longest, there))
+                heapq.heappush(heap, (-reach * share, ties, node, token, share, there))
         if not heap:
             return
-        reach, _, node, token, share, longest, places = heapq.heappop(heap)
-        reach = -reach
+        reach, _, node, token, share, places = heapq.heappop(heap)
+        reach, longest = -reach, max(places, key=_LENGTH)[0] - 1
         node = tree.add(node, token, share, budget.source, min(longest, MAX_FEATURE))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import Iterable
+from typing import Iterable, Sequence
 
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.drafters.memory import keep_texts, restored
@@ -110,6 +110,12 @@ class Drafting:
             drafter.end(sequence)
         if self.auto is not None:
             self.auto.forget(sequence)
+
+    def keep_states(self, running: Sequence[ActiveSequence]) -> None:
+        """Have the context keep the hidden states that drafters of the `running` requests read, and no others."""
+        self._context.want_hidden(any(sequence.wants_hidden for sequence in running))
+        drafters = [drafter for sequence in running for drafter in sequence.drafters]
+        self._context.want_states(layer for drafter in drafters for layer in drafter.wants_states)
 
     def start_ahead(self, plan: StepPlan) -> list[Drafter]:
         """While the target decodes `plan`, draft models that can go on drafting (see lcspec.drafters.ahead); returns

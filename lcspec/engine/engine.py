@@ -240,7 +240,7 @@ class Engine:
         except LcspecError:
             self._finish(sequence)
             raise
-        self._follow_hidden()
+        self.drafting.keep_states(self.running)
         if request.max_tokens == 0:
             sequence.reason = "length"
         else:
@@ -279,7 +279,7 @@ class Engine:
                 self.drafting.swap(sequence, before)
                 raise
             finally:
-                self._follow_hidden()
+                self.drafting.keep_states(self.running)
 
     def _admit(self) -> list[Event]:
         """Report cancelled requests, then start waiting ones in free slots."""
@@ -322,16 +322,10 @@ class Engine:
         self.running.remove(sequence)
         self.scheduler.renew()
         self.prompts.end(sequence)
-        self._follow_hidden()
+        self.drafting.keep_states(self.running)
         self.drafting.end(sequence)
         sequence.sampler.close()
         return sequence.finished()
-
-    def _follow_hidden(self) -> None:
-        """Have the context keep hidden states while a running request needs them."""
-        self.context.want_hidden(any(sequence.wants_hidden for sequence in self.running))
-        drafters = [drafter for sequence in self.running for drafter in sequence.drafters]
-        self.context.want_states(layer for drafter in drafters for layer in drafter.wants_states)
 
     # ------------------------------------------------------- the engine as a whole
 

@@ -126,7 +126,10 @@ class ActiveSequence:
 
     def drafter_of(self, source: int) -> str | None:
         """Name of the sequence's first drafter in a node's source mask."""
-        return next((d.name for d in self.drafters if source & self.bits[d.name]), None)
+        for drafter in self.drafters:
+            if source & self.bits[drafter.name]:
+                return drafter.name
+        return None
 
     def emit(self, tree: TokenTree, verdict: Verdict, rows: TargetRows) -> list[Event]:
         """Append a verdict's tokens to the text until something ends it; returns the Tokens event, if any."""

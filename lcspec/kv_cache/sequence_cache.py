@@ -90,7 +90,7 @@ class SequenceCache:
         Returns:
             For each node the ids of all leaves below it, the main id first. All ids in use are those of node 0.
         """
-        n, parents = len(tree), tree.parents
+        n, parents = len(tree.tokens), tree.parents
         if n == 1:  # plain decoding, the commonest step of all
             self._open(self._bare, base, {self.main: base + 1})
             return self._bare
@@ -213,14 +213,15 @@ class SequenceCache:
         elif self._reach.get(self.main, 0) > end and not self._free(self.main, end, self._reach[self.main], ordered):
             # A recurrent state that cannot go back this far: what was accepted is evaluated again.
             end = self._go_back(end)
-        shared_by = collections.Counter(seq for node in placed for seq in self._sets[node])
-        for seq, reach in self._reach.items():
-            if seq == self.main:
-                continue
-            shared = base + 1 + shared_by[seq]
-            if reach > shared:
-                self._free(seq, shared, reach, ordered)
-            self._upto[seq] = shared
+        if len(self._reach) > 1:
+            shared_by = collections.Counter([seq for node in placed for seq in self._sets[node]])
+            for seq, reach in self._reach.items():
+                if seq == self.main:
+                    continue
+                shared = base + 1 + shared_by[seq]
+                if reach > shared:
+                    self._free(seq, shared, reach, ordered)
+                self._upto[seq] = shared
         self._sets, self._reach = [], {}
         self.reached(end)
         self._check_window()

@@ -244,20 +244,15 @@ class Context:
         return np.concatenate(out)
 
     def _states_of(self, layer: int) -> NDArray[np.float32]:
-        traits = self.model.traits
         if self._joined is not None:
             return self._joined.states[layer]
-        if layer == traits.n_layer:
-            return rows(states.get_nextn(self.handle) or 0, self._n_rows, traits.n_embd_out)
-        return rows(states.get_layer(self.handle, layer) or 0, self._n_rows, traits.n_embd)
+        traits = self.model.traits
+        width = traits.n_embd_out if layer == traits.n_layer else traits.n_embd
+        return rows(states.kept(self.handle, layer, traits.n_layer), self._n_rows, width)
 
     def _switch_states(self) -> None:
         for layer in self._wants_states ^ self._has_states:
-            on = layer in self._wants_states
-            if layer == self.model.traits.n_layer:
-                states.set_nextn(self.handle, on, False)
-            else:
-                states.set_layer(self.handle, layer, on)
+            states.keep(self.handle, layer, self.model.traits.n_layer, layer in self._wants_states)
         self._has_states = self._wants_states
 
     def _switch_hidden(self, on: bool) -> None:

@@ -71,6 +71,22 @@ get_layer = _find(
 )
 
 
+def keep(context: Any, layer: int, last: int, on: bool) -> None:
+    """Have the library keep what goes into `layer` for every row of a decode, or no longer.
+
+    `last`: the number of layers, which stands for what comes out of the last one, before the final normalization.
+    """
+    if layer == last:
+        set_nextn(context, on, False)
+    else:
+        set_layer(context, layer, on)
+
+
+def kept(context: Any, layer: int, last: int) -> int:
+    """The address of what `keep` has kept of the latest decode; 0: nothing."""
+    return int((get_nextn(context) if layer == last else get_layer(context, layer)) or 0)
+
+
 def require(what: str, *functions: Any) -> None:
     """Refuse what this build of the library has no functions for; `what` is a name for it as a user knows it.
 

@@ -23,7 +23,7 @@ from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
-from lcspec.planner.policy import DraftPolicy, DraftRequest, share_of
+from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
 from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
@@ -31,14 +31,10 @@ from lcspec.profiles.stake import Stake
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
-# Steps for which a table of costs is kept, and the tokens of context that one table covers (a power of two).
+# Steps for which a table of costs is kept.
 TABLE_STEPS = 8
-TABLE_CONTEXT = 64
-# What a drafter that costs nothing is asked for: children of a node, and nodes.
-FREE_BRANCH = 3
+# The most nodes that a drafter is asked for which costs nothing.
 FREE_NODES = 24
-# Share of tested tokens that were accepted, at the start, and the weight of a new one (see lcspec.profiles.stake).
-FIRST_ACCEPTED, ACCEPTED_RATE = 0.7, 0.02
 # The displayed speed-up averages over about RECENT plain steps, and is None before KNOWN of them.
 RECENT = 64.0
 KNOWN = 16.0
@@ -57,11 +53,9 @@ class AutoPlanner:
         self.budget = LossBudget()
         self.overlap = Overlap()
         self.decode_seconds = 0.0
-        self._texts: set[int] = set()  # requests that have been planned for
         self._costs: Table = {}
-        self._tables: dict[tuple[int, frozenset[int] | None], Table] = {}
+        self._tables: dict[frozenset[int] | None, Table] = {}
         self._table_age = 0
-        self.accepted_share = FIRST_ACCEPTED
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, sequences that decode, those of them planned for, tokens so far,
         # seconds of a decode without drafts, and seconds of its decode.
@@ -77,7 +71,7 @@ class AutoPlanner:
 
     def backoff(self, others: int) -> Plan | None:
         """A plain step while the text has lost as much as it may (see LossBudget)."""
-        self._backing_off = others == 0 and self._narrowest > 0.0 and 1 in self._costs and self.budget.takes()
+        self._backing_off = others == 0 and self._narrowest > 0.0 and self.budget.takes()
         if not self._backing_off:
             return None
         self._streams = self._planned = self._tokens = 1
@@ -88,34 +82,23 @@ class AutoPlanner:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
         self.costly.ready.clear()
-        for sequence in sequences:
-            if sequence.id not in self._texts:
-                self._texts.add(sequence.id)
-                self.costly.renew()
-        free = [self._free(sequence, limit) for sequence, limit in zip(sequences, limits)]
-        trees = list(free)
-        requests = {
-            i: self._request(sequence, limit, others)
-            for i, (sequence, limit) in enumerate(zip(sequences, limits))
-            if self._nodes(sequence, limit) > 0 and any(drafter.costly for drafter in sequence.drafters)
-        }
+        capped = [limit._replace(nodes=self._nodes(s, limit)) for s, limit in zip(sequences, limits)]
+        trees = [self._free(s, limit) for s, limit in zip(sequences, capped)]
+        context = sum([len(sequence.tokens) for sequence in sequences]) // len(sequences)
+        requests: dict[int, DraftRequest] = {}
+        for i, (sequence, limit) in enumerate(zip(sequences, capped)):
+            costs, streams = self._table(context, limit.widths), len(sequences)
+            if limit.nodes > 0 and others + 1 in costs and any([drafter.costly for drafter in sequence.drafters]):
+                requests[i] = DraftRequest(
+                    sequence, limit, trees[i], others, costs, self.curve.stake, streams, self.acceptance
+                )
         self.budget.costly = bool(requests)
-        orders = {i: self.costly.by_promise(request) for i, request in requests.items()}
-        for place in range(max(map(len, orders.values()), default=0)):
-            groups: dict[str, list[int]] = {}
-            for i, order in orders.items():
-                if place < len(order):
-                    groups.setdefault(order[place].name, []).append(i)
-            for members in groups.values():
-                drafter = orders[members[0]][place]
-                found = self.costly.ask(drafter, [requests[i] for i in members], [trees[i] for i in members])
-                for i, tree in zip(members, found):
-                    trees[i] = tree
+        for drafter in self.costly.by_promise(list(requests.values())):
+            self.costly.ask(drafter, list(requests.values()))
+        for i, request in requests.items():
+            trees[i] = request.tree
         seconds = (time.perf_counter() - start) / len(sequences)
-        return [
-            Proposal(sequence, tree, limit, seconds, free=None if tree is alone else alone)
-            for sequence, tree, limit, alone in zip(sequences, trees, limits, free)
-        ]
+        return [Proposal(sequence, tree, limit, seconds) for sequence, tree, limit in zip(sequences, trees, limits)]
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
         """The most drafted nodes that a step may have for the sequence."""
@@ -124,24 +107,13 @@ class AutoPlanner:
 
     def _free(self, sequence: PlannedSequence, limits: Limits) -> TokenTree:
         """The merged drafts of the drafters that cost nothing."""
-        tree, nodes = TokenTree.root(sequence.tokens[-1]), self._nodes(sequence, limits)
-        if nodes <= 0:
-            return tree
+        tree = TokenTree.root(sequence.tokens[-1])
         for drafter in sequence.drafters:
             if not drafter.costly:
-                width = 1 if limits.leaves == 1 else max(FREE_BRANCH, drafter.default_branch)
-                budget = Budget(min(nodes, FREE_NODES), limits.depth, width, sequence.bit_of(drafter))
+                branch = 1 if limits.leaves == 1 else max(BRANCH, drafter.default_branch)
+                budget = Budget(min(limits.nodes, FREE_NODES), limits.depth, branch, sequence.bit_of(drafter))
                 [tree] = ask(drafter, [sequence], [budget], [tree])
         return tree
-
-    def _request(self, sequence: PlannedSequence, limits: Limits, others: int) -> DraftRequest:
-        """The current step as the sequence's costly drafters see it."""
-        nodes, branch = self._nodes(sequence, limits), 1 if limits.leaves == 1 else FREE_BRANCH
-        table = self._table(len(sequence.tokens), limits.widths)
-        if self.curve.stake is not None:
-            table = self.curve.stake.table(table, others + 1, self.accepted_share)
-        costs, base = share_of(table, self._planned, others + 1)
-        return DraftRequest(sequence, limits, nodes, branch, others, costs, base, self._planned, self.acceptance)
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Keep the n most probable nodes of all sequences together; n maximises expected tokens per second."""
@@ -193,16 +165,14 @@ class AutoPlanner:
         return Plan(width, expected, seconds, considered)
 
     def _saved(self, proposals: Sequence[Proposal]) -> float:
-        """Seconds that the kept levels would have taken which were ready; sequences share the levels of a drafter."""
-        saved: dict[str, float] = {}
-        kept = {p.sequence.id: p.kept for p in proposals}
+        """Seconds that the kept levels would have taken which were ready."""
+        saved, kept = 0.0, {p.sequence.id: p.kept for p in proposals}
         for ready in self.costly.ready:
             tree = kept[ready.sequence]
             if tree is not None:
-                own = (depth for depth, source in zip(tree.depths, tree.sources) if source & ready.bit)
-                levels = min(ready.levels, max(own, default=0))
-                saved[ready.drafter] = max(saved.get(ready.drafter, 0.0), levels * ready.seconds)
-        return sum(saved.values())
+                own = [depth for depth, source in zip(tree.depths, tree.sources) if source & ready.bit]
+                saved += ready.seconds * min(ready.levels, max(own, default=0))
+        return saved
 
     def _beside(self, stake: Stake, proposals: Sequence[Proposal], base: int) -> Callable[[Item], float]:
         """A function that takes the nodes as they are added, and returns what all of them cost beside their rows."""
@@ -220,20 +190,12 @@ class AutoPlanner:
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose outcome is known, kept or not."""
-        tree, sequence = proposal.tree, proposal.sequence
         self._tokens += len(tokens)
-        if self.curve.stake is not None and proposal.kept is not None and proposal.kept.n_drafted:
-            for i in range(min(proposal.kept.n_drafted, len(tokens))):
-                self.accepted_share += ACCEPTED_RATE * ((i < len(tokens) - 1) - self.accepted_share)
-        if not tree.n_drafted:
-            return
-        only = -1
-        if proposal.free is not None:
-            # To decide whether to ask a costly drafter, the planner must know how often the free ones are right alone.
-            self.acceptance.observe(proposal.free, tokens)
-            only = sum(sequence.bit_of(d) for d in sequence.drafters if d.costly)
-        self.acceptance.observe(tree, tokens, only)
-        self.costly.learn(sequence, tree, tokens)
+        tree, sequence = proposal.tree, proposal.sequence
+        if tree.n_drafted:
+            costly = sum([sequence.bit_of(drafter) for drafter in sequence.drafters if drafter.costly])
+            self.acceptance.observe(tree, tokens, costly)
+            self.costly.learn(sequence, tree, tokens)
 
     def timed(self, width: int, context: int, seconds: float) -> None:
         """Correct the cost curve, by steps during which nothing was drafted ahead."""
@@ -253,17 +215,16 @@ class AutoPlanner:
     def observe_overhead(self, seconds: float) -> None:
         """Note the seconds that the step took besides its decode, and update the loss budget and the speed-up."""
         if self._tokens and self._narrowest and self._decode:
-            if self._streams == 1:
-                if self._backing_off:
-                    self.budget.unplanned(self._decode, seconds)
-                else:
-                    beside = seconds - self.costly.reading
-                    self.budget.planned(self._tokens, self._decode, beside, self._narrowest)
+            if self._backing_off:
+                self.budget.unplanned(seconds)
+            elif self._streams == 1:
+                self.budget.planned(self._tokens, self._decode, seconds - self.costly.reading, self._narrowest)
             tokens = self._tokens + self._streams - self._planned
             plain = self._streams * (self._decode + seconds) / (self._narrowest + self.budget.bare)
             keep = max(0.0, 1.0 - plain / RECENT)
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
-        self.overlap.finish(self._decode, self._narrowest)
+        if self._narrowest:
+            self.overlap.finish(self._narrowest)
         self._backing_off, self._tokens, self._decode, self.costly.reading = False, 0, 0.0, 0.0
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
@@ -280,20 +241,20 @@ class AutoPlanner:
         try:
             acceptance = Acceptance.from_dict(data["acceptance"], names)
             records = {str(name): DrafterRecord.from_dict(r) for name, r in data["records"].items()}
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a planner's record: {error}") from error
         self.acceptance = acceptance
         self.costly.records = {n: r for n, r in records.items() if n in names}
 
     def forget(self, sequence: PlannedSequence) -> None:
-        """The request has ended; the next text starts with a loss budget of its own."""
-        self._texts.discard(sequence.id)
+        """The request has ended: the next text has a loss budget of its own, and earlier ones count for less."""
         self.budget.begin()
+        for record in self.costly.records.values():
+            record.renew()
 
     def _table(self, context: int, widths: frozenset[int] | None) -> Table:
-        """`CostCurve.effective`, kept for a few steps."""
-        key = (context // TABLE_CONTEXT, widths)
-        table = self._tables.get(key)
+        """`CostCurve.effective`, kept for a few steps, in which the context grows little."""
+        table = self._tables.get(widths)
         if table is None:
-            table = self._tables[key] = self.curve.effective(context, widths)
+            table = self._tables[widths] = self.curve.effective(context, widths)
         return table

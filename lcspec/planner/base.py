@@ -77,8 +77,8 @@ NOTHING = Limits(0, 0, 1)
 class Proposal:
     """What the drafters of one sequence proposed in this step, and what was kept of it.
 
-    `free`: the draft of the free drafters alone, if a costly one was asked as well. `probe_rows`: rows granted to the
-    windows of drafters that have one; `windows`: their contents (see lcspec.planner.lookahead_budget).
+    `probe_rows`: rows granted to the windows of drafters that have one; `windows`: their contents (see
+    lcspec.planner.lookahead_budget).
     """
 
     sequence: PlannedSequence
@@ -86,7 +86,6 @@ class Proposal:
     limits: Limits
     seconds: float = 0.0
     kept: TokenTree | None = None
-    free: TokenTree | None = None
     probe_rows: int = 0
     windows: list[Window] = field(default_factory=list)
 

@@ -47,7 +47,7 @@ class Calibrator:
         # forgetting: the variances grow, up to those of the prior
         a, c = min(self.var_shift * grow, SHIFT_VARIANCE), min(self.var_slope * grow, SLOPE_VARIANCE)
         b = self.var_both
-        p = min(max(self.value(estimate), 1e-3), 1.0 - 1e-3)
+        p = min(max(1.0 / (1.0 + math.exp(-self.shift - self.slope * z)), 1e-3), 1.0 - 1e-3)
         u, v, weight = a + b * z, b + c * z, p * (1.0 - p)
         scale = 1.0 + weight * (u + v * z)
         error = (float(hit) - p) / scale
@@ -65,13 +65,10 @@ class Calibrator:
         """Read what `as_list` wrote.
 
         Raises:
-            ValueError: the data has another form, or impossible numbers.
+            ValueError, TypeError: the data has another form, or impossible numbers.
         """
-        try:
-            shift, slope, a, b, c = map(float, data)
-        except TypeError as error:
-            raise ValueError(f"not a calibrator: {error}") from error
-        possible = 0.0 < a <= 2 * SHIFT_VARIANCE and 0.0 < c <= 2 * SLOPE_VARIANCE and b * b <= a * c
-        if not possible or not all(map(math.isfinite, (shift, slope))) or abs(shift) + abs(slope) > 100.0:
+        shift, slope, a, b, c = map(float, data)
+        sound = 0.0 < a <= 2 * SHIFT_VARIANCE and 0.0 < c <= 2 * SLOPE_VARIANCE and b * b <= a * c
+        if not (sound and abs(shift) + abs(slope) <= 100.0):
             raise ValueError("not a calibrator: bad numbers")
         return cls(shift, slope, a, b, c)

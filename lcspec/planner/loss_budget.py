@@ -1,10 +1,10 @@
 """How much slower than plain decoding a text may get.
 
 Asking drafters and choosing among their nodes takes Python's time; refused drafts take the target's. Every text starts
-with a credit of a few plain steps, and 0.5 % of its time is added. A planned step that takes longer than its tokens
-would have taken plainly is charged for the difference; one that takes less adds it. At a balance of 0 steps are plain,
-and no drafter is asked or observes anything: the drafters catch up later. So a text loses at most the credit and the
-share, however useless its drafts are.
+with a credit, and every step adds 0.5 % of a plain one. A planned step that takes longer than its tokens would have
+taken plainly is charged for the difference; one that takes less adds it. At a balance of 0 steps are plain, and no
+drafter is asked or observes anything: the drafters catch up later. So a text loses at most the credit and the share,
+however useless its drafts are.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CREDIT = 3.0
 LEAST = 0.25
 MOST = 5.0
 MOST_COSTLY = 12.0
-# Share of the decode time that is added to the balance.
+# Share of a plain step that every step adds to the balance.
 SHARE = 0.005
 # Planned steps in a row: the first one after a pause also catches up on the tokens that the drafters have missed.
 ROUND = 8
@@ -31,24 +31,22 @@ RATE = 0.1
 
 @dataclass
 class LossBudget:
-    """The balance of the current text, in seconds.
+    """The balance of the current text.
 
     Attributes:
-        balance: what the text may still lose.
+        balance: what the text may still lose, in plain steps.
         costly: whether a drafter that runs a model is asked.
         pause: plain steps to go.
-        bare: Python's seconds in a step that is not planned.
+        bare: Python's seconds in a step that is not planned; 0.0: not known.
         planning: Python's further seconds in a step that is planned.
     """
 
-    balance: float = 0.0
+    balance: float = CREDIT
     costly: bool = False
     pause: int = 0
     bare: float = 0.0
     planning: float = 0.0
-    _bare_known: bool = False
     _round: int = 0
-    _credit: float = CREDIT  # the least that the current text starts with, in plain steps; 0: it has started
 
     def takes(self) -> bool:
         """Whether this step is plain because the balance is used up."""
@@ -60,27 +58,22 @@ class LossBudget:
 
     def begin(self) -> None:
         """Another text starts."""
-        self.pause, self._round = 0, 0
-        self._credit = self._credit or LEAST
+        self.pause = self._round = 0
+        self.balance = max(self.balance, LEAST)
 
-    def unplanned(self, decode: float, beside: float) -> None:
-        """A step that was not planned took `decode` seconds in the target and `beside` in Python."""
-        self.bare = self.bare + RATE * (beside - self.bare) if self._bare_known else beside
-        self._bare_known = True
-        self.balance += SHARE * decode
+    def unplanned(self, beside: float) -> None:
+        """A step that was not planned took `beside` seconds in Python."""
+        self.bare += RATE * (beside - self.bare) if self.bare else beside
+        self.balance += SHARE
 
     def planned(self, tokens: int, decode: float, beside: float, plain: float) -> None:
         """A planned step emitted `tokens` in `decode` + `beside` seconds; a plain decode takes `plain`."""
-        more = max(0.0, beside - self.bare)
-        step = plain + self.bare
+        more, step = max(0.0, beside - self.bare), plain + self.bare
         self._round += 1
         if self._round > 1:
-            self.planning += RATE * (min(more, OUTLIER * self.planning or more) - self.planning)
-        lost = min(decode + more - plain, OUTLIER * step) - (tokens - 1) * step
-        if self._credit:
-            self.balance, self._credit = max(self.balance, self._credit * step), 0.0
-        self.balance = min(self.balance + SHARE * decode - lost, (MOST_COSTLY if self.costly else MOST) * step)
+            self.planning += RATE * (min(more, step) - self.planning)
+        lost = min((decode + more - plain) / step, OUTLIER) - (tokens - 1)
+        self.balance = min(self.balance + SHARE - lost, MOST_COSTLY if self.costly else MOST)
         if self.balance <= 0.0 and self._round >= ROUND:
-            # Pause until a round is paid for. Without `bare` there is no figure for planning, so pause one step only.
-            need = ROUND * self.planning - self.balance
-            self.pause = min(LONGEST if self._bare_known else 1, max(1, int(need / (SHARE * step))))
+            # Pause until a round is paid for.
+            self.pause = min(LONGEST, max(1, int((ROUND * self.planning / step - self.balance) / SHARE)))

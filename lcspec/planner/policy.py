@@ -17,82 +17,78 @@ from lcspec.planner.acceptance import Acceptance, tested
 from lcspec.planner.base import Limits, PlannedSequence, ask, reading
 from lcspec.planner.record import DrafterRecord
 from lcspec.planner.worth import imagined, least_row, rate
-from lcspec.profiles.stake import Costs
+from lcspec.profiles.stake import Costs, Stake
 from lcspec.spec.token_tree import TokenTree
 
-# Share of the decode time that probes of one drafter may take.
-PROBE_SHARE = 0.01
+# The most children of a node that drafters are asked for.
+BRANCH = 3
 # A drafter's estimate may be too low: a node is cut early only if it is worth less than this share of a row's cost.
 SAFE = 0.5
+# Share of the decode time that probes of one drafter may take.
+PROBE_SHARE = 0.01
 
 
-@dataclass(frozen=True)
+@dataclass
 class DraftRequest:
     """A sequence's step, as the policy for costly drafters sees it.
 
     Attributes:
-        sequence, limits: whose step it is, and what the step has room for.
-        nodes, branch: the most drafted nodes in all, and the most children of a node.
+        sequence, limits: whose step it is, and what may be drafted for it.
+        tree: what has been drafted in this step.
         others: the width in tokens that the other sequences need.
-        costs, base: what the sequence's nodes cost it, and its width without any (see `share_of`).
+        costs, stake: what rows cost the target, and what a chain costs beside its rows; a step without drafts is among
+            the widths that are known.
         streams: number of sequences that are planned for.
         acceptance: the calibrated acceptance of drafts.
     """
 
     sequence: PlannedSequence
     limits: Limits
-    nodes: int
-    branch: int
+    tree: TokenTree
     others: int
     costs: Costs
-    base: int
+    stake: Stake | None
     streams: int
     acceptance: Acceptance
 
+    def shared(self, hope: float) -> tuple[Costs, int]:
+        """What the sequence's nodes cost it, and its width without any, if tokens are accepted with probability `hope`.
 
-def share_of(costs: Costs, streams: int, base: int) -> tuple[Costs, int]:
-    """What a sequence's nodes cost it, and its width without any, in a step of `base` rows before drafts.
-
-    With several streams, each is charged its share of a step in which all of them draft alike. Where T is flat between
-    two widths, none of them would fill it alone, and all of them together gain.
-    """
-    if streams == 1 or base not in costs:
-        return costs, base
-    rows = range(base, max(costs) + 1, streams)
-    return {1 + n: (costs[r][0] / streams, costs[r][1]) for n, r in enumerate(rows) if r in costs}, 1
+        With several streams, each is charged its share of a step in which all of them draft alike. Where T is flat
+        between two widths, none of them would fill it alone, and all of them together gain.
+        """
+        base, costs, streams = self.others + 1, self.costs, self.streams
+        if self.stake is not None:
+            costs = self.stake.table(costs, base, hope)
+        if streams == 1:
+            return costs, base
+        rows = range(base, max(costs) + 1, streams)
+        return {1 + n: (costs[r][0] / streams, costs[r][1]) for n, r in enumerate(rows) if r in costs}, 1
 
 
 class Levels:
-    """Decides after each level of a draft whether another level is worth its time, and times the levels."""
+    """Decides after each level of a draft whether another level is worth its time, and times the levels.
 
-    def __init__(
-        self, record: DrafterRecord, goes_on: Callable[[TokenTree, Iterable[int], int], bool], ready: int = 0
-    ) -> None:
-        """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate; `ready`: levels
-        that there are already, which take no time."""
-        self.ready = ready
+    Attributes:
+        ready: levels that there were already, which take no time.
+        done: levels that were drafted in this step.
+    """
+
+    def __init__(self, record: DrafterRecord, goes_on: Callable[[TokenTree, Iterable[int], int], bool], ready: int):
+        """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate."""
+        self.ready, self.done = ready, 0
         self._record, self._goes_on = record, goes_on
-        self._asked, self._stopped = not ready, False
-        self._start, self._ends = 0.0, list[float]()  # of the levels, seconds since the start
+        self._running, self._start = not ready, 0.0
 
     def start(self) -> None:
-        """Start the clock: the drafter is asked now."""
+        """Start the clock: a level begins."""
         self._start = time.perf_counter()
 
     def __call__(self, draft: TokenTree, frontier: Iterable[int]) -> bool:
         """See Budget.keep_going."""
-        if self._asked:
-            self._ends.append(self.seconds)
-        else:  # about what was ready
-            self._asked = True
-            self.start()
-        self._stopped = not self._goes_on(draft, frontier, self.done)
-        return not self._stopped
-
-    @property
-    def done(self) -> int:
-        """Levels that were drafted in this step."""
-        return len(self._ends)
+        self.finish()  # the first time, what was ready
+        self._running = self._goes_on(draft, frontier, self.done)
+        return self._running
 
     @property
     def seconds(self) -> float:
@@ -100,32 +96,18 @@ class Levels:
         return time.perf_counter() - self._start
 
     def finish(self) -> None:
-        """Record what a level took."""
-        # What follows a stop are other sequences' levels; without one, a last level that added nothing counts as well.
-        ends = self._ends if self._stopped else [*self._ends, self.seconds]
-        if not self._asked or not ends:
-            return
-        n, spent = len(ends), ends[-1]
-        # The first level may also have caught up with the text.
-        rest = spent if self.ready or n == 1 else (spent - ends[0]) / (n - 1)
-        self._record.took(min(rest, spent / n), bool(self.ready) or n > 1)
-
-
-class _Asked(NamedTuple):
-    """A sequence for which a drafter is asked: the tree `before`, and a copy of it to draft into."""
-
-    request: DraftRequest
-    before: TokenTree
-    both: TokenTree
-    budget: Budget
-    levels: Levels
+        """Record what a level took; what follows a stop are other sequences' levels."""
+        if self._running:
+            # The first level may also have caught up with the text.
+            self._record.took(self.seconds, sure=bool(self.ready or self.done))
+            self.done += 1
+        self.start()
 
 
 class ReadyLevels(NamedTuple):
-    """What a drafter had ready for a sequence in the current step: levels, and the seconds that one usually takes."""
+    """What a drafter had ready for a sequence in the current step: levels, and what one usually costs it, seconds."""
 
     sequence: int
-    drafter: str
     bit: int
     levels: int
     seconds: float
@@ -143,11 +125,6 @@ class DraftPolicy:
     def knows(self, name: str) -> bool:
         """Whether there is any figure for the drafter's cost."""
         return name in self.records or name in self.step_seconds
-
-    def renew(self) -> None:
-        """A new text starts: what earlier texts taught counts for less."""
-        for record in self.records.values():
-            record.renew()
 
     def save(self, seconds: float) -> None:
         """A target decode took `seconds`: a share of it pays for probes."""
@@ -175,59 +152,53 @@ class DraftPolicy:
             record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
         return record
 
-    def by_promise(self, request: DraftRequest) -> list[Drafter]:
-        """The sequence's costly drafters, the most promising first; each later one is judged by what it adds."""
-        costly = [d for d in request.sequence.drafters if d.costly]
-        if len(costly) < 2 or request.base not in request.costs:
-            return costly
-        records = {d.name: self.record(d) for d in costly}
+    def by_promise(self, requests: Sequence[DraftRequest]) -> list[Drafter]:
+        """The sequences' costly drafters, the most promising first; each later one is judged by what it adds."""
+        costly = {d.name: d for request in requests for d in request.sequence.drafters if d.costly}
 
-        def alone(drafter: Drafter) -> float:
-            record = records[drafter.name]
-            return imagined(request.costs, [], [1.0], record.acceptance, record.share(request.streams), request.base)
+        def promise(drafter: Drafter) -> float:
+            record = self.record(drafter)
+            costs, base = requests[0].shared(record.acceptance)
+            return imagined(costs, [], [1.0], record.acceptance, record.share(requests[0].streams), base)
 
-        return sorted(costly, key=alone, reverse=True)
+        return sorted(costly.values(), key=promise, reverse=True) if len(costly) > 1 else list(costly.values())
 
-    def ask(self, drafter: Drafter, requests: Sequence[DraftRequest], trees: Sequence[TokenTree]) -> list[TokenTree]:
-        """Add the drafts of `drafter` to the trees of the sequences for which it is worth asking; leave the others."""
-        begun = [self._begin(drafter, request, tree) for request, tree in zip(requests, trees)]
-        asked = [one for one in begun if one is not None]
+    def ask(self, drafter: Drafter, requests: Sequence[DraftRequest]) -> None:
+        """Add the drafts of `drafter` to the trees of the sequences for which it is worth asking."""
+        asked = list[tuple[DraftRequest, Budget, Levels]]()
+        for request in requests:
+            mine = drafter.name in [d.name for d in request.sequence.drafters]
+            if mine and (begun := self._begin(drafter, request)) is not None:
+                asked.append((request, *begun))
         if not asked:
-            return list(trees)
+            return
         record = self.record(drafter)
-        record.asked(len(asked))
-        record.waited = 0.0
-        for one in asked:
-            one.levels.start()
-        sequences, budgets = [a.request.sequence for a in asked], [a.budget for a in asked]
-        drafted = iter(ask(drafter, sequences, budgets, [a.both for a in asked]))
-        out = list(trees)
-        for i, begin in enumerate(begun):
-            if begin is None:
-                continue
-            both = next(drafted)
-            if begin.levels.ready:
-                sequence, bit = begin.request.sequence, begin.budget.source
-                level = ReadyLevels(sequence.id, drafter.name, bit, begin.levels.ready, record.level_seconds)
-                self.ready.append(level)
-            if begin.levels.done or begin.levels.ready or len(both) > len(begin.before):
-                begin.levels.finish()
-                out[i] = both
+        record.sharing, record.waited = len(asked), 0.0
+        for _, _, levels in asked:
+            levels.start()
+        sequences, budgets = [request.sequence for request, _, _ in asked], [budget for _, budget, _ in asked]
+        trees = ask(drafter, sequences, budgets, [request.tree for request, _, _ in asked])
+        for (request, budget, levels), tree in zip(asked, trees):
+            request.tree = tree
+            if levels.ready:
+                level = record.share(len(asked))
+                self.ready.append(ReadyLevels(request.sequence.id, budget.source, levels.ready, level))
+            if levels.done or levels.ready or any(source & budget.source for source in tree.sources):
+                levels.finish()
             else:
                 # It is still reading the text; that says nothing about what its drafts cost and gain.
-                self.reading += begin.levels.seconds / len(asked)
-        return out
+                self.reading += levels.seconds / len(asked)
 
-    def _begin(self, drafter: Drafter, request: DraftRequest, tree: TokenTree) -> _Asked | None:
-        """The budget and tree with which to ask `drafter`; None if it is not worth asking."""
-        costs, base = request.costs, request.base
-        if base not in costs:
-            return None
-        record, reach = self.record(drafter), request.acceptance.path_probs(tree)
-        level, hope, known = record.share(request.streams), record.acceptance, sorted(reach[1:], reverse=True)
+    def _begin(self, drafter: Drafter, request: DraftRequest) -> tuple[Budget, Levels] | None:
+        """The budget with which to ask `drafter`, and its levels; None if it is not worth asking."""
+        record, before = self.record(drafter), request.tree
+        hope, level = record.acceptance, record.share(request.streams)
+        costs, base = request.shared(hope)
+        reach = request.acceptance.path_probs(before)
+        known = sorted(reach[1:], reverse=True)
         price = rate(costs, known, base)
         ready = drafter.levels_ready(request.sequence)
-        worth = ready > 0 or imagined(costs, known, left_open(tree, reach), hope, level, base) > price
+        worth = ready > 0 or imagined(costs, known, left_open(before, reach), hope, level, base) > price
         if not worth and record.waited * PROBE_SHARE < record.level_seconds:
             return None
 
@@ -235,16 +206,23 @@ class DraftPolicy:
             reach = request.acceptance.path_probs(draft)
             ahead = max((reach[v] for v in frontier), default=0.0)
             # Nodes that other drafters proposed as well count once.
-            ranked = sorted(known + [reach[v] for v in draft.beyond(tree)], reverse=True)
+            ranked = sorted(known + [reach[v] for v in draft.beyond(before)], reverse=True)
             spent = levels * level
             # Where a drafter is sure it tends to stay sure, and `hope` may come from another text.
             surer = max(hope, ahead ** (1 / levels) if levels else 0.0)
             return imagined(costs, ranked, [ahead], surer, level, base, spent) > rate(costs, ranked, base, spent)
 
-        both = TokenTree.root(tree.tokens[0])
-        both.merge(tree)
-        levels = Levels(record, goes_on, ready)
-        return _Asked(request, tree, both, _budget(request, drafter, record, price, levels, patient=worth), levels)
+        def expects(depth: int, rank: int, prob: float) -> float:
+            return request.acceptance.expected(bit, rank, prob)
+
+        bit, levels = request.sequence.bit_of(drafter), Levels(record, goes_on, ready)
+        row = least_row(costs, base)
+        # What a token must be worth for children of its own: a row, and the drafter's own row at half a level's cost.
+        below = price * (row + level / 2) / max(0.1, hope)
+        patience = reading(request.sequence, request.others) if worth else 0.0  # a mere probe does not wait
+        nodes, depth, leaves, _ = request.limits
+        branch = 1 if leaves == 1 else BRANCH
+        return Budget(nodes, depth, branch, bit, SAFE * price * row, below, patience, expects, levels), levels
 
 
 def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
@@ -255,20 +233,3 @@ def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
         if node:
             out[tree.depths[node] - 1] -= p
     return out
-
-
-def _budget(
-    request: DraftRequest, drafter: Drafter, record: DrafterRecord, price: float, levels: Levels, patient: bool
-) -> Budget:
-    """What the drafter may propose. `patient`: it may read the text for a while; a mere probe may not."""
-    bit, row = request.sequence.bit_of(drafter), least_row(request.costs, request.base)
-
-    def expects(depth: int, rank: int, prob: float) -> float:
-        return request.acceptance.expected(bit, rank, prob)
-
-    # What a drafter's token must be worth for its children: a row, and the drafter's own row at half a level's cost.
-    below = price * (row + record.share(request.streams) / 2) / max(0.1, record.acceptance)
-    patience = reading(request.sequence, request.others) if patient else 0.0
-    return Budget(
-        request.nodes, request.limits.depth, request.branch, bit, SAFE * price * row, below, patience, expects, levels
-    )

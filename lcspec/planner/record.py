@@ -11,8 +11,6 @@ RATE = 0.015
 TIME_RATE = 0.1
 # Observations of earlier texts together count as at most this many.
 EARLIER = 8
-# Weight of a new ask in the average number of sequences that are asked together.
-SHARING_RATE = 0.1
 # Acceptance of a costly drafter before anything is known about it.
 FIRST_GUESS = 0.7
 
@@ -25,23 +23,19 @@ class DrafterRecord:
         acceptance: how often its best child of a node is right, given that the node was.
         tested: number of observations behind `acceptance`.
         level_seconds: what a level costs, for all sequences that are asked together.
-        sharing: the average number of sequences that are asked together; 0: not known.
+        sharing: the number of sequences that were last asked together; 0: not known.
         waited: seconds of decoding since it was last asked.
     """
 
     acceptance: float = FIRST_GUESS
     tested: int = 0
     level_seconds: float = 0.0
-    sharing: float = 0.0
+    sharing: int = 0
     waited: float = 0.0
 
     def share(self, sequences: int) -> float:
         """What a level costs each of `sequences` that may be asked together, seconds."""
         return self.level_seconds / (min(self.sharing, sequences) or sequences)
-
-    def asked(self, sequences: int) -> None:
-        """`sequences` were asked together."""
-        self.sharing += (SHARING_RATE if self.sharing else 1.0) * (sequences - self.sharing)
 
     def saw(self, hit: bool) -> None:
         """Its best child was accepted (`hit`) or refused."""
@@ -57,7 +51,7 @@ class DrafterRecord:
         self.level_seconds += rate * (seconds - self.level_seconds)
 
     def renew(self) -> None:
-        """A new text starts: what earlier texts taught counts for less."""
+        """Another text starts: what earlier ones taught counts for less."""
         self.tested = min(self.tested, EARLIER)
 
     def as_dict(self) -> dict[str, Any]:
@@ -69,15 +63,10 @@ class DrafterRecord:
         """Read what `as_dict` wrote; it counts as an earlier text's.
 
         Raises:
-            ValueError: the data has another form, or impossible numbers.
+            ValueError, TypeError, KeyError, OverflowError: the data has another form, or impossible numbers.
         """
-        try:
-            out = cls(float(data["acceptance"]), int(data["tested"]), float(data["level_seconds"]))
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not a drafter's record: {error}") from error
-        if not math.isfinite(out.level_seconds) or out.level_seconds < 0.0:
-            raise ValueError("not a drafter's record: bad numbers")
-        if not 0.0 <= out.acceptance <= 1.0 or out.tested < 0:
+        out = cls(float(data["acceptance"]), int(data["tested"]), float(data["level_seconds"]))
+        if not (0.0 <= out.acceptance <= 1.0 and out.tested >= 0 and 0.0 <= out.level_seconds < math.inf):
             raise ValueError("not a drafter's record: bad numbers")
         out.renew()
         return out

@@ -115,9 +115,10 @@ class ScratchPad:
         """
         batch = self.context.batch
         self._used = 0 < batch.n < width
-        outputs = batch.n_outputs == batch.n
-        for pos in range(width - batch.n if self._used else 0):
-            batch.add(batch.first_token, pos, (self.seq,), logits=outputs)
+        if self._used:
+            token, outputs = batch.first_token, batch.n_outputs == batch.n
+            for pos in range(width - batch.n):
+                batch.add(token, pos, (self.seq,), logits=outputs)
 
     def drop(self) -> None:
         """Remove the padding's cells."""

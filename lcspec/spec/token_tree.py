@@ -55,19 +55,19 @@ class TokenTree:
     """
 
     tokens: list[int]
-    parents: list[int] = field(default_factory=lambda: [-1])
-    depths: list[int] = field(default_factory=lambda: [0])
-    probs: list[float] = field(default_factory=lambda: [1.0])
-    sources: list[int] = field(default_factory=lambda: [0])
-    features: list[int] = field(default_factory=lambda: [0])
-    trials: dict[int, list[Trial]] = field(default_factory=dict)
-    probes: int = 0
-    _children: list[dict[int, int]] = field(default_factory=lambda: [{}], repr=False)
+    parents: list[int]
+    depths: list[int]
+    probs: list[float]
+    sources: list[int]
+    features: list[int]
+    trials: dict[int, list[Trial]]
+    probes: int
+    _children: list[dict[int, int]] = field(repr=False)
 
     @classmethod
     def root(cls, pending: int) -> TokenTree:
         """A tree with only the pending token."""
-        return cls(tokens=[int(pending)])
+        return cls([int(pending)], [-1], [0], [1.0], [0], [0], {}, 0, [{}])
 
     @classmethod
     def chain(
@@ -89,37 +89,34 @@ class TokenTree:
         """Number of drafted nodes: neither the pending token nor probes count."""
         return len(self.tokens) - 1 - self.probes
 
-    def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0, feature: int = 0) -> int:
+    def add(
+        self, parent: int, token: int, prob: float = 1.0, source: int = 0, feature: int = 0, *, tried: bool = True
+    ) -> int:
         """Add `token` below `parent` and return its node; an existing equal child is merged instead.
 
-        A merged child keeps the larger estimate (with its feature) and remembers both proposers.
+        A merged child keeps the larger estimate (with its feature) and remembers both proposers. Below a node with
+        sampled children it is a trial of its own, unless it is not to be `tried` so.
         """
-        node = self._node(parent, token, prob, source, feature)
-        drawn = self.trials.get(parent)
+        token, prob = int(token), float(prob)
+        node = self._children[parent].get(token)
+        if node is None:
+            if self.probes:
+                raise ValueError("a tree with probes takes no further drafts: probes come last")
+            node = self._children[parent][token] = len(self.tokens)
+            self.tokens.append(token)
+            self.parents.append(parent)
+            self.depths.append(self.depths[parent] + 1)
+            self.probs.append(prob)
+            self.sources.append(source)
+            self.features.append(feature)
+            self._children.append({})
+        else:
+            if prob > self.probs[node]:
+                self.probs[node], self.features[node] = prob, feature
+            self.sources[node] |= source
+        drawn = self.trials.get(parent) if tried and self.trials else None
         if drawn is not None and not any(t.child == node and t.draft is None for t in drawn):
             drawn.append(Trial(node, None))
-        return node
-
-    def _node(self, parent: int, token: int, prob: float, source: int, feature: int = 0) -> int:
-        """`add` without a record in `trials`."""
-        token = int(token)
-        known = self._children[parent].get(token)
-        if known is not None:
-            if float(prob) > self.probs[known]:
-                self.probs[known], self.features[known] = float(prob), feature
-            self.sources[known] |= source
-            return known
-        if self.probes:
-            raise ValueError("a tree with probes takes no further drafts: probes come last")
-        node = len(self.tokens)
-        self.tokens.append(token)
-        self.parents.append(parent)
-        self.depths.append(self.depths[parent] + 1)
-        self.probs.append(float(prob))
-        self.sources.append(source)
-        self.features.append(feature)
-        self._children[parent][token] = node
-        self._children.append({})
         return node
 
     def add_path(self, parent: int, tokens: Iterable[int]) -> int:
@@ -146,7 +143,7 @@ class TokenTree:
     def add_sampled(self, parent: int, token: int, draft: Distribution, source: int = 0) -> int:
         """Add a child drawn from `draft`, recording the draw for the sampling verifiers."""
         deterministic = [Trial(c, None) for c in self.children(parent)] if parent not in self.trials else []
-        node = self._node(parent, token, draft.prob_of(token), source)
+        node = self.add(parent, token, draft.prob_of(token), source, tried=False)
         self.trials.setdefault(parent, deterministic).append(Trial(node, draft))
         return node
 
@@ -198,7 +195,8 @@ class TokenTree:
             return [0]
         spine = [0]
         while kids := self._children[spine[-1]]:
-            spine.append(max(kids.values(), key=lambda c: (self.probs[c], -c)))
+            below = kids.values()
+            spine.append(max(below, key=lambda c: (self.probs[c], -c)) if len(kids) > 1 else next(iter(below)))
         on_spine = set(spine)
         return spine + [i for i in range(len(self)) if i not in on_spine]
 
@@ -216,9 +214,8 @@ class TokenTree:
         known = len(self)
         place = {0: 0}
         for i in range(1, len(other)):
-            place[i] = self._node(
-                place[other.parents[i]], other.tokens[i], other.probs[i], other.sources[i], other.features[i]
-            )
+            node = other.tokens[i], other.probs[i], other.sources[i], other.features[i]
+            place[i] = self.add(place[other.parents[i]], *node, tried=False)
         for parent, here in place.items():
             if parent in other.trials or here in self.trials:
                 mine = self.trials.get(here, [Trial(c, None) for c in self.children(here) if c < known])

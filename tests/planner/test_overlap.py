@@ -12,12 +12,14 @@ from lcspec.drafters.base import Budget
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits
 from lcspec.planner.loss_budget import SHARE
-from lcspec.planner.overlap import CREDIT, EVERY, FIRST, Overlap
+from lcspec.planner.overlap import CREDIT, EVERY, Overlap
 from lcspec.spec.token_tree import TokenTree
 from tests.simulate import Q4_0, UNIT, Clock, FakeDrafter, clock, curve_of, emitted, slot_of, steady
 
 __all__ = ["clock"]
 ROOM = Limits(31, 64, 32)
+# Steps at the start of a session in which nothing is drafted ahead.
+FIRST = 8
 
 
 @dataclass
@@ -116,7 +118,7 @@ def test_the_first_steps_and_some_later_ones_are_for_comparison() -> None:
     overlap, went = Overlap(), list[bool]()
     for _ in range(3 * EVERY):
         went.append(overlap.start())
-        overlap.finish(1.0, 1.0)
+        overlap.finish(1.0)
     assert not any(went[:FIRST]) and went[FIRST:].count(False) == 3
 
 
@@ -124,14 +126,14 @@ def test_it_rests_until_a_trial_is_paid_for() -> None:
     overlap = Overlap()
     for _ in range(FIRST):
         overlap.start()
-        overlap.finish(1.0, 1.0)
+        overlap.finish(1.0)
     assert overlap.start()
     overlap.slower = 1.5 * CREDIT
-    overlap.finish(1.0, 1.0)
+    overlap.finish(1.0)
     assert overlap.rests and overlap.balance < 0
     steps = 0
     while overlap.rests:
         assert not overlap.start()
-        overlap.finish(1.0, 1.0)
+        overlap.finish(1.0)
         steps += 1
     assert steps == pytest.approx(1.5 * CREDIT / SHARE, abs=1)

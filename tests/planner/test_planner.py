@@ -364,10 +364,7 @@ def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: C
     free, costly = FakeDrafter("f", steady(1.0, 0.5), clock), FakeDrafter("m", steady(1.0, 0.9), clock, 0.01 * UNIT)
     planner, sequence = AutoPlanner(curve_of(GPU)), slot_of([free, costly])
     for _ in range(30):
-        p = planner.propose([sequence], [ROOM], 0)[0]
-        if p.free is not None:
-            assert set(p.free.sources) <= {0, 1} and 3 in p.tree.sources
-            planner.observe(p, [len(sequence.tokens)])
+        planner.observe(planner.propose([sequence], [ROOM], 0)[0], [len(sequence.tokens)])
         sequence.tokens.append(len(sequence.tokens))
     assert costly.asked >= 5
     alone = TokenTree.root(0)
@@ -416,7 +413,7 @@ def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: 
     relative = CURVES[name]
     planner = AutoPlanner(curve_of(relative))
     sequence = slot_of([free, costly])
-    run(planner, [sequence], relative, 100, clock)  # the first acquaintance
+    run(planner, [sequence], relative, 300, clock)  # the first acquaintance, a pause included
     out = run(planner, [sequence], relative, 1000, clock)
     assert out.drafting <= 0.03 * out.seconds
     assert out.rate >= 0.965
@@ -632,7 +629,7 @@ def spend(budget: LossBudget, steps: int, gained: float, planning: float = 0.1) 
     lost = 0.0
     for _ in range(steps):
         if budget.takes():
-            budget.unplanned(1.0, 0.0)
+            budget.unplanned(0.0)
             continue
         budget.planned(1, 1.0 - gained, planning, 1.0)
         lost += planning - gained

@@ -6,12 +6,14 @@ import pytest
 
 from lcspec.commands.calibrate import break_even, speedup
 from lcspec.planner.auto import AutoPlanner
-from lcspec.planner.base import Limits, Proposal
+from lcspec.planner.base import Limits
+from lcspec.planner.record import DrafterRecord
 from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
-from lcspec.spec.token_tree import TokenTree
-from tests.simulate import Q4_0, curve_of, slot_of
+from tests.simulate import Q4_0, UNIT, Clock, FakeDrafter, clock, curve_of, slot_of, steady
+
+__all__ = ["clock"]
 
 COSTS = {n: (1.0 + 0.1 * (n - 1), n) for n in range(1, 17)}
 
@@ -52,22 +54,24 @@ def test_drafts_are_kept_where_they_pay_for_the_state(state: float, kept: int) -
     assert considered[1][2] == pytest.approx(COSTS[2][0] + state + 0.1 * (state + 0.1))
 
 
-def test_the_running_share_follows_what_was_accepted() -> None:
+def test_the_seldomer_drafts_are_accepted_the_dearer_is_a_chain() -> None:
     stake = Stake(0.1, 0.5)
-    curve = curve_of(Q4_0)
-    curve.stake = stake
-    good, bad = AutoPlanner(curve), AutoPlanner(curve)
-    tree = TokenTree.root(0)
-    for node, token in enumerate((1, 2, 3, 4)):
-        tree.add(node, token, 0.5, 1)
-    proposal = Proposal(slot_of([]), tree, Limits(8, 8, 1), kept=tree)
-    for _ in range(100):
-        good.observe(proposal, [1, 2, 3, 4, 5])
-        bad.observe(proposal, [9])
-    assert good.accepted_share > 0.99 and bad.accepted_share < 0.2
-    cheap, dear = (stake.table(COSTS, 1, planner.accepted_share) for planner in (good, bad))
+    cheap, dear = (stake.table(COSTS, 1, hope) for hope in (0.99, 0.2))
     assert cheap[1] == dear[1] == COSTS[1]
     assert all(COSTS[n][0] + stake.save <= cheap[n][0] < dear[n][0] for n in range(2, 17))
+
+
+@pytest.mark.parametrize("skill, asked", [(0.95, True), (0.3, False)])
+def test_a_costly_drafter_is_asked_where_its_drafts_pay_for_the_state(skill: float, asked: bool, clock: Clock) -> None:
+    drafter = FakeDrafter("model", steady(skill, skill), clock, 0.05 * UNIT)
+    curve = curve_of(Q4_0)
+    curve.stake = Stake(0.1 * UNIT, 0.1 * UNIT)
+    planner = AutoPlanner(curve)
+    planner.costly.records["model"] = DrafterRecord(skill, 50, 0.05 * UNIT)
+    sequence = slot_of([drafter])
+    sequence.n_uncached = 1
+    [proposal] = planner.propose([sequence], [Limits(8, 8, 1)], 0)
+    assert (proposal.tree.n_drafted > 0) is asked
 
 
 def test_a_stored_curve_knows_the_state() -> None:
