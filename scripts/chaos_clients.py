@@ -93,7 +93,8 @@ FAULTS: dict[str, Fault] = {
 
 
 class Clients(httpx.AsyncClient):
-    """Clients that name a model, mostly the first, where there are several; answers with 500 are noted."""
+    """Clients that name a model, mostly the first, where there are several (the others have no draft model); answers
+    with 500 are noted."""
 
     def __init__(self, url: str, models: Sequence[str], chance: random.Random, wrong: list[str]) -> None:
         async def note(answer: httpx.Response) -> None:
@@ -109,6 +110,8 @@ class Clients(httpx.AsyncClient):
         body = named.get("json")
         if self._models and isinstance(body, dict):
             name = self._models[0] if self._chance.random() < 0.9 else self._chance.choice(self._models)
+            if name != self._models[0] and body.get("speculation") == {"drafters": "model"}:
+                body = {**body, "speculation": {}}
             named["json"] = {"model": name, **body}
         return super().build_request(*given, **named)
 

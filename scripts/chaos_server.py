@@ -64,6 +64,8 @@ time.time_ns = lambda: int(time.time() * 1e9)
 """
 CUT = "cut connection"
 KILLED, STOPPED = "engine killed", "engine stopped"
+# Who waits for a model whose process is killed while it loads is told so, as when memory ran out.
+KILLED_LOADING, ENDED = "killed while loading", "could not be loaded: the engine's process was ended by SIGKILL"
 # Requests to one of each. Who is running at two deaths is refused, so they must not come too close.
 HARM_EVERY = 250
 STOPPED_SECONDS = 1.0
@@ -110,6 +112,9 @@ async def storm(
                     else:
                         await (hangs_up(port, chance) if name == CUT else FAULTS[name](client, chance))
                 except (AssertionError, httpx.HTTPError, OSError) as error:
+                    if KILLED in counts and ENDED in str(error):
+                        counts[KILLED_LOADING] = counts.get(KILLED_LOADING, 0) + 1
+                        return
                     wrong.append(f"{name}: {type(error).__name__} {str(error)[:300]}")
 
         await asyncio.gather(*map(one, names))

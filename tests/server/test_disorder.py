@@ -44,7 +44,7 @@ async def well_formed(client: httpx.AsyncClient, chance: random.Random) -> None:
     answer = await client.post("/v1/chat/completions", json=body)
     assert answer.status_code == 200, answer.text
     if stream:
-        assert answer.text.endswith("data: [DONE]\n\n")
+        assert answer.text.endswith("data: [DONE]\n\n"), answer.text[-300:]
     else:
         assert len(answer.json()["choices"]) == body["n"]
 
