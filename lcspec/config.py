@@ -14,9 +14,9 @@ from lcspec.placement import Placement
 # The largest sensible numbers of drafted nodes in a step, and of children of a node.
 MAX_DRAFT = 255
 MAX_BRANCH = 64
-# The library's choice; its fused kernel (flash attention); matrix products; whichever of these is faster here (see
-# lcspec.profiles.attention).
-ATTENTION = ("library", "fused", "products", "measured")
+# The library's choice; its fused kernel (flash attention); matrix products; the same, and all else, row by row (see
+# lcspec.llama.sgemm); whichever is faster here (see lcspec.profiles.attention).
+ATTENTION = ("library", "fused", "products", "rows", "measured")
 # What `--speculate` takes for plain decoding.
 OFF = ("off", "none", "")
 # The longest chain that a recurrent model may have to roll back in one step. Each of its tokens costs a copy of the
@@ -128,7 +128,7 @@ class ModelOptions:
                 raise UsageError(f"unknown KV cache type {kind!r}: choose one of {', '.join(KV_TYPES)}")
         if self.attention not in ATTENTION:
             raise UsageError(f"unknown attention {self.attention!r}: choose one of {', '.join(ATTENTION)}")
-        if self.attention == "products" and (self.kv_type_v or self.kv_type) in QUANTIZED:
+        if self.attention in ("products", "rows") and (self.kv_type_v or self.kv_type) in QUANTIZED:
             raise UsageError("values of a quantized type need flash attention: --flash-attn on, or --kv-type-v f16")
 
 

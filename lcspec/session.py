@@ -228,10 +228,10 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         share = context.branching is Branching.TREE
         cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context))
         exact = ExactPolicy(options, certificate, scattered=context.slack > 0)
-        if exact.independent:
+        if exact.independent and not exact.chains_only:
             pool.parking = Parking(context, pool.take())
-        slow = exact.independent and options.kv_type_v == "bf16"  # these types read long prompts slowly
-        prompts = PromptReading(model, options, context.n_ctx, pool, on=slow)
+        slow = exact.independent and (options.kv_type_v == "bf16" or options.attention == "rows")  # for long prompts
+        prompts = PromptReading(context, pool, on=slow)
         made = replace(env or DrafterEnv(model, options.slots), ctx=context.n_ctx, context=context)
         drafting = Drafting(context, padding.seq, made, drafters)
         alone = replace(options, slots=1, attention="library", exact=False, full_windows=True)

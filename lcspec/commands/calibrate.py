@@ -158,7 +158,7 @@ def describe(
         "disturbed": {"measured_again": list(curve.retaken), "unsteady": list(curve.unsteady)},
         "seconds_by_threads": {str(n): s for n, s in by_threads.items()},
         "exactness": exactness(session),
-        "attention": None if attention is None else {k: layer.answer for k, layer in attention._asdict().items()},
+        "attention": attention and {way: layer.answer for way, layer in attention._asdict().items() if layer},
     }
     info["conclusions"] = conclusions(info, ratios, session.model.gpu_layers != 0)
     return info
@@ -166,10 +166,11 @@ def describe(
 
 def exactness(session: Session) -> dict[str, Any] | None:
     """What the same bits for every request cost here; None where that is not known."""
-    from lcspec.profiles.kernels import price
+    from lcspec.profiles.kernels import prices
 
     engine = session.engine
-    found = price(session.model, replace(session.model.options, attention="measured"))
+    ways = prices(session.model, replace(session.model.options, attention="measured"))
+    found = next((price for way, price in ways if way.attention == engine.options.attention), ways[0][1])
     if found is None:
         return None
     return {

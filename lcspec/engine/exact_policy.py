@@ -17,6 +17,7 @@ class ExactPolicy:
         independent: a row depends only on its own text, so every request is exact.
         all_exact: every request is treated as exact, as far as its verifier allows.
         needs_own_context: exact requests need a context of their own (see lcspec.engine.lanes).
+        chains_only: a row depends on where the cells of its text lie, which must be in text order from the first on.
     """
 
     def __init__(self, options: ModelOptions, certificate: Certificate | None, scattered: bool = False) -> None:
@@ -26,6 +27,7 @@ class ExactPolicy:
         self.certificate = certificate
         self.independent = certificate is not None
         self.all_exact = self.independent or bool(options.exact)
+        self.chains_only = certificate is not None and not certificate.trees
         shared = options.slots > 1 or options.attention == "products" or scattered
         self.needs_own_context = not self.independent and shared
 

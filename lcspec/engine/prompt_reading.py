@@ -1,17 +1,16 @@
-"""Reads an engine's long prompts in a context of their own and hands them over (see lcspec.kv_cache.prompt_reader)."""
+"""Reads an engine's long prompts apart from its steps (see lcspec.kv_cache.prompt_reader)."""
 
 from __future__ import annotations
 
 import math
-from typing import Callable, NamedTuple, Sequence
+from typing import NamedTuple, Sequence
 
-from lcspec.config import ModelOptions
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, InPlaceReader, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
-from lcspec.llama import Model
+from lcspec.llama import Context
 
 # The longest time in seconds that a new request may wait for a piece that is read ahead.
 UNNOTICED = 0.5
@@ -28,16 +27,16 @@ class Piece(NamedTuple):
 class PromptReading:
     """Which sequences' prompts are read apart, and how far they are."""
 
-    def __init__(self, model: Model, options: ModelOptions, n_ctx: int, pool: SequencePool, on: bool) -> None:
-        """Prepare for prompts of up to `n_ctx` tokens; not `on`: no prompt is read apart."""
+    def __init__(self, context: Context, pool: SequencePool, on: bool) -> None:
+        """Prepare for prompts that `context` will decode; not `on`: no prompt is read apart."""
         self.on = on
-        self.reader: PromptReader | None = None  # made for the first long prompt
-        self._make: Callable[[], PromptReader] = lambda: PromptReader(model, options, n_ctx)
+        self.reader: PromptReader | InPlaceReader | None = None  # made for the first long prompt
+        self._context = context
         self._pool = pool
         self._slow = False  # reading a piece takes so long that a new request would wait too long
 
     def wants(self, prompt: Sequence[int]) -> bool:
-        """Whether a prompt is read in a context of its own."""
+        """Whether a prompt is read apart."""
         return self.on and len(prompt) > LONG_PROMPT
 
     def read(self, sequence: ActiveSequence, n: int) -> Piece:
@@ -48,7 +47,7 @@ class PromptReading:
         """
         reader, end = self._reader(), sequence.n_prompt - 1
         if sequence.prompt.place is None:
-            sequence.prompt.place = reader.begin(sequence.tokens[:end])
+            sequence.prompt.place = reader.begin(sequence.tokens[:end], sequence.cache)
             sequence.prompt.reused = max(sequence.prompt.reused, reader.length(sequence.prompt.place))
         place, start = sequence.prompt.place, reader.length(sequence.prompt.place)
         stop = min(end, start + n)
@@ -74,7 +73,7 @@ class PromptReading:
             return False
         try:
             reader = self._reader()
-            place = reader.begin(text)
+            place = reader.begin(text, cache)
             try:
                 at = reader.length(place)
                 seconds = reader.read(place, text[at : at + LEAST_ROWS]) if at < len(text) else 0.0
@@ -94,7 +93,9 @@ class PromptReading:
             self.reader.close()
             self.reader = None
 
-    def _reader(self) -> PromptReader:
+    def _reader(self) -> PromptReader | InPlaceReader:
         if self.reader is None:
-            self.reader = self._make()
+            ctx = self._context
+            in_place = ctx.options.attention == "rows"
+            self.reader = InPlaceReader(ctx) if in_place else PromptReader(ctx.model, ctx.options, ctx.n_ctx)
         return self.reader

@@ -122,7 +122,7 @@ class Scheduler:
     def _limits(self, sequence: ActiveSequence, base: int) -> Limits:
         """What this step has room for, for `sequence`, with `base` tokens in the batch anyway."""
         nodes = self._widest - base
-        depth, leaves = sequence.max_depth, sequence.cache.max_leaves
+        depth, leaves = sequence.max_depth, 1 if self._exact.chains_only else sequence.cache.max_leaves
         if self._context.branching is Branching.CHAIN:
             depth, leaves = min(depth, self._context.max_chain - 1), 1
             if self._context.redecodes and sequence.n_uncached > REDECODED:

@@ -1,9 +1,12 @@
-"""Prompts read in a context of their own, whose cells are then handed over to the decoding context.
+"""Prompts read with kernels that are faster for many rows than those which decode exactly.
 
-The cache types that make decoding exact (K in F16, V in BF16) keep the library from its fastest kernel for prompts, the
-tiled one: it wants equal types. So a long prompt is read where both are F16, and its cells are copied with V rounded to
-BF16. The tiled kernel takes rows from 64 on and gives a row the same bits in every piece, so a piece is never shorter:
-then the cells of a prompt do not depend on the pieces it was read in.
+*In a context of their own*, whose cells are then handed over to the decoding context. The cache types that make
+decoding exact (K in F16, V in BF16) keep the library from its fastest kernel for prompts, the tiled one: it wants equal
+types. So a long prompt is read where both are F16, and its cells are copied with V rounded to BF16. The tiled kernel
+takes rows from 64 on and gives a row the same bits in every piece, so a piece is never shorter: then the cells of a
+prompt do not depend on the pieces it was read in.
+
+*In place*, where decoding goes row by row: that is switched off for a prompt's pieces.
 """
 
 from __future__ import annotations
@@ -51,8 +54,8 @@ class PromptReader:
         self._texts: list[list[int]] = [[] for _ in range(options.slots)]
         self._idle = list(range(options.slots))  # least recently used first
 
-    def begin(self, prompt: Sequence[int]) -> int:
-        """Choose a place for `prompt`, that which holds most of it; returns its number."""
+    def begin(self, prompt: Sequence[int], cache: SequenceCache | None = None) -> int:
+        """Choose a place for `prompt`, that which holds most of it; returns its number. `cache` will get its cells."""
         shared = [common_prefix(self._texts[i], prompt) for i in self._idle]
         i = max(range(len(shared)), key=lambda j: (shared[j], -j))
         place = self._idle.pop(i)
@@ -69,19 +72,13 @@ class PromptReader:
         Raises:
             DecodeError: the library failed; the place is empty.
         """
-        text, batch = self._texts[place], self.context.batch
-        start = len(text)
-        padding = max(0, LEAST_ROWS - len(tokens))
-        batch.clear()
-        batch.add_run([*tokens, *([tokens[-1]] * padding)], start, place)
+        text = self._texts[place]
         try:
-            seconds = self.context.decode()
+            seconds = _read_piece(self.context, tokens, len(text), place)
         except DecodeError:
             self._cut(place, 0)
             raise
         text += tokens
-        if padding:
-            self.context.seq_remove(place, len(text))
         return seconds
 
     def hand_over(self, place: int, cache: SequenceCache, pool: SequencePool) -> None:
@@ -123,6 +120,65 @@ class PromptReader:
     def _cut(self, place: int, length: int) -> None:
         del self._texts[place][length:]
         self.context.seq_remove(place, length)
+
+
+class InPlaceReader:
+    """Reads the prompt of the only slot into the cells it is decoded in."""
+
+    def __init__(self, context: Context) -> None:
+        self.context = context
+        self._cache: SequenceCache | None = None
+
+    def begin(self, prompt: Sequence[int], cache: SequenceCache) -> int:
+        """Read into `cache` from now on, which keeps what was read this way; returns the only place's number."""
+        cache.truncate(min(cache.handed, cache.length))
+        self._cache = cache
+        return 0
+
+    def length(self, place: int) -> int:
+        """Tokens that have been read."""
+        return self._cache.length if self._cache is not None else 0
+
+    def read(self, place: int, tokens: Sequence[int]) -> float:
+        """Read the next tokens, at most a batch of them; returns seconds.
+
+        Raises:
+            DecodeError: the library failed; what was read before is held.
+        """
+        cache, context, seconds = self._cache, self.context, 0.0
+        assert cache is not None
+        # As many rows as the library evaluates at a time: it would leave a last one alone, which other kernels take.
+        for at in range(0, len(tokens), context.n_ubatch):
+            start, piece = cache.length, tokens[at : at + context.n_ubatch]
+            try:
+                seconds += _read_piece(context, piece, start, cache.main)
+            except DecodeError:
+                context.seq_remove(cache.main, start)
+                raise
+            cache.reached(start + len(piece))
+            cache.handed = cache.length
+        return seconds
+
+    def hand_over(self, place: int, cache: SequenceCache, pool: SequencePool) -> None:
+        """Nothing is left to do."""
+
+    def end(self, place: int) -> None:
+        """The prompt is not read any further."""
+        self._cache = None
+
+    def close(self) -> None:
+        """The context is its owner's."""
+
+
+def _read_piece(context: Context, tokens: Sequence[int], start: int, seq: int) -> float:
+    """Evaluate `tokens` from position `start` on, in at least LEAST_ROWS rows; returns seconds."""
+    padding = max(0, LEAST_ROWS - len(tokens))
+    context.batch.clear()
+    context.batch.add_run([*tokens, *([tokens[-1]] * padding)], start, seq)
+    seconds = context.decode(many=True)
+    if padding:
+        context.seq_remove(seq, start + len(tokens))
+    return seconds
 
 
 def converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:

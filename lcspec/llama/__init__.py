@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from lcspec.llama.lib import build, end_on_abort, init, log_to_stderr, version
     from lcspec.llama.model import Branching, Model, Traits, load_vocab
     from lcspec.llama.sampler import Sampler
+    from lcspec.llama.sgemm import can_go_row_by_row
     from lcspec.llama.vocab import Vocab, check_same_vocabulary
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Traits",
     "Vocab",
     "build",
+    "can_go_row_by_row",
     "check_same_vocabulary",
     "drafts_apart",
     "end_on_abort",
@@ -43,6 +45,7 @@ _MODULES = {
     "lib": ("build", "end_on_abort", "init", "log_to_stderr", "version"),
     "model": ("Branching", "Model", "Traits", "load_vocab"),
     "sampler": ("Sampler",),
+    "sgemm": ("can_go_row_by_row",),
     "vocab": ("Vocab", "check_same_vocabulary"),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

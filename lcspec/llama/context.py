@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import time
 from typing import Any, Iterable, Sequence
@@ -17,16 +18,19 @@ from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
 from lcspec.llama.planes import Outputs, Planes
+from lcspec.llama.sgemm import row_by_row
 from lcspec.llama.views import as_bytes, rows, side_by_side
 from lcspec.modelfiles.windows import window_cache
 from lcspec.pulse import Pace
+
+AS_IT_IS = contextlib.nullcontext()
 
 
 class Context:
     """One llama_context over a model.
 
     Attributes:
-        n_ctx: positions a slot may use.
+        n_ctx: positions a slot may use; n_batch, n_ubatch: rows a decode may have, and those evaluated at a time.
         branching: whether its memory takes trees, chains, or neither.
         redecodes: chains are verified from a saved state: after a refusal that is loaded, and accepted tokens are
             decoded again.
@@ -89,7 +93,7 @@ class Context:
             model.adapters.put_on(self.handle)
         hugepages.ask()  # for the compute buffers, whose first use by a long prompt is one page fault after the other
         self.memory = C.llama_get_memory(self.handle)  # None: an encoder, which generates nothing
-        self.n_batch = int(params.n_batch)
+        self.n_batch, self.n_ubatch = int(params.n_batch), int(params.n_ubatch)
         self.max_rollback = self.n_ctx if attention_only else int(C.llama_n_rs_seq(self.handle))
         if attention_only:
             self.branching = Branching.TREE
@@ -111,11 +115,14 @@ class Context:
         self._n_outputs = self._n_rows = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._logits_at = self._viewed_at = 0
-        self._planes = Planes(int(params.n_ubatch))  # used where there are no trees
+        self._by_rows = options.attention == "rows"
+        self._planes = Planes(self.n_ubatch)  # used where there are no trees
         self._joined: Outputs | None = None  # of a decode in pieces
 
-    def decode(self, batch: Batch | None = None) -> float:
+    def decode(self, batch: Batch | None = None, *, many: bool = False) -> float:
         """Evaluate the batch; returns the seconds it took.
+
+        `many`: with the kernels for many rows, where others are decoded row by row (`ModelOptions.attention`).
 
         Raises:
             DecodeError: the library failed. For recoverable failures its memory is as it was before, but for texts that
@@ -129,8 +136,9 @@ class Context:
             self._switch_states()
         self._pace.begin(batch.n)
         start = time.perf_counter()
-        code = self._evaluate(batch)
-        self._logits_at = logits_address(self.handle) or 0  # waits until the computation is done
+        with row_by_row(not many) if self._by_rows else AS_IT_IS:
+            code = self._evaluate(batch)
+            self._logits_at = logits_address(self.handle) or 0  # waits until the computation is done
         seconds = time.perf_counter() - start
         self._pace.end(batch.n, seconds)
         self.decode_seconds += seconds

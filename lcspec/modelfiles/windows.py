@@ -97,7 +97,7 @@ def windows_of(header: ModelHeader) -> Windows | None:
 def batch_rows(options: ModelOptions) -> tuple[int, int]:
     """Rows that a decode may have, and those that are evaluated at a time."""
     most = max(options.batch, options.max_width, EXACT_ROWS) + options.slots
-    if options.attention == "products":
+    if options.attention in ("products", "rows"):
         return most, min(most, max(PRODUCT_ROWS, options.max_width + options.slots))
     return most, most
 

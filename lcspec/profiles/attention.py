@@ -20,7 +20,7 @@ from lcspec import disk_cache
 from lcspec.config import QUANTIZED, ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import converted
-from lcspec.llama import Context, Model, build, version
+from lcspec.llama import Context, Model, build, can_go_row_by_row, version
 from lcspec.modelfiles.attention_layers import Heads, write_layers
 from lcspec.modelfiles.kv_shape import kv_shape
 from lcspec.modelfiles.memory import machine_memory, needed
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 # The answer that is timed: a piece of a prompt, then steps of these widths, at so many tokens of a text.
 CONTEXT = 1024
 PIECE = 256
-WIDTHS = (1, 4)
+WIDTHS = (1, 2, 4)
 STEPS = 64
 REPEAT = 5
 READS = 2
@@ -71,11 +71,14 @@ class Layer(NamedTuple):
 
 
 class Times(NamedTuple):
-    """A layer with the fused kernel, with matrix products, and with the fused kernel and values in BF16 (exact)."""
+    """A layer with the fused kernel, with matrix products, and with the two ways that are exact: the fused kernel and
+    values in BF16, and, where only a single text runs and the library can, products row by row.
+    """
 
     fused: Layer
     products: Layer
     exact: Layer
+    rows: Layer | None = None
 
     @property
     def fused_is_slower(self) -> bool:
@@ -140,22 +143,27 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
         )
         with contextlib.ExitStack() as stack:
             model = stack.enter_context(Model.load(small))
+            ways = [("fused", None), ("products", None), ("fused", "bf16")]
+            if slots == 1 and can_go_row_by_row():
+                ways.append(("rows", None))
             contexts = [
                 stack.enter_context(Context(model, replace(small, attention=attention, kv_type_v=values)))
-                for attention, values in (("fused", None), ("products", None), ("fused", "bf16"))
+                for attention, values in ways
             ]
             reading = [min(_fill(context) for _ in range(READS)) for context in contexts[:2]]
             if options.kv_type == "f16":  # exact prompts are read with F16 values
                 contexts[2].set_state(0, converted(contexts[0].state(0), 0, 0, "bf16"))
             else:
                 _fill(contexts[2])
+            for context in contexts[3:]:
+                _fill(context)
             steps = _in_turn(contexts, [[0] * width for width in WIDTHS])
             for context in contexts:
                 state = context.state(0)
                 for seq in range(1, slots):
                     context.set_state(seq, state)
             crowds = _in_turn(contexts, [list(range(slots))])
-    reads = (reading[0], reading[1], reading[0])
+    reads = (*reading, *reading)  # exact ways read long prompts as the others do
     return Times(
         *(
             Layer(read / layers, tuple(s / layers for s in alone), crowd / layers, slots)
@@ -175,14 +183,14 @@ def _known(heads: Heads, options: ModelOptions) -> Times | None:
         times = measure(heads, options)
     except (LcspecError, OSError, ValueError):  # ValueError: the library's format of states is not known
         return None
-    disk_cache.save("attention", key, [[layer.read, *layer.steps, layer.crowd] for layer in times])
+    disk_cache.save("attention", key, [[layer.read, *layer.steps, layer.crowd] for layer in times if layer])
     return times
 
 
 def _from_list(data: object, slots: int) -> Times | None:
     """Stored times; None if they are not that."""
-    n = len(Times._fields)
-    if not isinstance(data, list) or len(data) != n or not all(isinstance(row, list) for row in data):
+    ways = 3 + (slots == 1 and can_go_row_by_row())
+    if not isinstance(data, list) or len(data) != ways or not all(isinstance(row, list) for row in data):
         return None
     if not all(len(row) == 2 + len(WIDTHS) and all(isinstance(s, float) and s > 0 for s in row) for row in data):
         return None

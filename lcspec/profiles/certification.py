@@ -13,7 +13,8 @@ from lcspec import disk_cache
 from lcspec.config import ModelOptions
 from lcspec.errors import ExactnessError, LcspecError
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.prompt_reader import PromptReader
+from lcspec.kv_cache.prompt_reader import InPlaceReader, PromptReader
+from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.profiles.exactness import PROMPT_BLOCK, Certificate, ScratchPad
@@ -270,6 +271,8 @@ INDEPENDENT_ROWS = 8
 INDEPENDENT_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
 # Pieces a text is read in, which must not show in its rows.
 PIECES = (32, 128)
+# The same of a text that is read apart from steps.
+CUTS = ((INDEPENDENT_SPOT,), (37, 101, 200, INDEPENDENT_SPOT))
 # Positions that are looked at, and what all that takes: prompt rows read, here and apart, and narrow steps.
 CHECKED_CONTEXT = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
 CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
@@ -284,12 +287,16 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     found = certified(model, options)
     if found is not None:
         return found
+    alone = options.attention == "rows"  # sums run over every cell: there is one text, and its cells lie in order
+    slots = 1 if alone else 2
     try:
-        with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=2, batch=max(PIECES))) as context:
+        with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
             if context.memory is None:  # an encoder
                 return None
-            certificate = _independence(context)
-        if certificate.independent and not _reads_alike(model, options):
+            certificate = _independence(context, alone)
+            if certificate.independent and alone and not _reads_alike_in_place(context):
+                certificate = replace(certificate, independent=False)
+        if certificate.independent and not alone and not _reads_alike(model, options):
             certificate = replace(certificate, independent=False)
     except LcspecError:
         return None
@@ -309,8 +316,10 @@ def _independence_key(model: Model, options: ModelOptions) -> str:
     return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers), "independence")
 
 
-def _independence(context: Context) -> Certificate:
-    """Compare every row with that of the same text alone, token by token."""
+def _independence(context: Context, alone_only: bool) -> Certificate:
+    """Compare every row with that of the same text alone, token by token; `alone_only`: not in trees, and not beside
+    other texts.
+    """
     pool = SequencePool(context.n_seq)
     own, other = pool.take(), pool.take()
     prober = Prober(context, own, ScratchPad(context, pool.take()))
@@ -319,23 +328,23 @@ def _independence(context: Context) -> Certificate:
     alone = prober.rows(spot, 1, n)
     repeatable = bool(np.array_equal(alone[:4], prober.rows(spot, 1, 4)))
     alike = [w for w in INDEPENDENT_WIDTHS if np.array_equal(alone, prober.rows(spot, w, n))]
-    trees = prober.tree_is_alike(spot, alone, other)
+    trees = not alone_only and prober.tree_is_alike(spot, alone, other)
     prober.read(spot, PIECES[1])
     pieces = np.array_equal(alone, prober.rows(spot, 4, n))
-    beside = np.array_equal(alone, prober.rows_beside(spot, n, other))
-    independent = repeatable and trees and pieces and beside and len(alike) == len(INDEPENDENT_WIDTHS)
+    beside = alone_only or (trees and np.array_equal(alone, prober.rows_beside(spot, n, other)))
+    independent = repeatable and pieces and beside and len(alike) == len(INDEPENDENT_WIDTHS)
+    context.clear()
     widths = tuple(range(1, max(alike) + 1)) if independent else (1, *alike)
     return Certificate((widths,), n, trees, repeatable, independent)
 
 
 def _reads_alike(model: Model, options: ModelOptions) -> bool:
-    """Whether cells read apart do not depend on the pieces that a prompt is read in."""
-    length = INDEPENDENT_SPOT
-    reader = PromptReader(model, replace(options, slots=1, batch=length), length)
+    """Whether cells read in a context of their own do not depend on the pieces that a prompt is read in."""
+    reader = PromptReader(model, replace(options, slots=1, batch=INDEPENDENT_SPOT), INDEPENDENT_SPOT)
     try:
-        tokens = sample_tokens(reader.context, length)
+        tokens = sample_tokens(reader.context, INDEPENDENT_SPOT)
         states = []
-        for cuts in ((length,), (37, 101, 200, length)):
+        for cuts in CUTS:
             place = reader.begin([])
             for start, stop in zip((0, *cuts), cuts):
                 reader.read(place, tokens[start:stop])
@@ -346,3 +355,18 @@ def _reads_alike(model: Model, options: ModelOptions) -> bool:
         return False
     finally:
         reader.close()
+
+
+def _reads_alike_in_place(context: Context) -> bool:
+    """The same of cells read where they are decoded."""
+    reader, cache = InPlaceReader(context), SequenceCache(context, SequencePool(context.n_seq))
+    tokens = sample_tokens(context, INDEPENDENT_SPOT)
+    states = []
+    for cuts in CUTS:
+        place = reader.begin([], cache)
+        for start, stop in zip((0, *cuts), cuts):
+            for at in range(start, stop, max(PIECES)):
+                reader.read(place, tokens[at : min(stop, at + max(PIECES))])
+        states.append(context.state(cache.main))
+        cache.empty()
+    return states[0] == states[1]

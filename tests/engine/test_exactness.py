@@ -19,7 +19,7 @@ from lcspec.llama import Context
 from lcspec.profiles import kernels
 from lcspec.profiles.attention import WIDTHS, Layer, Times
 from lcspec.profiles.exactness import Certificate
-from lcspec.profiles.kernels import choose_kernels, price
+from lcspec.profiles.kernels import choose_kernels, prices
 from lcspec.session import Session, make_engine, open_session
 from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_windows import write_gemma3
@@ -31,7 +31,7 @@ STRATEGIES = ("off", "ngram:branch=3:nodes=9", "model:branch=3:nodes=12:p_min=0"
 
 
 def exact(path: Path, **changes: Any) -> Any:
-    return options(path, **{"attention": "measured", "exact": True, "ctx": 1024, **changes})
+    return options(path, **{"attention": "fused", "exact": True, "ctx": 1024, **changes})
 
 
 @pytest.fixture(scope="module")
@@ -227,9 +227,9 @@ def test_exact_by_itself_where_it_costs_next_to_nothing(
 
     found_times = Times(layer(1.0, 1.0), layer(2.0, 2.0), layer(alone_dearer, crowd_dearer))
     monkeypatch.setattr(kernels, "times_for", lambda *_: found_times)
-    monkeypatch.setattr(kernels, "_work", lambda *_: {1: 0.1, 4: 0.1, LEAST_ROWS: 0.1})
-    open_options = exact(alone.model.options.path, exact=None)
-    found = price(alone.model, open_options)
+    monkeypatch.setattr(kernels, "_work", lambda *_: [dict.fromkeys((*WIDTHS, LEAST_ROWS), 0.1)] * 3)
+    open_options = exact(alone.model.options.path, exact=None, attention="measured", slots=4)
+    ((_, found),) = prices(alone.model, open_options)
     assert (
         found is not None
         and found.is_small is chosen
@@ -241,7 +241,7 @@ def test_exact_by_itself_where_it_costs_next_to_nothing(
 def test_what_was_asked_for_is_not_decided(alone: Session) -> None:
     path = alone.model.options.path
     for given in ({"attention": "library"}, {"kv_type": "q8_0"}, {"kv_type_v": "f32"}, {"exact": False}):
-        made = choose_kernels(alone.model, exact(path, **{"exact": None, **given})).options
+        made = choose_kernels(alone.model, exact(path, **{"exact": None, "attention": "measured", **given})).options
         assert made.exact is False and made.kv_type == given.get("kv_type", "f16")
     assert choose_kernels(alone.model, exact(path)).options.kv_type_v == "bf16"
 

@@ -1,0 +1,126 @@
+"""Having the library multiply row by row, so that a row's bits do not depend on how many there are.
+
+Where it can, llama.cpp multiplies two rows and more with `llamafile_sgemm` and a single one with code that sums in
+another order. That function refuses what it does not know, and the library then takes the code for single rows at every
+width, as one does that was built with GGML_LLAMAFILE=OFF. Steps of a few rows are as fast that way; prompts are not. So
+the function is made to refuse for some decodes only: an ELF library calls it through its global offset table, and that
+entry is pointed to a function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import mmap
+import platform
+import struct
+import sys
+import threading
+from typing import Iterator, NamedTuple
+
+from lcspec.llama.lib import C
+
+NAME, REFUSES = "llamafile_sgemm", "ggml_cpu_has_vsx"
+DYNAMIC = 2  # PT_DYNAMIC
+PLT_SIZE, STRINGS, SYMBOLS, RELOCATIONS, RELOCATIONS_SIZE, PLT = 2, 5, 6, 7, 8, 23  # DT_...
+ENTRY = 24  # bytes of a relocation with addend, and of a symbol
+READ_WRITE = 3  # PROT_READ | PROT_WRITE
+
+# Held while a decode relies on the switch: another context of this process may want it the other way.
+_lock = threading.Lock()
+
+
+class _Switch(NamedTuple):
+    """The entry of the global offset table and the two functions it may hold."""
+
+    entry: ctypes.c_void_p
+    on: int
+    off: int
+
+
+class _Place(ctypes.Structure):
+    """`Dl_info` of dladdr(3)."""
+
+    _fields_ = [
+        ("file", ctypes.c_char_p),
+        ("base", ctypes.c_void_p),
+        ("symbol", ctypes.c_char_p),
+        ("address", ctypes.c_void_p),
+    ]
+
+
+def can_go_row_by_row() -> bool:
+    """Whether `row_by_row` has an effect here: the library has no other code for several rows, or can be switched."""
+    return not _has_sgemm() or _switch() is not None
+
+
+@contextlib.contextmanager
+def row_by_row(on: bool) -> Iterator[None]:
+    """Inside, decodes multiply row by row, or (not `on`) as fast as they can; for one thread at a time."""
+    with _lock:
+        switch = _switch() if on else None
+        if switch is None:
+            yield
+            return
+        switch.entry.value = switch.off
+        try:
+            yield
+        finally:
+            switch.entry.value = switch.on
+
+
+@functools.cache
+def _has_sgemm() -> bool:
+    found = getattr(C.llama_cpp._lib, "ggml_cpu_has_llamafile", None)
+    return found is None or bool(found())
+
+
+@functools.cache
+def _switch() -> _Switch | None:
+    """The switch; None where there is none: another format of libraries, or one that calls the function directly."""
+    library = C.llama_cpp._lib
+    known = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
+    if not known or not hasattr(library, NAME) or not hasattr(library, REFUSES) or getattr(library, REFUSES)():
+        return None
+    on, off = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in (NAME, REFUSES))
+    place, libc = _Place(), ctypes.CDLL(None)
+    if not libc.dladdr(ctypes.c_void_p(on), ctypes.byref(place)) or not place.base:
+        return None
+    address = _entry(place.base, NAME.encode())
+    if address is None:
+        return None
+    page = address - address % mmap.PAGESIZE  # an entry that was bound at the start is read-only
+    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), READ_WRITE) != 0:
+        return None
+    return _Switch(ctypes.c_void_p.from_address(address), on, off)
+
+
+def _entry(base: int, name: bytes) -> int | None:
+    """Address of the entry through which the 64-bit ELF library loaded at `base` calls `name`."""
+
+    def at(address: int, form: str) -> tuple[int, ...]:
+        return struct.unpack(form, ctypes.string_at(address, struct.calcsize(form)))
+
+    def loaded(address: int) -> int:
+        return address if address >= base else base + address  # not every C library relocates this table
+
+    (headers,) = at(base + 32, "<Q")
+    size, count = at(base + 54, "<HH")
+    for header in range(base + headers, base + headers + size * count, size):
+        if at(header, "<I")[0] == DYNAMIC:
+            dynamic, length = base + at(header + 16, "<Q")[0], at(header + 40, "<Q")[0]
+            break
+    else:
+        return None
+    tags = {key: value for key, value in (at(dynamic + i, "<qQ") for i in range(0, length, 16))}
+    tables = (tags.get(PLT, 0), tags.get(PLT_SIZE, 0)), (tags.get(RELOCATIONS, 0), tags.get(RELOCATIONS_SIZE, 0))
+    for table, length in tables:
+        for i in range(0, length if table else 0, ENTRY):
+            offset, info = at(loaded(table) + i, "<QQ")
+            symbol = info >> 32
+            if symbol and STRINGS in tags and SYMBOLS in tags:
+                (text,) = at(loaded(tags[SYMBOLS]) + ENTRY * symbol, "<I")
+                if ctypes.string_at(loaded(tags[STRINGS]) + text) == name:
+                    return base + offset
+    return None

@@ -1,0 +1,138 @@
+"""One slot whose products are made row by row: the same bits at every width, for chains of drafts and cut prompts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lcspec.engine.request import Request
+from lcspec.kv_cache.prompt_reader import LONG_PROMPT
+from lcspec.llama import Context, can_go_row_by_row
+from lcspec.profiles.kernels import choose_kernels
+from lcspec.session import Session, open_session
+from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request
+
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(not can_go_row_by_row(), reason="this library cannot multiply row by row"),
+]
+
+N = 24
+STRATEGIES = ("off", "ngram:branch=3:nodes=9", "model:branch=3:nodes=12:p_min=0", "lookahead", "ngram,suffix", "auto")
+Bits = list[tuple[int, "float | None"]]
+
+
+def by_rows(path: Path, **changes: Any) -> Any:
+    return options(path, **{"attention": "rows", "exact": True, "ctx": 1024, **changes})
+
+
+@pytest.fixture(scope="module")
+def session(demo: tuple[Path, Path], demo_as: Callable[[str], Path]) -> Iterator[Session]:
+    """F32 weights: nothing is rounded to 8 bits, which would hide that rows were summed in another order."""
+    with open_session(by_rows(demo_as("F32")), demo[1]) as session:
+        yield session
+
+
+@pytest.fixture(scope="module")
+def texts(session: Session) -> list[tuple[int, ...]]:
+    """Short and long prompts, some with the same beginning."""
+    long = session.prompt_ids("\n\n".join(CODE * 5))
+    assert len(long) > LONG_PROMPT + 100
+    short = [session.prompt_ids(text) for text in CODE[:3]]
+    return [*short, short[0] + short[1], long, long[: LONG_PROMPT + 40] + short[2]]
+
+
+def wanted(texts: list[tuple[int, ...]], i: int, name: str, strategy: str) -> Request:
+    return request(texts[i], strategy, N, sampling=GREEDY if name == "greedy" else SEEDED, logprobs=0)
+
+
+@pytest.fixture(scope="module")
+def expected(session: Session, texts: list[tuple[int, ...]]) -> dict[tuple[int, str], Bits]:
+    """Each in an engine of its own, without drafts."""
+    out = {}
+    for i in range(len(texts)):
+        for name in ("greedy", "seeded"):
+            with open_session(by_rows(session.model.options.path)) as fresh:
+                out[i, name] = answer(fresh.engine, wanted(texts, i, name, "off")).bits
+    return out
+
+
+def test_the_context_is_certified(session: Session) -> None:
+    engine = session.engine
+    assert engine.exact.independent and engine.exact.all_exact and engine.exact.chains_only
+    assert engine.pool.parking is None and not engine.exact.needs_own_context
+
+
+def test_no_bit_depends_on_drafts_or_on_what_was_asked_before(
+    session: Session, texts: list[tuple[int, ...]], expected: dict[tuple[int, str], Bits]
+) -> None:
+    """In a random order: texts go on from each other's beginnings, long prompts are read apart, drafts are refused."""
+    chance, accepted, drafted = random.Random(7), 0, 0
+    cases = [(key, strategy) for key in expected for strategy in STRATEGIES]
+    chance.shuffle(cases)
+    for (i, name), strategy in cases:
+        found = answer(session.engine, wanted(texts, i, name, strategy))
+        assert found.bits == expected[i, name], f"text {i}, {name}, {strategy}"
+        accepted += found.finished.stats.accepted
+        drafted += found.finished.stats.drafted
+    assert 100 < accepted < drafted
+
+
+def test_cells_of_a_text_lie_in_its_order(
+    session: Session, texts: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums run over cells, so a text's tokens must lie in order, whatever was drafted."""
+    engine, widest, looked = session.engine, 0, 0
+
+    def positions(data: bytearray, n: int) -> list[int]:
+        return [int.from_bytes(data[16 + 12 * i : 20 + 12 * i], "little") for i in range(n)]
+
+    decode = Context.decode
+
+    def watched(context: Context, *given: Any, **named: Any) -> float:
+        nonlocal widest, looked
+        seconds = decode(context, *given, **named)
+        if context is engine.context:
+            widest = max(widest, context.batch.n)
+            for sequence in engine.running:
+                n = sequence.cache.length
+                looked += 1
+                assert positions(context.state(sequence.cache.main), n) == list(range(n))
+        return seconds
+
+    monkeypatch.setattr(Context, "decode", watched)
+    answer(engine, wanted(texts, 0, "seeded", "model:branch=3:nodes=12:p_min=0"))
+    assert looked > N // 13 and widest > 4
+
+
+def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
+    session: Session, texts: list[tuple[int, ...]]
+) -> None:
+    engine = session.engine
+    answer(engine, wanted(texts, 0, "greedy", "off"))
+    first = answer(engine, wanted(texts, 4, "greedy", "off"))
+    assert first.started.reused < len(texts[4]) - 1
+    again = answer(engine, wanted(texts, 4, "greedy", "ngram"))
+    assert again.started.reused == len(texts[4]) - 1 and again.bits == first.bits
+    # The answer was decoded; as the beginning of the next turn it is read as a prompt, now or while nobody asks.
+    turn = (*texts[4], *(token for token, _ in first.bits), *texts[1])
+    now = answer(engine, request(turn, "ngram", N, logprobs=0))
+    assert len(texts[4]) - 1 <= now.started.reused < len(texts[4]) + N
+    answer(engine, wanted(texts, 4, "greedy", "off"))
+    while engine.read_ahead():
+        pass
+    later = answer(engine, request(turn, "auto", N, logprobs=0))
+    assert later.started.reused >= len(texts[4]) + N - 1
+    with open_session(by_rows(session.model.options.path)) as fresh:
+        alone: Answer = answer(fresh.engine, request(turn, "off", N, logprobs=0))
+    assert now.bits == alone.bits == later.bits
+
+
+def test_several_slots_do_not_go_row_by_row(session: Session) -> None:
+    """Sums over everybody's cells would depend on who else is there."""
+    made = choose_kernels(session.model, by_rows(session.model.options.path, slots=2)).options
+    assert made.attention != "rows"
