@@ -220,7 +220,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
     counters = Counters()
 
     def assemble(wanted: ModelOptions, drafters: dict[str, Drafter] | None = None) -> Engine:
-        options, certificate = choose_kernels(model, wanted)
+        options, certificate, beyond = choose_kernels(model, wanted)
         context = Context(model, options)
         pool = SequencePool(context.n_seq)
         # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
@@ -230,8 +230,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         exact = ExactPolicy(options, certificate, scattered=context.slack > 0)
         if exact.independent and not exact.chains_only:
             pool.parking = Parking(context, pool.take())
-        slow = exact.independent and (options.kv_type_v == "bf16" or options.attention == "rows")  # for long prompts
-        prompts = PromptReading(context, pool, on=slow)
+        prompts = PromptReading(context, pool, beyond)
         made = replace(env or DrafterEnv(model, options.slots), ctx=context.n_ctx, context=context)
         drafting = Drafting(context, padding.seq, made, drafters)
         alone = replace(options, slots=1, attention="library", exact=False, full_windows=True)

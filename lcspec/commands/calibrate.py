@@ -166,10 +166,12 @@ def describe(
 
 def exactness(session: Session) -> dict[str, Any] | None:
     """What the same bits for every request cost here; None where that is not known."""
-    from lcspec.profiles.kernels import prices
+    from lcspec.profiles.kernels import exact_ways
+    from lcspec.profiles.price import prices
 
     engine = session.engine
-    ways = prices(session.model, replace(session.model.options, attention="measured"))
+    options = replace(session.model.options, attention="measured")
+    ways = prices(session.model, options, exact_ways(options))
     found = next((price for way, price in ways if way.attention == engine.options.attention), ways[0][1])
     if found is None:
         return None

@@ -7,13 +7,10 @@ from typing import NamedTuple, Sequence
 
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, InPlaceReader, PromptReader
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, UNNOTICED, InPlaceReader, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
-
-# The longest time in seconds that a new request may wait for a piece that is read ahead.
-UNNOTICED = 0.5
 
 
 class Piece(NamedTuple):
@@ -27,9 +24,9 @@ class Piece(NamedTuple):
 class PromptReading:
     """Which sequences' prompts are read apart, and how far they are."""
 
-    def __init__(self, context: Context, pool: SequencePool, on: bool) -> None:
-        """Prepare for prompts that `context` will decode; not `on`: no prompt is read apart."""
-        self.on = on
+    def __init__(self, context: Context, pool: SequencePool, beyond: int | None) -> None:
+        """Read prompts of more than `beyond` tokens apart, which `context` will decode; None: no prompt."""
+        self.beyond = beyond
         self.reader: PromptReader | InPlaceReader | None = None  # made for the first long prompt
         self._context = context
         self._pool = pool
@@ -37,7 +34,7 @@ class PromptReading:
 
     def wants(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt is read apart."""
-        return self.on and len(prompt) > LONG_PROMPT
+        return self.beyond is not None and len(prompt) > self.beyond
 
     def read(self, sequence: ActiveSequence, n: int) -> Piece:
         """Read up to `n` more tokens of a sequence's prompt; at the end hand over its cells (but not the last token's).

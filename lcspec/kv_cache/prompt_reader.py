@@ -29,8 +29,10 @@ from lcspec.llama.model import Model
 
 # The tiled kernel's least rows (ggml-cpu, GGML_FA_TILE_Q), and the blocks that kernels for weights take rows in.
 LEAST_ROWS = 64
-# Tokens from which a prompt is read this way: shorter ones are read as fast where they are decoded.
+# Tokens beyond which a prompt is usually read this way: shorter ones are read as fast where they are decoded.
 LONG_PROMPT = 512
+# The longest time in seconds that a new request may wait for a piece of LEAST_ROWS that is read ahead.
+UNNOTICED = 0.5
 
 
 class PromptReader:

@@ -16,6 +16,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Sequence
 
+import numpy as np
+
 from lcspec import disk_cache
 from lcspec.config import QUANTIZED, ModelOptions
 from lcspec.errors import LcspecError
@@ -42,6 +44,8 @@ LAYERS = 8
 SMALL = 512  # numbers in the queries of a token
 # Slots beyond these are not filled, for the same reason.
 MOST_SLOTS = 8
+# Bytes written before a decode that is timed, as a model's weights pass through the caches between two layers.
+OTHER = 64 << 20
 # Matrix products must save this share of the time: they need more memory.
 WORTH = 0.05
 # Memory that their scores may take, as a share of the machine's.
@@ -150,20 +154,19 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
                 stack.enter_context(Context(model, replace(small, attention=attention, kv_type_v=values)))
                 for attention, values in ways
             ]
-            reading = [min(_fill(context) for _ in range(READS)) for context in contexts[:2]]
+            plain = [context for context in contexts if context.options.kv_type_v is None]
+            reading = [min(_fill(context) for _ in range(READS)) for context in plain]
             if options.kv_type == "f16":  # exact prompts are read with F16 values
                 contexts[2].set_state(0, converted(contexts[0].state(0), 0, 0, "bf16"))
             else:
                 _fill(contexts[2])
-            for context in contexts[3:]:
-                _fill(context)
             steps = _in_turn(contexts, [[0] * width for width in WIDTHS])
             for context in contexts:
                 state = context.state(0)
                 for seq in range(1, slots):
                     context.set_state(seq, state)
             crowds = _in_turn(contexts, [list(range(slots))])
-    reads = (*reading, *reading)  # exact ways read long prompts as the others do
+    reads = (*reading[:2], reading[0], *reading[2:])
     return Times(
         *(
             Layer(read / layers, tuple(s / layers for s in alone), crowd / layers, slots)
@@ -183,18 +186,20 @@ def _known(heads: Heads, options: ModelOptions) -> Times | None:
         times = measure(heads, options)
     except (LcspecError, OSError, ValueError):  # ValueError: the library's format of states is not known
         return None
-    disk_cache.save("attention", key, [[layer.read, *layer.steps, layer.crowd] for layer in times if layer])
+    disk_cache.save("attention", key, [layer and [layer.read, *layer.steps, layer.crowd] for layer in times])
     return times
 
 
 def _from_list(data: object, slots: int) -> Times | None:
     """Stored times; None if they are not that."""
-    ways = 3 + (slots == 1 and can_go_row_by_row())
-    if not isinstance(data, list) or len(data) != ways or not all(isinstance(row, list) for row in data):
+    if not isinstance(data, list) or len(data) != len(Times._fields):
         return None
-    if not all(len(row) == 2 + len(WIDTHS) and all(isinstance(s, float) and s > 0 for s in row) for row in data):
+    rows = [row for row in data if isinstance(row, list)]
+    if len(rows) < 3 or not all(len(row) == 2 + len(WIDTHS) for row in rows):
         return None
-    return Times(*(Layer(row[0], tuple(row[1:-1]), row[-1], slots) for row in data))
+    if not all(isinstance(s, float) and s > 0 for row in rows for s in row):
+        return None
+    return Times(*(Layer(row[0], tuple(row[1:-1]), row[-1], slots) for row in rows))
 
 
 def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
@@ -217,10 +222,12 @@ def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> lis
     contexts take turns, so that a busy moment does not fall on one of them. The first of two decodes builds the graph.
     """
     found: list[list[list[float]]] = [[[] for _ in steps] for _ in contexts]
+    other = np.empty(OTHER, dtype=np.uint8)
     for _ in range(REPEAT):
         for i, rows in enumerate(steps):
             for context, times in zip(contexts, found):
                 for _ in range(2):
+                    other.fill(0)
                     rows_at = [(seq, CONTEXT + rows[:n].count(seq)) for n, seq in enumerate(rows)]
                     seconds = _decode(context, rows_at)
                     for seq in set(rows):

@@ -10,9 +10,11 @@ from typing import Any
 import pytest
 
 from lcspec.engine.request import Request
-from lcspec.kv_cache.prompt_reader import LONG_PROMPT
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT
 from lcspec.llama import Context, can_go_row_by_row
+from lcspec.profiles import kernels
 from lcspec.profiles.kernels import choose_kernels
+from lcspec.profiles.price import Price
 from lcspec.session import Session, open_session
 from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request
 
@@ -30,11 +32,19 @@ def by_rows(path: Path, **changes: Any) -> Any:
     return options(path, **{"attention": "rows", "exact": True, "ctx": 1024, **changes})
 
 
-@pytest.fixture(scope="module")
-def session(demo: tuple[Path, Path], demo_as: Callable[[str], Path]) -> Iterator[Session]:
-    """F32 weights: nothing is rounded to 8 bits, which would hide that rows were summed in another order."""
-    with open_session(by_rows(demo_as("F32")), demo[1]) as session:
-        yield session
+@pytest.fixture(scope="module", params=[None, LEAST_ROWS, LONG_PROMPT])
+def session(
+    request: pytest.FixtureRequest, demo: tuple[Path, Path], demo_as: Callable[[str], Path]
+) -> Iterator[Session]:
+    """Prompts of more tokens than the parameter are read apart.
+
+    F32 weights: nothing is rounded to 8 bits, which would hide that rows were summed in another order.
+    """
+    found = Price(1.0, 1.0, request.param, 0.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "prices", lambda model, options, ways: [(way, found) for way in ways])
+        with open_session(by_rows(demo_as("F32")), demo[1]) as session:
+            yield session
 
 
 @pytest.fixture(scope="module")
@@ -113,6 +123,7 @@ def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
     session: Session, texts: list[tuple[int, ...]]
 ) -> None:
     engine = session.engine
+    apart = engine.prompts.wants(texts[4])
     answer(engine, wanted(texts, 0, "greedy", "off"))
     first = answer(engine, wanted(texts, 4, "greedy", "off"))
     assert first.started.reused < len(texts[4]) - 1
@@ -121,7 +132,7 @@ def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
     # The answer was decoded; as the beginning of the next turn it is read as a prompt, now or while nobody asks.
     turn = (*texts[4], *(token for token, _ in first.bits), *texts[1])
     now = answer(engine, request(turn, "ngram", N, logprobs=0))
-    assert len(texts[4]) - 1 <= now.started.reused < len(texts[4]) + N
+    assert (len(texts[4]) - 1 <= now.started.reused < len(texts[4]) + N - 1) is apart
     answer(engine, wanted(texts, 4, "greedy", "off"))
     while engine.read_ahead():
         pass

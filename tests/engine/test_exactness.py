@@ -16,10 +16,11 @@ from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
-from lcspec.profiles import kernels
+from lcspec.profiles import kernels, price
 from lcspec.profiles.attention import WIDTHS, Layer, Times
 from lcspec.profiles.exactness import Certificate
-from lcspec.profiles.kernels import choose_kernels, prices
+from lcspec.profiles.kernels import choose_kernels, exact_ways
+from lcspec.profiles.price import prices
 from lcspec.session import Session, make_engine, open_session
 from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_windows import write_gemma3
@@ -226,10 +227,10 @@ def test_exact_by_itself_where_it_costs_next_to_nothing(
         return Layer(seconds, (seconds,) * len(WIDTHS), crowd, 4)
 
     found_times = Times(layer(1.0, 1.0), layer(2.0, 2.0), layer(alone_dearer, crowd_dearer))
-    monkeypatch.setattr(kernels, "times_for", lambda *_: found_times)
-    monkeypatch.setattr(kernels, "_work", lambda *_: [dict.fromkeys((*WIDTHS, LEAST_ROWS), 0.1)] * 3)
+    monkeypatch.setattr(price, "times_for", lambda *_: found_times)
+    monkeypatch.setattr(price, "_work", lambda *_: [dict.fromkeys((*WIDTHS, LEAST_ROWS), 0.1)] * 3)
     open_options = exact(alone.model.options.path, exact=None, attention="measured", slots=4)
-    ((_, found),) = prices(alone.model, open_options)
+    ((_, found),) = prices(alone.model, open_options, exact_ways(open_options))
     assert (
         found is not None
         and found.is_small is chosen

@@ -1,0 +1,191 @@
+"""What exactness costs a model on this machine: estimated from a layer's attention and from all its other work, each
+measured once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass, replace
+from typing import NamedTuple, Sequence
+
+import numpy as np
+
+from lcspec import disk_cache
+from lcspec.config import ModelOptions
+from lcspec.errors import LcspecError
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED
+from lcspec.llama import Context, Model, build, version
+from lcspec.profiles.attention import PIECE, WIDTHS, Layer, Times, times_for
+from lcspec.profiles.certification import CHECKED_ROWS, CHECKED_STEPS, certified
+from lcspec.profiles.step_cost import adapter_key, sample_tokens
+
+# What exactness may cost by itself: shares of a decode step's time, and of the time to a prompt's first token.
+MOST_DECODE, MOST_FIRST = 0.03, 0.10
+# Seconds that certifying may take unasked; `lcspec verify` and `--exact` take longer.
+LONGEST_CHECK = 20.0
+# Decodes are timed so many times, or for so many seconds: long ones are disturbed less.
+REPEAT, ENOUGH = 5, 3.0
+# How often a step has each of WIDTHS: the wider, the rarer.
+FREQUENCY = tuple(1 / width for width in WIDTHS)
+
+# Seconds of decodes by their width.
+Work = dict[int, float]
+
+
+class Price(NamedTuple):
+    """What exactness costs.
+
+    Attributes:
+        decode: a decode step's time over that of the fastest context, for a single text or for all slots together,
+            whichever is more.
+        first: the same of the time to a prompt's first token.
+        beyond: prompts of more tokens are read apart (see lcspec.kv_cache.prompt_reader); None: none are.
+        check: seconds that certifying it takes, once.
+    """
+
+    decode: float
+    first: float
+    beyond: int | None
+    check: float
+
+    @property
+    def is_small(self) -> bool:
+        """Whether exactness is worth it without being asked for."""
+        return self.decode <= 1 + MOST_DECODE and self.first <= 1 + MOST_FIRST and self.check <= LONGEST_CHECK
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """What a model's decodes take: `layers` times a layer's attention, and all other work (`usual`, with the kernels
+    that are not exact).
+    """
+
+    layers: int
+    times: Times
+    usual: Work
+
+    @property
+    def fastest(self) -> Layer:
+        return self.times.products if self.times.fused_is_slower else self.times.fused
+
+    def dearer(self, work: Work, layer: Layer) -> float:
+        """A decode step's time with these over that with the fastest."""
+
+        def steps(work: Work, layer: Layer) -> list[float]:
+            return [work[width] + self.layers * seconds for width, seconds in zip(WIDTHS, layer.steps)]
+
+        def crowd(work: Work, layer: Layer) -> float:
+            return float(np.interp(layer.slots, list(work), list(work.values()))) + self.layers * layer.crowd
+
+        ratios = np.divide(steps(work, layer), steps(self.usual, self.fastest))
+        alone = float(np.average(ratios, weights=FREQUENCY))
+        return alone if layer.slots == 1 else max(alone, crowd(work, layer) / crowd(self.usual, self.fastest))
+
+    def slower(self, work: Work, layer: Layer) -> float:
+        """The same of reading a piece of a long prompt."""
+
+        def reading(work: Work, layer: Layer) -> float:
+            return work[LEAST_ROWS] / LEAST_ROWS * PIECE + self.layers * layer.read
+
+        return reading(work, layer) / reading(self.usual, self.fastest)
+
+
+def prices(
+    model: Model, options: ModelOptions, ways: Sequence[ModelOptions]
+) -> Sequence[tuple[ModelOptions, Price | None]]:
+    """Exact ways and what each costs a model, the cheapest first; None: not known."""
+    times, by_rows = times_for(model, options), any(way.attention == "rows" for way in ways)
+    known = times is not None and not (by_rows and times.rows is None)
+    work = _work(model, options, ways) if known else None
+    if times is None or work is None:
+        return [(way, None) for way in ways]
+    measured = _Measured(model.traits.n_layer, times, work[0])
+
+    def price(way: ModelOptions, work: Work) -> Price:
+        rows = CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
+        check = 0.0 if certified(model, way) is not None else rows
+        if times.rows is not None and way.attention == "rows":
+            return Price(measured.dearer(work, times.rows), *_reading_by_rows(measured, work, times.rows), check)
+        return Price(measured.dearer(work, times.exact), *_reading_fused(measured, way), check)
+
+    return sorted(zip(ways, map(price, ways, work[1:])), key=lambda priced: priced[1].decode)
+
+
+def _reading_fused(measured: _Measured, way: ModelOptions) -> tuple[float, int | None]:
+    """`Price.first` and `beyond` where long prompts are read with F16 values and the fused kernel."""
+    first = measured.slower(measured.usual, measured.times.fused)
+    return first, LONG_PROMPT if way.kv_type_v == "bf16" else None
+
+
+def _reading_by_rows(measured: _Measured, work: Work, rows: Layer) -> tuple[float, int | None]:
+    """The same where products are made row by row: prompts are read apart where that is noticed.
+
+    But not by a slow model: of a prompt that is read apart, the answers in it are read as well.
+    """
+    short, long = work[LEAST_ROWS] / measured.usual[LEAST_ROWS], measured.slower(work, rows)
+    if max(short, long) <= 1 + MOST_FIRST or measured.usual[LEAST_ROWS] > UNNOTICED:
+        return max(short, long), None
+    apart = measured.slower(measured.usual, measured.times.products)
+    return (max(short, apart), LONG_PROMPT) if short <= 1 + MOST_FIRST else (apart, LEAST_ROWS)
+
+
+def _work(model: Model, options: ModelOptions, ways: Sequence[ModelOptions]) -> list[Work] | None:
+    """What decodes take with hardly any context, with the usual kernels and in each of the exact ways; None if that
+    cannot be measured.
+    """
+    file, adapters = disk_cache.file_identity(options.path), adapter_key(options)
+    kinds = ("fused", "products", "rows") if any(way.attention == "rows" for way in ways) else ("fused",)
+    key = disk_cache.key_of("work", file, options.threads, options.repack, kinds, version(), build(), *adapters)
+    widths = (*WIDTHS, LEAST_ROWS)
+    work = _work_of(disk_cache.load("work", key), kinds, widths)
+    if work is None:
+        with contextlib.suppress(LcspecError):
+            stored = _measured_work(model, options, kinds, widths)
+            disk_cache.save("work", key, stored)
+            work = _work_of(stored, kinds, widths)
+    if work is None:
+        return None
+    usual = work["fused"]
+    by_rows = {n: seconds * work["rows"][n] / work["products"][n] for n, seconds in usual.items() if "rows" in work}
+    return [usual, *(by_rows if way.attention == "rows" else usual for way in ways)]
+
+
+def _measured_work(
+    model: Model, options: ModelOptions, kinds: Sequence[str], widths: Sequence[int]
+) -> list[list[float]] | None:
+    """Seconds of a decode, for each kind of attention and width; None for an encoder.
+
+    Raises:
+        LcspecError: the library refuses.
+    """
+    small = replace(options, ctx=2 * LEAST_ROWS, slots=1, batch=LEAST_ROWS, kv_type_v=None)
+    with contextlib.ExitStack() as stack:
+        contexts = [stack.enter_context(Context(model, replace(small, attention=kind))) for kind in kinds]
+        if contexts[0].memory is None:
+            return None
+        tokens = sample_tokens(contexts[0], LEAST_ROWS)
+        _decode(contexts[0], tokens[:1])  # reads the file
+        rounds: list[list[list[float]]] = []
+        while len(rounds) < REPEAT and np.sum(rounds) < ENOUGH:
+            rounds.append([[_decode(context, tokens[:n]) for context in contexts] for n in widths])
+        # The shortest: other programs only ever make a decode take longer.
+        shortest: list[list[float]] = np.min(rounds, axis=0).T.tolist()
+        return shortest
+
+
+def _work_of(stored: object, kinds: Sequence[str], widths: Sequence[int]) -> dict[str, Work] | None:
+    """What `_work` stored, by attention; None if it is not that."""
+    if not isinstance(stored, list) or len(stored) != len(kinds) or not all(isinstance(row, list) for row in stored):
+        return None
+    if not all(len(row) == len(widths) and all(isinstance(s, float) and s > 0 for s in row) for row in stored):
+        return None
+    return {kind: dict(zip(widths, seconds)) for kind, seconds in zip(kinds, stored)}
+
+
+def _decode(context: Context, tokens: list[int]) -> float:
+    context.batch.clear()
+    for i, token in enumerate(tokens):
+        context.batch.add(token, i, (0,), logits=i + 1 == len(tokens) or len(tokens) < LEAST_ROWS)
+    seconds = context.decode()
+    context.seq_remove(0, 0)
+    return seconds
