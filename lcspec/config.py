@@ -15,7 +15,7 @@ from lcspec.placement import Placement
 MAX_DRAFT = 255
 MAX_BRANCH = 64
 # The library's choice; its fused kernel (flash attention); matrix products; the same, and all else, row by row (see
-# lcspec.llama.sgemm); whichever is faster here (see lcspec.profiles.attention).
+# lcspec.llama.row_by_row); whichever is faster here (see lcspec.profiles.attention).
 ATTENTION = ("library", "fused", "products", "rows", "measured")
 # What `--speculate` takes for plain decoding.
 OFF = ("off", "none", "")

@@ -18,7 +18,7 @@ from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
 from lcspec.llama.planes import Outputs, Planes
-from lcspec.llama.sgemm import row_by_row
+from lcspec.llama.row_by_row import row_by_row
 from lcspec.llama.views import as_bytes, rows, side_by_side
 from lcspec.modelfiles.windows import window_cache
 from lcspec.pulse import Pace

@@ -36,7 +36,7 @@ CONTEXT = 1024
 PIECE = 256
 WIDTHS = (1, 2, 4)
 STEPS = 64
-REPEAT = 5
+REPEAT = 12
 READS = 2
 # Layers of the model that is timed, where heads are small: what a decode takes besides then weighs little. Larger heads
 # get fewer, so that the measurement is short.
@@ -226,8 +226,9 @@ def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> lis
     for _ in range(REPEAT):
         for i, rows in enumerate(steps):
             for context, times in zip(contexts, found):
-                for _ in range(2):
-                    other.fill(0)
+                for again in range(2):
+                    if again:
+                        other.fill(0)
                     rows_at = [(seq, CONTEXT + rows[:n].count(seq)) for n, seq in enumerate(rows)]
                     seconds = _decode(context, rows_at)
                     for seq in set(rows):

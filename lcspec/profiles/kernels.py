@@ -5,8 +5,8 @@ There are two exact ways on a CPU:
 - K in F16, V in BF16 and the fused kernel: with unequal types the library neither splits the keys of a single row nor
   tiles many rows, so a row is summed in the same order whatever else is in the batch (ggml-cpu,
   ggml_compute_forward_flash_attn_ext_f16).
-- Matrix products row by row (lcspec.llama.sgemm), for a single slot whose text lies in the first cells, in order: sums
-  run over all cells. So drafts are chains.
+- Matrix products, and all others, row by row (lcspec.llama.row_by_row). Sums run over all cells, so this is for a
+  single slot, whose text lies in the first cells, in order: its drafts are chains.
 
 Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing.
 """

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from lcspec.llama import Context, Model, sgemm
+from lcspec.llama import Context, Model
+from lcspec.llama import row_by_row as switching
 from tests.running import options
 
 pytestmark = pytest.mark.model
@@ -20,15 +21,18 @@ TEXT = [5 + i * 37 % 200 for i in range(64)]
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the switch is made for ELF libraries")
 def test_a_linux_library_can_be_switched() -> None:
-    assert sgemm.can_go_row_by_row()
-    switch = sgemm._switch()
-    if switch is not None:
-        before = switch.entry.value
-        with sgemm.row_by_row(True):
-            assert switch.entry.value == switch.off != switch.on
-        with sgemm.row_by_row(False):
-            assert switch.entry.value == before
-        assert switch.entry.value == before
+    switch = switching._switch()
+    assert switching.can_go_row_by_row() and switch is not None and switch.entries
+
+    def held() -> list[int | None]:
+        return [entry.value for entry in switch.entries]
+
+    before = held()
+    with switching.row_by_row(True):
+        assert set(held()) == {switch.off} and switch.off not in switch.on
+    with switching.row_by_row(False):
+        assert held() in (before, list(switch.on))
+    assert held() == list(switch.on)
 
 
 def rows(context: Context, width: int, many: bool = False) -> NDArray[np.float32]:
@@ -45,7 +49,7 @@ def rows(context: Context, width: int, many: bool = False) -> NDArray[np.float32
     return np.concatenate(found)
 
 
-@pytest.mark.skipif(not sgemm.can_go_row_by_row(), reason="this library cannot multiply row by row")
+@pytest.mark.skipif(not switching.can_go_row_by_row(), reason="this library cannot multiply row by row")
 def test_rows_are_the_same_at_every_width(demo_as: Callable[[str], Path]) -> None:
     """F32 weights: nothing is rounded to 8 bits, which would hide that rows were summed in another order."""
     one_by_one = options(demo_as("F32"), gpu_layers=0, attention="rows", ctx=64)

@@ -1,10 +1,10 @@
 """Having the library multiply row by row, so that a row's bits do not depend on how many there are.
 
-Where it can, llama.cpp multiplies two rows and more with `llamafile_sgemm` and a single one with code that sums in
-another order. That function refuses what it does not know, and the library then takes the code for single rows at every
-width, as one does that was built with GGML_LLAMAFILE=OFF. Steps of a few rows are as fast that way; prompts are not. So
-the function is made to refuse for some decodes only: an ELF library calls it through its global offset table, and that
-entry is pointed to a function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)).
+Where it can, llama.cpp multiplies several rows with `llamafile_sgemm` or, from 8 rows of K-quants on, in tiles, and a
+single one with code that sums in another order. Those functions refuse what they do not know, and the library then
+takes the code for single rows at every width. Steps of a few rows are as fast that way; prompts are not. So the
+functions are made to refuse for some decodes only: an ELF library calls them through its global offset table, and there
+their entries are pointed to a function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)).
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ from typing import Iterator, NamedTuple
 
 from lcspec.llama.lib import C
 
-NAME, REFUSES = "llamafile_sgemm", "ggml_cpu_has_vsx"
+SEVERAL_ROWS = (
+    "llamafile_sgemm",
+    "ggml_compute_forward_mul_mat_tiled",
+    "ggml_compute_forward_mul_mat_id_tiled",
+)
+REFUSES = "ggml_cpu_has_vsx"  # 0 on these processors
 DYNAMIC = 2  # PT_DYNAMIC
 PLT_SIZE, STRINGS, SYMBOLS, RELOCATIONS, RELOCATIONS_SIZE, PLT = 2, 5, 6, 7, 8, 23  # DT_...
 ENTRY = 24  # bytes of a relocation with addend, and of a symbol
@@ -32,11 +37,15 @@ _lock = threading.Lock()
 
 
 class _Switch(NamedTuple):
-    """The entry of the global offset table and the two functions it may hold."""
+    """Entries of the global offset table, the functions they hold, and that which refuses."""
 
-    entry: ctypes.c_void_p
-    on: int
+    entries: tuple[ctypes.c_void_p, ...]
+    on: tuple[int, ...]
     off: int
+
+    def set(self, refuse: bool) -> None:
+        for entry, function in zip(self.entries, self.on):
+            entry.value = self.off if refuse else function
 
 
 class _Place(ctypes.Structure):
@@ -51,8 +60,8 @@ class _Place(ctypes.Structure):
 
 
 def can_go_row_by_row() -> bool:
-    """Whether `row_by_row` has an effect here: the library has no other code for several rows, or can be switched."""
-    return not _has_sgemm() or _switch() is not None
+    """Whether `row_by_row` has an effect here."""
+    return _switch() is not None
 
 
 @contextlib.contextmanager
@@ -63,37 +72,39 @@ def row_by_row(on: bool) -> Iterator[None]:
         if switch is None:
             yield
             return
-        switch.entry.value = switch.off
+        switch.set(refuse=True)
         try:
             yield
         finally:
-            switch.entry.value = switch.on
-
-
-@functools.cache
-def _has_sgemm() -> bool:
-    found = getattr(C.llama_cpp._lib, "ggml_cpu_has_llamafile", None)
-    return found is None or bool(found())
+            switch.set(refuse=False)
 
 
 @functools.cache
 def _switch() -> _Switch | None:
-    """The switch; None where there is none: another format of libraries, or one that calls the function directly."""
-    library = C.llama_cpp._lib
+    """The switch; None where there is none: another format of libraries, or one that calls a function directly."""
+    library, libc = C.llama_cpp._lib, ctypes.CDLL(None)
     known = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
-    if not known or not hasattr(library, NAME) or not hasattr(library, REFUSES) or getattr(library, REFUSES)():
+    if not known or not hasattr(library, REFUSES) or getattr(library, REFUSES)():
         return None
-    on, off = (ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in (NAME, REFUSES))
-    place, libc = _Place(), ctypes.CDLL(None)
-    if not libc.dladdr(ctypes.c_void_p(on), ctypes.byref(place)) or not place.base:
-        return None
-    address = _entry(place.base, NAME.encode())
-    if address is None:
-        return None
-    page = address - address % mmap.PAGESIZE  # an entry that was bound at the start is read-only
-    if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), READ_WRITE) != 0:
-        return None
-    return _Switch(ctypes.c_void_p.from_address(address), on, off)
+    place, entries, on = _Place(), list[ctypes.c_void_p](), list[int]()
+    for name in SEVERAL_ROWS:
+        if not hasattr(library, name):  # built without
+            continue
+        on.append(_address(library, name))
+        if not libc.dladdr(ctypes.c_void_p(on[-1]), ctypes.byref(place)) or not place.base:
+            return None
+        address = _entry(place.base, name.encode())
+        if address is None:
+            return None
+        page = address - address % mmap.PAGESIZE  # an entry that was bound at the start is read-only
+        if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), READ_WRITE) != 0:
+            return None
+        entries.append(ctypes.c_void_p.from_address(address))
+    return _Switch(tuple(entries), tuple(on), _address(library, REFUSES))
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 def _entry(base: int, name: bytes) -> int | None:
