@@ -177,6 +177,7 @@ def exactness(session: Session) -> dict[str, Any] | None:
         return None
     return {
         "by_default": engine.exact.independent,
+        "slots": engine.options.slots,
         "decode": found.decode,
         "first_token": found.first,
         "check": found.check,
@@ -187,7 +188,8 @@ def exactness_text(found: dict[str, Any]) -> str:
     """The same in a sentence."""
     costs = f"{found['decode'] - 1:+.1%} a step, {found['first_token'] - 1:+.1%} to a long prompt's first token"
     if found["by_default"]:
-        return f"Texts are exact by default: the same bits with drafts and without, whoever else is served ({costs})."
+        beside = "" if found["slots"] == 1 else ", whoever else is served"
+        return f"Texts are exact by default: the same bits with drafts and without{beside} ({costs})."
     return f"Texts are not exact by default ({costs}): --exact insists."
 
 

@@ -53,6 +53,7 @@ def run(
             "threads": session.engine.context.n_threads,
             "gpu_layers": session.model.gpu_layers,
             "repack": repack,
+            "attention": session.engine.options.attention,
         }
         try:
             if not session.model.traits.attention_only:
@@ -133,8 +134,11 @@ def classes_text(result: dict[str, Any]) -> str:
         lines.append(f" {mark} {ranges(group):<24} {'the reference' if largest == 0 else against}")
     if result["independent"]:
         lines.append(
-            "A row has the same bits beside other requests and after any pieces of the prompt: with K in F16 and V in "
-            "BF16 every request is exact."
+            "A row has the same bits after any pieces of the prompt: with products made row by row every request of "
+            "the single slot is exact."
+            if result["attention"] == "rows"
+            else "A row has the same bits beside other requests and after any pieces of the prompt: with K in F16 and "
+            "V in BF16 every request is exact."
         )
         return "\n".join(lines)
     lines.append(f"--exact decodes at widths {ranges(result['widths'])} (marked *).")

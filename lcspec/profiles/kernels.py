@@ -8,7 +8,8 @@ There are two exact ways on a CPU:
 - Matrix products, and all others, row by row (lcspec.llama.row_by_row). Sums run over all cells, so this is for a
   single slot, whose text lies in the first cells, in order: its drafts are chains.
 
-Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing.
+Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing: the first before
+the second, because a text is then the same in a context with several slots.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def _is_open(options: ModelOptions) -> bool:
 
 
 def exact_ways(options: ModelOptions) -> list[ModelOptions]:
-    """The options of an exact context, for each way there is."""
+    """The options of an exact context, for each way there is, the preferred first."""
     value = "bf16" if options.kv_type == "f16" else options.kv_type
     fused = replace(options, attention="fused", kv_type_v=value, exact=True)
     rows = replace(options, attention="rows", exact=True)

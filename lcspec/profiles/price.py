@@ -94,7 +94,7 @@ class _Measured:
 def prices(
     model: Model, options: ModelOptions, ways: Sequence[ModelOptions]
 ) -> Sequence[tuple[ModelOptions, Price | None]]:
-    """Exact ways and what each costs a model, the cheapest first; None: not known."""
+    """Exact ways and what each costs a model; None: not known."""
     times, by_rows = times_for(model, options), any(way.attention == "rows" for way in ways)
     known = times is not None and not (by_rows and times.rows is None)
     work = _work(model, options, ways) if known else None
@@ -109,7 +109,7 @@ def prices(
             return Price(measured.dearer(work, times.rows), *_reading_by_rows(measured, work, times.rows), check)
         return Price(measured.dearer(work, times.exact), *_reading_fused(measured, way), check)
 
-    return sorted(zip(ways, map(price, ways, work[1:])), key=lambda priced: priced[1].decode)
+    return list(zip(ways, map(price, ways, work[1:])))
 
 
 def _reading_fused(measured: _Measured, way: ModelOptions) -> tuple[float, int | None]:

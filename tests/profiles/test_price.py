@@ -1,0 +1,67 @@
+"""What exactness is estimated to cost, from given times, and when prompts are read apart for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT
+from lcspec.llama import Model
+from lcspec.profiles import price
+from lcspec.profiles.attention import WIDTHS, Layer, Times
+from lcspec.profiles.price import Price, prices
+from tests.running import options
+
+pytestmark = pytest.mark.model
+
+
+@pytest.fixture(scope="module")
+def model(llama: Path) -> Model:
+    return Model.load(options(llama))
+
+
+def priced(
+    model: Model, patch: pytest.MonkeyPatch, *, steps: float = 1.0, short: float = 1.0, long: float = 1.0, piece: float
+) -> Price:
+    """The price of going row by row, where that takes `steps` times as long over a layer's steps, `short` and `long`
+    times as long over reading prompts, of which LEAST_ROWS take `piece` seconds otherwise.
+    """
+    layers = model.traits.n_layer
+    usual = {**dict.fromkeys(WIDTHS, 1e-9), LEAST_ROWS: piece}
+    reading = 4 * piece / layers  # a layer's attention takes as long over a piece of a prompt as all else does
+    layer = Layer(reading, (1.0,) * len(WIDTHS), 1.0, 1)
+    # All other work and a layer's attention together take `long` times as long.
+    rows = layer._replace(read=reading * (2 * long - short), steps=(steps,) * len(WIDTHS))
+    patch.setattr(price, "times_for", lambda *_: Times(layer, layer, layer, rows))
+    patch.setattr(price, "_work", lambda *_: [usual, {**usual, LEAST_ROWS: piece * short}])
+    way = replace(model.options, attention="rows", exact=True)
+    ((_, found),) = prices(model, way, [way])
+    assert found is not None
+    return found
+
+
+def test_reading_that_costs_nothing_stays_where_it_is(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = priced(model, monkeypatch, short=1.05, long=1.08, piece=0.1)
+    assert found.beyond is None and found.first == pytest.approx(1.08) and found.is_small
+
+
+def test_long_prompts_are_read_apart_where_only_they_are_slower(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = priced(model, monkeypatch, short=1.05, long=1.3, piece=0.1)
+    assert found.beyond == LONG_PROMPT and found.first == pytest.approx(1.05)
+
+
+def test_all_are_where_weights_are_slower_too(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = priced(model, monkeypatch, short=1.9, long=1.9, piece=0.1)
+    assert found.beyond == LEAST_ROWS and found.first == pytest.approx(1.0) and found.is_small
+
+
+def test_a_slow_model_does_not_read_answers_again(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = priced(model, monkeypatch, short=1.9, long=1.9, piece=2.0)
+    assert found.beyond is None and found.first == pytest.approx(1.9) and not found.is_small
+
+
+def test_dear_steps_are_not_small(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not priced(model, monkeypatch, steps=1.2, piece=0.1).is_small
+    assert priced(model, monkeypatch, steps=1.01, piece=0.1).decode == pytest.approx(1.01)
