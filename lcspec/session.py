@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
-from lcspec.config import OFF, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
+from lcspec.config import OFF, QUANTIZED, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.placement import draft_layers
@@ -233,7 +233,9 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         prompts = PromptReading(context, pool, beyond)
         made = replace(env or DrafterEnv(model, options.slots), ctx=context.n_ctx, context=context)
         drafting = Drafting(context, padding.seq, made, drafters)
-        alone = replace(options, slots=1, attention="library", exact=False, full_windows=True)
+        by_rows = not {options.kv_type, options.kv_type_v} & set(QUANTIZED)
+        attention = "rows" if by_rows else "library"
+        alone = replace(options, slots=1, attention=attention, exact=True, full_windows=True)
         return Engine(cells, padding, exact, drafting, prompts, lambda: assemble(alone, drafting.drafters), counters)
 
     return assemble(options or model.options)

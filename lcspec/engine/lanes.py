@@ -2,8 +2,9 @@
 
 There, requests that share a cache change each other's bits: cells that one request frees are taken by another out of
 order, and prompt kernels group keys by absolute cell (matrix products do so in every step). So an exact request gets a
-*lane*: an engine with a single slot over the same weights and drafters, with the library's own attention and its own
-planner. Lanes and the shared context take turns, one step each; exact requests are then not batched.
+*lane*: an engine with a single slot over the same weights and drafters, with its own planner, that goes row by row, or
+with the library's own attention where that is not exact. Lanes and the shared context take turns, one step each; exact
+requests are then not batched.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def expected(demo: tuple[Path, Path], wanted: list[Request]) -> list[list[tuple[
     """Each alone, without speculation."""
     out = []
     for one in wanted:
-        with open_session(options(demo[0]), demo[1]) as session:
+        with open_session(options(demo[0], attention="rows", exact=True), demo[1]) as session:
             plain = request(one.prompt, "off", N, sampling=one.sampling, exact=True, logprobs=0)
             out.append(answer(session.engine, plain).bits)
     return out
