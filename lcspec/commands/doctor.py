@@ -121,9 +121,10 @@ def text(info: dict[str, Any]) -> list[str]:
     """The same for people, as lines."""
     memory, folders = info["memory"], info["folders"]
     kernels = [name for name in info["instructions"] if name not in ("OPENMP", "LLAMAFILE", "REPACK", AMX)]
+    threads = "1 thread is" if info["threads"] == 1 else f"{info['threads']} threads are"
     rows = {
         "lcspec": f"{info['lcspec']}, llama-cpp-python {info['llama_cpp']}, Python {info['python']}",
-        "processor": f"{info['threads']} threads are used ({info['physical_cores']} cores, {info['usable_cpus']} CPUs)",
+        "processor": f"{threads} used ({info['physical_cores']} cores, {info['usable_cpus']} CPUs)",
         "memory": "not known"
         if memory is None
         else f"{format_size(memory['free'])} of {format_size(memory['total'])} free",

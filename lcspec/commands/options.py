@@ -56,7 +56,9 @@ class ModelName(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         """The file; an existing file is taken as it is, without a search."""
         path = Path(value)
-        if os.path.lexists(path) or (ctx is not None and ctx.params.get("connect")):  # a server names its models itself
+        # While click parses, what was not given is a marker of its own, which counts as true.
+        server = ctx.params.get("connect") if ctx is not None else None
+        if os.path.lexists(path) or isinstance(server, str):  # a server names its models itself
             return path
         from lcspec.commands.pairing import find_model
 

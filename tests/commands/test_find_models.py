@@ -124,6 +124,15 @@ def test_names_of_models(tmp_path: Path, target: Path, monkeypatch: pytest.Monke
         find_model(Path("acme/Tiny-GGUF"))
 
 
+def test_the_chat_takes_names_as_well(target: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from lcspec.cli import chat
+
+    monkeypatch.setenv("LCSPEC_MODELS", str(target.parent))
+    assert chat.make_context("chat", ["big"]).params["model"] == target
+    served = chat.make_context("chat", ["big", "--connect", "http://127.0.0.1:1"])
+    assert served.params["model"] == Path("big"), "a server names its models itself"
+
+
 # --- the list ---------------------------------------------------------------------------------------------------------
 
 
