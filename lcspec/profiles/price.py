@@ -25,7 +25,7 @@ MOST_DECODE, MOST_FIRST = 0.05, 0.10
 # Seconds that certifying may take unasked; `lcspec verify` and `--exact` take longer.
 LONGEST_CHECK = 20.0
 # Decodes are timed so many times, or for so many seconds: long ones are disturbed less.
-REPEAT, ENOUGH = 5, 3.0
+REPEAT, ENOUGH = 5, 1.5
 # How often a step has each of WIDTHS: the wider, the rarer.
 FREQUENCY = tuple(1 / width for width in WIDTHS)
 
@@ -146,8 +146,9 @@ def _work(model: Model, options: ModelOptions, ways: Sequence[ModelOptions]) -> 
             work = _work_of(stored, kinds, widths)
     if work is None:
         return None
-    usual = work["fused"]
-    by_rows = {n: seconds * work["rows"][n] / work["products"][n] for n, seconds in usual.items() if "rows" in work}
+    usual = by_rows = work["fused"]
+    if "rows" in work:  # a single row takes the same code either way
+        by_rows = {n: s * (work["rows"][n] / work["products"][n] if n > 1 else 1.0) for n, s in usual.items()}
     return [usual, *(by_rows if way.attention == "rows" else usual for way in ways)]
 
 
