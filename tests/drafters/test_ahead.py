@@ -60,11 +60,11 @@ class Counted:
         def alone(name: str) -> Any:
             real = getattr(Context, name)
 
-            def call(context: Context, *args: Any) -> Any:
+            def call(context: Context, *args: Any, **named: Any) -> Any:
                 lock = busy.setdefault(id(context), threading.Lock())
                 assert lock.acquire(blocking=False), "two threads use a context"
                 try:
-                    return real(context, *args)
+                    return real(context, *args, **named)
                 finally:
                     lock.release()
 
@@ -202,10 +202,10 @@ def test_an_error_is_told_once_and_the_text_goes_on(
 ) -> None:
     main, real = threading.get_ident(), Context.decode
 
-    def failing(context: Context, *args: Any) -> float:
+    def failing(context: Context, *args: Any, **named: Any) -> float:
         if threading.get_ident() != main:
             raise DecodeError("decoding failed: no more of this")
-        return real(context, *args)
+        return real(context, *args, **named)
 
     with pair(llama, llama_draft) as session:
         with caplog.at_level(logging.WARNING), monkeypatch.context() as patch:

@@ -38,9 +38,9 @@ def test_a_level_of_all_trees_is_one_decode(
     def counted(self: ModelDrafter, sequences: list[SequenceView], budgets: list[Budget]) -> list[TokenTree]:
         decode, before = self.context.decode, [0]
 
-        def counting() -> float:
+        def counting(**named: Any) -> float:
             before[0] += 1
-            return decode()
+            return decode(**named)
 
         with monkeypatch.context() as patch:
             patch.setattr(self.context, "decode", counting)

@@ -217,12 +217,12 @@ def test_an_interrupt_in_the_middle_of_a_decode(
     expected = answer(engine, request(prompt, "off", 30, exact=exact)).ids
     decode, calls = engine.context.decode, 0
 
-    def interrupted(*args: Any) -> float:
+    def interrupted(*args: Any, **named: Any) -> float:
         nonlocal calls
         calls += 1
         if calls == 6 and when == "before":
             raise KeyboardInterrupt
-        seconds = decode(*args)
+        seconds = decode(*args, **named)
         if calls == 6:
             raise KeyboardInterrupt
         return seconds
@@ -302,7 +302,7 @@ def test_an_error_of_the_step_ends_all_requests_and_the_engine_goes_on(
         prompt = session.prompt_ids(TEXT)
         expected = answer(session.engine, request(prompt, "off", 20)).ids
 
-        def fail(*_: Any) -> float:
+        def fail(*_: Any, **__: Any) -> float:
             raise DecodeError("no room")
 
         with monkeypatch.context() as patch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -112,10 +113,10 @@ def test_an_interrupt_in_a_lane(three: Session, wanted: list[Request], monkeypat
     lane = engine.lanes.made[0]
     decode, calls = lane.context.decode, 0
 
-    def interrupted(*args: object) -> float:
+    def interrupted(*args: Any, **named: Any) -> float:
         nonlocal calls
         calls += 1
-        seconds = decode(*args)  # type: ignore[arg-type]
+        seconds = decode(*args, **named)
         if calls == 9:
             raise KeyboardInterrupt
         return seconds

@@ -320,7 +320,7 @@ def draft_widths(session: Session, strategy: str, seconds: float = 0.0) -> list[
     drafter.prefix_cache.clear()
     context, real = drafter.context, Context.decode
 
-    def decode() -> float:
+    def decode(**_: Any) -> float:
         widths.append(context.batch.n)
         real(context)
         return seconds

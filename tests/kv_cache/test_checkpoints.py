@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -41,9 +42,9 @@ def agent(session: Session) -> tuple[AgentSession, list[int]]:
     vocab, evaluated = session.model.vocab, list[int]()
     context, decode = session.engine.context, session.engine.context.decode
 
-    def counted(batch: object = None) -> float:
+    def counted(**named: Any) -> float:
         evaluated.append(context.batch.n)
-        return decode()
+        return decode(**named)
 
     context.decode = counted  # type: ignore[method-assign]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -172,9 +173,9 @@ def test_a_draft_model_goes_back_without_reading_its_text_again(kind: Path, llam
         assert context.max_rollback == 0  # no memory for planes, which are those of one decode
         read, decode = [], context.decode
 
-        def count() -> float:
+        def count(**named: Any) -> float:
             read.append(context.batch.n)
-            return float(decode())
+            return float(decode(**named))
 
         context.decode = count
         found = answer(session.engine, request([*prompt, 70, 71], "model:nodes=4", 40))
