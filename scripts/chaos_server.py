@@ -273,7 +273,7 @@ def run(
 @click.option("--draft", type=click.Path(exists=True, dir_okay=False))
 @click.option("--requests", type=click.IntRange(4), default=1000, show_default=True, help="Under all conditions.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--only", help="One of the conditions.")
+@click.option("--only", multiple=True, help="One of the conditions (repeatable).")
 @click.option("--timed", is_flag=True, help="A stranger's stream may not pause for long.")
 @click.option(
     "--patience",
@@ -283,7 +283,13 @@ def run(
     help="Seconds to wait for anything. More where this program may be stopped meanwhile.",
 )
 def main(
-    model: str | None, draft: str | None, requests: int, seed: int, only: str | None, timed: bool, patience: float
+    model: str | None,
+    draft: str | None,
+    requests: int,
+    seed: int,
+    only: tuple[str, ...],
+    timed: bool,
+    patience: float,
 ) -> None:
     """Harass the server."""
     models = [*([model] if model else []), *(["--draft", draft] if draft else [])]
@@ -291,7 +297,7 @@ def main(
     with tempfile.TemporaryDirectory() as folder:
         names = list(conditions(Path(folder)))
     for name in names:
-        if only is not None and name != only:
+        if only and name not in only:
             continue
         share = requests // 2 if name == STEADY else requests // 2 // (len(names) - 1)
         counts, wrong, told = run(name, share, seed, models, timed, patience)
