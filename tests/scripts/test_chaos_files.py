@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -53,27 +50,12 @@ from scripts.chaos_kinds import Kind
 def read(path):
     what = path.read_text()
     if what == "sleep": time.sleep(280)
-    if what == "nap": time.sleep(1)
     if what == "die": os.abort()
     if what == "raise": raise KeyError("x")
     if what == "refuse": raise LcspecError("no")
     if what == "silent": raise LcspecError("")
     if what == "grow": bytearray(64 << 20).replace(b"\\0", b"\\1")
 chaos_files.child(Kind("x", True, lambda p: [], read))
-"""
-STOPPED = """
-import sys
-sys.path[:0] = {path!r}
-from pathlib import Path
-from scripts import chaos_files
-chaos_files.LIMIT_SECONDS = 4.0
-chaos_files.__file__ = "child.py"
-child = chaos_files.Child("x")
-Path("ready").write_text("fine")
-child.read(Path("ready"), 4)
-print(child.process.pid, flush=True)
-print(*child.read(Path("file"), 3), flush=True)
-child.end()
 """
 
 
@@ -107,23 +89,3 @@ def test_what_is_wrong_is_noticed(
         assert problem is None if wrong is None else wrong in (problem or "")
     finally:
         child.end()
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="signals")
-def test_a_child_that_was_stopped_with_its_parent_does_not_hang(tmp_path: Path) -> None:
-    """Both are stopped for longer than the limit, and go on."""
-    program = tmp_path / "parent.py"
-    program.write_text(STOPPED.format(path=[str(Path(__file__).resolve().parents[2])]))
-    (tmp_path / "child.py").write_text(READERS.format(path=[str(Path(__file__).resolve().parents[2])]))
-    (tmp_path / "file").write_text("nap")
-    with subprocess.Popen([sys.executable, str(program)], cwd=tmp_path, stdout=subprocess.PIPE, text=True) as parent:
-        assert parent.stdout is not None
-        pids = [parent.pid, int(parent.stdout.readline())]
-        time.sleep(0.5)  # it naps
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        time.sleep(4)
-        for pid in pids:
-            os.kill(pid, signal.SIGCONT)
-            time.sleep(0.5)  # the parent sees that its time is over before the child can answer
-        assert parent.stdout.readline() == "read None\n"
