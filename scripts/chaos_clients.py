@@ -1,13 +1,10 @@
-"""Clients of scripts/chaos_server.py: those that do harm, and one that only looks how long it has to wait."""
+"""Clients of scripts/chaos_server.py that do harm, among others."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-import statistics
 import sys
-import threading
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,10 +13,9 @@ import httpx
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from tests.server.running import CHAT, CODE
+from tests.server.running import CHAT
 from tests.server.test_disorder import gives_up, leaves_a_stream, sends_rubbish, well_formed
 
-GAP_STEPS, GAP_SECONDS = 3.0, 0.2
 NESTED = {"type": "object", "properties": {"a": {"$ref": "#"}, "b": {"$ref": "#"}}, "required": ["a", "b"]}
 PATTERN = {"type": "string", "pattern": "(a*)*(b|c{1,5000})*d"}
 HOSTILE: tuple[dict[str, Any], ...] = (
@@ -96,13 +92,15 @@ class Clients(httpx.AsyncClient):
     """Clients that name a model, mostly the first, where there are several (the others have no draft model); answers
     with 500 are noted."""
 
-    def __init__(self, url: str, models: Sequence[str], chance: random.Random, wrong: list[str]) -> None:
+    def __init__(
+        self, url: str, models: Sequence[str], chance: random.Random, wrong: list[str], patience: float
+    ) -> None:
         async def note(answer: httpx.Response) -> None:
             if answer.status_code == 500:
                 await answer.aread()
                 wrong.append(f"500: {answer.request.url.path} {answer.text[:300]}")
 
-        super().__init__(base_url=url, timeout=300, event_hooks={"response": [note]})
+        super().__init__(base_url=url, timeout=patience, event_hooks={"response": [note]})
         self._models, self._chance = models, chance
 
     def build_request(self, *given: Any, **named: Any) -> httpx.Request:
@@ -114,49 +112,3 @@ class Clients(httpx.AsyncClient):
                 body = {**body, "speculation": {}}
             named["json"] = {"model": name, **body}
         return super().build_request(*given, **named)
-
-
-class Stranger(threading.Thread):
-    """Reads one long stream after another and notes the seconds between their pieces."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(daemon=True)
-        self.gaps: list[float] = []
-        self.streams = 0
-        self.wrong: list[str] = []
-        self._url, self._over = url, threading.Event()
-
-    def run(self) -> None:
-        """Until `end`."""
-        body = {"prompt": CODE, "max_tokens": 160, "ignore_eos": True, "stream": True, "temperature": 1}
-        while not self._over.is_set():
-            last = None
-            try:
-                with httpx.stream("POST", f"{self._url}/v1/completions", json=body, timeout=300) as answer:
-                    for _ in answer.iter_bytes():
-                        now = time.perf_counter()
-                        if last is not None:
-                            self.gaps.append(now - last)
-                        last = now
-                if answer.status_code != 200:
-                    self.wrong.append(f"stranger: {answer.status_code}")
-            except httpx.HTTPError as error:
-                self.wrong.append(f"stranger: {type(error).__name__} {error}")
-            self.streams += 1
-
-    def end(self) -> str:
-        """What it saw, in words."""
-        self._over.set()
-        self.join(300)
-        median, worst = self.median * 1e3, max(self.gaps, default=0.0) * 1e3
-        return f"a stranger's {self.streams} streams: median step {median:.1f} ms, longest pause {worst:.0f} ms"
-
-    @property
-    def median(self) -> float:
-        """Seconds between two pieces, usually."""
-        return statistics.median(self.gaps) if self.gaps else 0.0
-
-    @property
-    def late(self) -> bool:
-        """Whether a pause was too long."""
-        return max(self.gaps, default=0.0) > GAP_STEPS * self.median + GAP_SECONDS

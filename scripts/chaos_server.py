@@ -30,7 +30,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Iterator, Sequence
@@ -41,10 +40,10 @@ import httpx
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
-from scripts.chaos_clients import FAULTS, Clients, Stranger
+from scripts.chaos_clients import FAULTS, Clients
+from scripts.chaos_probes import Stranger, all_slots, failures, idle, reference, resident
 from tests import tiny_gguf as tiny
 from tests.engine_faults import children_of
-from tests.server.running import CODE
 from tests.server.test_disorder import hangs_up
 
 AT_ONCE = 16
@@ -53,7 +52,8 @@ PARTS = 10
 GROWTH = 0.02
 # Fewer requests than these say nothing about memory.
 ENOUGH = 1000
-START_SECONDS, IDLE_SECONDS, STOP_SECONDS = 120.0, 120.0, 60.0
+# Seconds to wait for anything.
+PATIENCE = 300.0
 RUN = "from lcspec.cli import main; main()"
 # The clock that people see jumps back and forth by up to ten hours at every look; waiting goes by the other clock.
 JUMPS = """
@@ -95,13 +95,18 @@ def plan(requests: int, chance: random.Random, harm: bool = True) -> list[str]:
 
 
 async def storm(
-    url: str, pid: int, names: Sequence[str], chance: random.Random, models: Sequence[str] = ()
+    url: str,
+    pid: int,
+    names: Sequence[str],
+    chance: random.Random,
+    models: Sequence[str] = (),
+    patience: float = PATIENCE,
 ) -> tuple[dict[str, int], list[str]]:
     """Requests of these kinds, a few at once; how many of each, and what was wrong."""
     gate, port = asyncio.Semaphore(AT_ONCE), int(url.rsplit(":", 1)[1])
     counts: dict[str, int] = {}
     wrong: list[str] = []
-    async with Clients(url, models, chance, wrong) as client:
+    async with Clients(url, models, chance, wrong, patience) as client:
 
         async def one(name: str) -> None:
             async with gate:
@@ -166,7 +171,9 @@ def conditions(folder: Path) -> dict[str, Condition]:
 
 
 @contextlib.contextmanager
-def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> Iterator[tuple[str, int]]:
+def serving(
+    condition: Condition, models: Sequence[str], errors: list[str], patience: float
+) -> Iterator[tuple[str, int]]:
     """The server's address ("": it did not start) and process; what it does wrong goes into `errors`."""
     command = [sys.executable, "-c", RUN, "serve", "--port", "0", "--slots", "3"]
     # Only exact texts are the same whoever ran beside them; by default they are where that costs next to nothing.
@@ -197,7 +204,7 @@ def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> I
 
     threading.Thread(target=read, daemon=True).start()
     try:
-        if not ready.wait(START_SECONDS) or not any(" at http://" in line for line in log):
+        if not ready.wait(patience) or not any(" at http://" in line for line in log):
             errors.append(f"it did not start: {''.join(log)[-500:]}")
             yield "", 0
             return
@@ -205,7 +212,7 @@ def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> I
         yield url, process.pid
         process.send_signal(signal.SIGTERM)
         try:
-            code = process.wait(STOP_SECONDS)
+            code = process.wait(patience)
         except subprocess.TimeoutExpired:
             errors.append("it did not end when it was told to")
             return
@@ -218,63 +225,13 @@ def serving(condition: Condition, models: Sequence[str], errors: list[str]) -> I
         process.wait()
 
 
-def reference(url: str) -> str:
-    """A text that must stay the same."""
-    body = {"prompt": CODE, "max_tokens": 32, "seed": 7, "temperature": 0.8, "ignore_eos": True}
-    answer = httpx.post(f"{url}/v1/completions", json=body, timeout=120)
-    return str(answer.json()["choices"][0]["text"])
-
-
-def idle(url: str) -> str | None:
-    """Wait until nobody is at hand; what the server says if that takes too long."""
-    end = time.monotonic() + IDLE_SECONDS
-    while True:
-        told = httpx.get(f"{url}/health", timeout=30).json()
-        if told["status"] == "ok" and told["running"] == told["waiting"] == 0:
-            return None
-        if time.monotonic() > end:
-            return f"somebody is still at hand: {told}"
-        time.sleep(0.05)
-
-
-def all_slots(url: str) -> str | None:
-    """Whether all slots still work: as many streams as there are run at once. What is wrong, if anything."""
-    body = {"prompt": "abc", "max_tokens": 200, "ignore_eos": True, "stream": True}
-    n = httpx.get(f"{url}/health", timeout=30).json()["slots"]
-    most = 0
-    for _ in range(20):  # short streams may be over before the last one begins
-
-        def read() -> None:
-            httpx.post(f"{url}/v1/completions", json=body, timeout=300)
-
-        readers = [threading.Thread(target=read, daemon=True) for _ in range(n)]
-        for reader in readers:
-            reader.start()
-        while any(reader.is_alive() for reader in readers):
-            most = max(most, httpx.get(f"{url}/health", timeout=30).json()["running"])
-        if most >= n:
-            return None
-    return f"only {most} of {n} slots run at once"
-
-
-def resident(pid: int) -> int:
-    """Bytes that the server and its engines hold; 0 where nobody says."""
-    try:
-        pages = [int(Path(f"/proc/{p}/statm").read_text().split()[1]) for p in (pid, *children_of(pid))]
-    except OSError:
-        return 0
-    return sum(pages) * os.sysconf("SC_PAGE_SIZE")
-
-
-def failures(url: str) -> list[str]:
-    """Answers with 500 that the server itself has counted."""
-    page = httpx.get(f"{url}/metrics", timeout=30).text
-    lines = [line for line in page.splitlines() if line.startswith("lcspec_http_requests_total")]
-    return [line for line in lines if 'status="500"' in line and not line.endswith(" 0.0")]
-
-
 def run(
-    name: str, requests: int, seed: int, models: Sequence[str] = (), timed: bool = False
+    name: str,
+    requests: int,
+    seed: int,
+    models: Sequence[str] = (),
+    timed: bool = False,
+    patience: float = PATIENCE,
 ) -> tuple[dict[str, int], list[str], list[str]]:
     """One condition: how many requests of each kind there were, what was wrong, and what else there is to say."""
     wrong: list[str] = []
@@ -283,17 +240,17 @@ def run(
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
         condition = conditions(Path(folder))[name]
-        with serving(condition, models, wrong) as (url, pid):
+        with serving(condition, models, wrong, patience) as (url, pid):
             if not url:
                 return counts, wrong, told
-            before = reference(url)
-            stranger = None if condition.harm else Stranger(url)
+            before = reference(url, patience)
+            stranger = None if condition.harm else Stranger(url, patience)
             if stranger is not None:
                 stranger.start()
             names, memory = plan(requests, chance, condition.harm), list[int]()
             for part in range(PARTS):
                 chosen = names[part * requests // PARTS : (part + 1) * requests // PARTS]
-                some, failed = asyncio.run(storm(url, pid, chosen, chance, condition.models))
+                some, failed = asyncio.run(storm(url, pid, chosen, chance, condition.models, patience))
                 wrong += failed
                 counts = {kind: counts.get(kind, 0) + some.get(kind, 0) for kind in {**counts, **some}}
                 memory.append(resident(pid))
@@ -303,9 +260,10 @@ def run(
             told.append("memory, MiB: " + " ".join(f"{n / 2**20:.1f}" for n in memory))
             if not condition.harm and requests >= ENOUGH and memory[-1] > memory[PARTS // 2] * (1 + GROWTH):
                 wrong.append(f"memory grew: {told[-1]}")
-            wrong += [line for line in (idle(url), None if condition.models else all_slots(url)) if line]
-            wrong += failures(url)
-            if reference(url) != before:
+            looks = idle(url, patience), None if condition.models else all_slots(url, patience)
+            wrong += [line for line in looks if line]
+            wrong += failures(url, patience)
+            if reference(url, patience) != before:
                 wrong.append("the same seed gives another text than before")
     return counts, wrong, told
 
@@ -315,19 +273,34 @@ def run(
 @click.option("--draft", type=click.Path(exists=True, dir_okay=False))
 @click.option("--requests", type=click.IntRange(4), default=1000, show_default=True, help="Under all conditions.")
 @click.option("--seed", type=int, default=1, show_default=True)
-@click.option("--only", help="One of the conditions.")
+@click.option("--only", multiple=True, help="One of the conditions (repeatable).")
 @click.option("--timed", is_flag=True, help="A stranger's stream may not pause for long.")
-def main(model: str | None, draft: str | None, requests: int, seed: int, only: str | None, timed: bool) -> None:
+@click.option(
+    "--patience",
+    type=float,
+    default=PATIENCE,
+    show_default=True,
+    help="Seconds to wait for anything. More where this program may be stopped meanwhile.",
+)
+def main(
+    model: str | None,
+    draft: str | None,
+    requests: int,
+    seed: int,
+    only: tuple[str, ...],
+    timed: bool,
+    patience: float,
+) -> None:
     """Harass the server."""
     models = [*([model] if model else []), *(["--draft", draft] if draft else [])]
     found = 0
     with tempfile.TemporaryDirectory() as folder:
         names = list(conditions(Path(folder)))
     for name in names:
-        if only is not None and name != only:
+        if only and name not in only:
             continue
         share = requests // 2 if name == STEADY else requests // 2 // (len(names) - 1)
-        counts, wrong, told = run(name, share, seed, models, timed)
+        counts, wrong, told = run(name, share, seed, models, timed, patience)
         click.echo(f"{name}: {', '.join(f'{n} {kind}' for kind, n in sorted(counts.items()))}; {len(wrong)} wrong")
         for line in [*told, *wrong[:10]]:
             click.echo(f"  {line}")

@@ -3,10 +3,11 @@ answered.
 
     python scripts/soak_server.py --requests 7200 [MODEL.gguf --draft DRAFT.gguf] [--threads 2]
 
-7200 requests are those of six hours in which one comes every three seconds. The server runs in this process, so that
-its slots, sequence ids and cells can be seen, with the very requests of the tests (tests/server/test_disorder.py).
-Prints resident memory after every tenth of the requests. Ends with code 1 if something leaked, memory is more than 2 %
-above that after the first tenth, or the same seeds do not give the texts that they gave before.
+7200 requests are those of six hours in which one comes every three seconds, and the clock goes on by that much. They
+are those of scripts/chaos_server.py, through all APIs. The server runs in this process, so that its slots, sequence ids
+and cells can be seen. Prints resident memory after every tenth of the requests. Ends with code 1 if something leaked,
+an answer was wrong, memory is more than 2 % above that after the first tenth, or the same seeds do not give the texts
+that they gave before.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import click
@@ -29,9 +32,9 @@ from lcspec.server.app import create_app
 from lcspec.server.lifecycle import Background
 from lcspec.server.settings import ServerSettings
 from lcspec.session import ModelPair
+from scripts.chaos_server import PATIENCE, plan, storm
 from tests.server.leaks import state_of, wait_idle
-from tests.server.running import CHAT, CODE, WAIT
-from tests.server.test_disorder import disorder
+from tests.server.running import CHAT, CODE
 
 ROUNDS = 10
 # Seconds between two requests in the hours that are told.
@@ -55,14 +58,14 @@ def resident() -> int:
         return peak if sys.platform == "darwin" else peak * 1024
 
 
-def texts(server: Background) -> list[str]:
+def texts(server: Background, patience: float) -> list[str]:
     """Texts of a few prompts and seeds, with all drafters, when nobody else asks."""
     found = []
     for content in (CHAT, CODE):
         for seed in range(SEEDS):
             asked = [{"role": "user", "content": content}]
             body = {"messages": asked, "seed": seed, "temperature": 0.9, "max_tokens": 48, "ignore_eos": True}
-            answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=WAIT)
+            answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, timeout=patience)
             found.append(str(answer.raise_for_status().json()["choices"][0]["message"]["content"]))
     return found
 
@@ -74,7 +77,10 @@ def texts(server: Background) -> list[str]:
 @click.option("--slots", type=click.IntRange(1), default=3, show_default=True)
 @click.option("--threads", type=int, default=1, show_default=True)
 @click.option("--seed", type=int, default=1, show_default=True)
-def main(model: Path | None, draft: Path | None, requests: int, slots: int, threads: int, seed: int) -> None:
+@click.option("--patience", type=float, default=PATIENCE, show_default=True, help="Seconds to wait for an answer.")
+def main(
+    model: Path | None, draft: Path | None, requests: int, slots: int, threads: int, seed: int, patience: float
+) -> None:
     """Soak the server."""
     pair = ModelPair.resolve(model, (draft,) if draft else ())
     worker = EngineThread(ModelOptions(pair.target, ctx=256, slots=slots, threads=threads, exact=True), pair.draft)
@@ -82,27 +88,36 @@ def main(model: Path | None, draft: Path | None, requests: int, slots: int, thre
     app.state.models.only.warm_up()
     server = Background(app)
     before, memory, start = state_of(server), list[int](), time.monotonic()
-    said = texts(server)
+    chance, kinds, wrong = random.Random(seed), Counter[str](), list[str]()
+    clock, ahead = time.time, [0.0]
+    time.time = lambda: clock() + ahead[0]
+    said = texts(server, patience)
     if len(set(said)) < 2:
         raise SystemExit("every seed gives the same text, so texts show nothing: use another model")
     for i in range(ROUNDS):
-        asyncio.run(disorder(server, requests // ROUNDS, seed + i))
-        wait_idle(server)
+        names = plan(requests // ROUNDS, chance, harm=False)
+        some, failed = asyncio.run(storm(server.url, 0, names, chance, patience=patience))
+        kinds, wrong = kinds + Counter(some), wrong + failed
+        wait_idle(server, patience)
         state = state_of(server)
         memory.append(resident())
         n = (i + 1) * (requests // ROUNDS)
+        ahead[0] = n * PACE
         click.echo(f"{n:6d} requests ({n * PACE / 3600:.1f} h), {memory[-1] / 2**20:.1f} MiB, {state}")
         if state != before:
             raise SystemExit(f"something leaked: it was {before}")
     done = dict(worker.ready.result().engine.counters.done)
+    click.echo(", ".join(f"{n} {kind}" for kind, n in sorted(kinds.items())) + f"; {len(wrong)} wrong")
+    for line in wrong[:10]:
+        click.echo(f"  {line}")
     click.echo(f"texts ended by: {done}; {time.monotonic() - start:.0f} s")
-    same = sum(a == b for a, b in zip(texts(server), said))
+    same = sum(a == b for a, b in zip(texts(server, patience), said))
     growth = memory[-1] / memory[0] - 1
     click.echo(f"{same} of {len(said)} seeds give the same text as before; memory {100 * growth:+.2f} %")
     server.close()
     worker.close(timeout=60)
-    if same < len(said) or growth > FLAT:
-        raise SystemExit("the texts have changed" if same < len(said) else "memory kept growing")
+    if wrong or same < len(said) or growth > FLAT:
+        raise SystemExit("an answer was wrong, the texts have changed, or memory kept growing")
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -89,5 +90,6 @@ def children_of(pid: int) -> list[int]:
     """Processes that `pid` has started (Linux)."""
     found = []
     for task in Path(f"/proc/{pid}/task").iterdir():
-        found += [int(child) for child in (task / "children").read_text().split()]
+        with contextlib.suppress(OSError):  # a thread that has ended meanwhile
+            found += [int(child) for child in (task / "children").read_text().split()]
     return found
