@@ -14,9 +14,10 @@ from lcspec.placement import Placement
 # The largest sensible numbers of drafted nodes in a step, and of children of a node.
 MAX_DRAFT = 255
 MAX_BRANCH = 64
-# The library's choice; its fused kernel (flash attention); matrix products; the same, and all else, row by row (see
+# The library's choice; its fused kernel (flash attention); matrix products; both again, and all else, row by row (see
 # lcspec.llama.row_by_row); whichever is faster here (see lcspec.profiles.attention).
-ATTENTION = ("library", "fused", "products", "rows", "measured")
+ATTENTION = ("library", "fused", "products", "fused_rows", "rows", "measured")
+BY_ROWS = ("fused_rows", "rows")
 # What `--speculate` takes for plain decoding.
 OFF = ("off", "none", "")
 # The longest chain that a recurrent model may have to roll back in one step. Each of its tokens costs a copy of the

@@ -227,7 +227,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         padding = ScratchPad(context, pool.spare if context.branching is not Branching.NONE else -1)
         share = context.branching is Branching.TREE
         cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context))
-        exact = ExactPolicy(options, certificate, scattered=context.slack > 0)
+        exact = ExactPolicy(options, certificate, scattered=context.slack > 0 or not model.traits.attention_only)
         if exact.independent and not exact.chains_only:
             pool.parking = Parking(context, pool.take())
         prompts = PromptReading(context, pool, beyond)

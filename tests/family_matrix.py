@@ -12,18 +12,25 @@ other widths, and at such a near tie the other token may win. `--exact` knows no
 from __future__ import annotations
 
 import json
+import random
 import sys
 import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 
 from lcspec.config import DraftFiles
-from lcspec.llama import Context
+from lcspec.engine.request import Request
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS
+from lcspec.llama import Context, can_fuse_row_by_row
 from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
+from lcspec.profiles import kernels
+from lcspec.profiles.price import Price
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from tests.running import SEEDED, Answer, answer, options, request, side_by_side
+from tests.running import GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_families import FAMILIES, WINDOW
 from tests.tiny_heads import write_assistant, write_eagle
 
@@ -203,6 +210,52 @@ def exact(bench: Bench) -> None:
         bench.same(session, prompt, without.ids, "off --exact")
         for strategy in ("ngram:min_n=1:nodes=7", "suffix:nodes=7"):
             assert run(strategy).bits == without.bits, f"{strategy} --exact has other bits"
+
+
+@check
+def exact_by_rows(bench: Bench) -> None:
+    """Row by row every family has the bits of plain decoding in a new session, whatever was drafted and asked before.
+
+    In a random order: texts that go on from others' beginnings, prompts read apart in whole or not, drafts refused
+    here and there, and conversations read ahead.
+    """
+    if not can_fuse_row_by_row():
+        return
+    chance, files = random.Random(3), head_files(bench.path)
+    for beyond in (LEAST_ROWS, None):
+        free = Price(1, 1, beyond, 0)
+        with mock.patch.object(kernels, "prices", lambda *given, free=free: [(way, free) for way in given[2]]):
+            wanted = {"exact": True, "kv_type": "f16", "attention": "measured", "ctx": 512, "rollback": 16}
+            with bench.open(**wanted) as session:
+                texts = by_rows_texts(session)
+            expected = {}
+            for i, text in enumerate(texts):
+                with bench.open(**wanted) as fresh:  # type: ignore[arg-type]
+                    expected[i] = [answer(fresh.engine, asked(text, "off", s)).bits for s in (GREEDY, SEEDED)]
+            with bench.open(files, **wanted) as session:
+                engine = session.engine
+                assert engine.exact.independent, "it is not certified"
+                strategies = ["off", "ngram:min_n=1:nodes=8", "suffix:nodes=12", "auto", *files.drafters]
+                cases = [(i, j, s) for i in range(len(texts)) for j in range(2) for s in strategies]
+                chance.shuffle(cases)
+                for i, j, strategy in cases:
+                    found = answer(engine, asked(texts[i], strategy, (GREEDY, SEEDED)[j], files))
+                    assert found.bits == expected[i][j], f"text {i}, {strategy}, sampling {j}, apart from {beyond}"
+                    if chance.random() < 0.2:
+                        while engine.read_ahead():
+                            pass
+
+
+def by_rows_texts(session: Session) -> list[tuple[int, ...]]:
+    """Short and long prompts, many with the same beginning."""
+    one, two = session.prompt_ids(TEXT), session.prompt_ids(OTHER)
+    long = (*one, *two) * (1 + 200 // (len(one) + len(two)))
+    return [one, long[:180], (*long[:130], 70, 71, *two), long[:240], (*long[:20], 80, *two)]
+
+
+def asked(text: Sequence[int], strategy: str, sampling: SamplingParams, draft: DraftFiles | None = None) -> Request:
+    """A request with log-probabilities, which are compared to the last bit."""
+    return request(text, strategy, N, sampling=sampling, logprobs=0, draft=draft)
 
 
 @check

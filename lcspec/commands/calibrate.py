@@ -171,8 +171,9 @@ def exactness(session: Session) -> dict[str, Any] | None:
 
     engine = session.engine
     options = replace(session.model.options, attention="measured")
-    ways = prices(session.model, options, exact_ways(options))
-    found = next((price for way, price in ways if way.attention == engine.options.attention), ways[0][1])
+    ways = prices(session.model, options, exact_ways(session.model, options))
+    taken = [price for way, price in ways if way.attention == engine.options.attention]
+    found = next(iter([*taken, *(price for _, price in ways)]), None)
     if found is None:
         return None
     return {

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any, Sequence
 import click
 
 from lcspec.commands.options import model_options
-from lcspec.config import DrafterSpec, SpeculationParams
+from lcspec.config import BY_ROWS, DrafterSpec, SpeculationParams
 from lcspec.engine.admission import check_writes
 from lcspec.engine.events import Tokens
 from lcspec.errors import ExactnessError
 from lcspec.llama import Branching
+from lcspec.profiles.exactness import DEPENDS
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
@@ -55,11 +56,17 @@ def run(
             "repack": repack,
             "attention": session.engine.options.attention,
         }
+        from lcspec.profiles.certification import Comparison, Report
+
         try:
-            if not session.model.traits.attention_only:
-                raise ExactnessError(refusal(session))
-            result |= figures(classes(session, positions, quiet=as_json))
+            certificate = session.engine.exact.certificate
             result["independent"] = session.engine.exact.independent
+            if session.model.traits.attention_only:
+                result |= figures(classes(session, positions, quiet=as_json))
+            elif certificate is None:
+                raise ExactnessError(refusal(session))
+            else:  # other widths and trees cannot be taken back from a state, so this is what was compared
+                result |= figures(Report(certificate, 1, tuple(map(Comparison, sorted(certificate.widths))), 0))
             if not as_json:
                 click.echo(classes_text(result))
             result["texts"] = texts(session, n, prompts, quiet=as_json)
@@ -74,13 +81,13 @@ def run(
 
 
 def refusal(session: Session) -> str:
-    """Why nothing can be certified for a model with a recurrent state, and what it does instead."""
+    """Why a model with a recurrent state is not exact, and what it does instead."""
     name, branching = session.model.options.path.name, session.engine.context.branching
     what = {
         Branching.NONE: "no draft is verified on it, so its text is that of plain decoding",
         Branching.CHAIN: "it verifies chains of drafts, and a near tie may turn out otherwise than without them",
     }
-    return f"--exact is not available for {name}: it has a recurrent state; {what[branching]}"
+    return f"--exact is not available for {name}: it has a recurrent state, and {DEPENDS}; {what[branching]}"
 
 
 def figures(report: Report) -> dict[str, Any]:
@@ -134,9 +141,9 @@ def classes_text(result: dict[str, Any]) -> str:
         lines.append(f" {mark} {ranges(group):<24} {'the reference' if largest == 0 else against}")
     if result["independent"]:
         lines.append(
-            "A row has the same bits after any pieces of the prompt: with products made row by row every request of "
-            "the single slot is exact."
-            if result["attention"] == "rows"
+            "A row has the same bits after any pieces of the prompt: row by row every request of the single slot is "
+            "exact."
+            if result["attention"] in BY_ROWS
             else "A row has the same bits beside other requests and after any pieces of the prompt: with K in F16 and "
             "V in BF16 every request is exact."
         )

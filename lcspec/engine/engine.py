@@ -164,6 +164,7 @@ class Engine:
         except LcspecError as error:
             return [self._fail(sequence, error)]
         if piece.tokens:
+            self.prefix_cache.keep(sequence.cache, sequence.tokens)
             sequence.stats.prefill_seconds += piece.seconds
             self.scheduler.budget.observe(piece.tokens, piece.seconds)
         return [Prefill(sequence.id, piece.read, sequence.n_prompt)]
@@ -230,6 +231,8 @@ class Engine:
         cache = self.prefix_cache.take(request.prompt, self.exact.reuse(request, apart))
         sequence = ActiveSequence(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
         sequence.prompt.apart, sequence.strict = apart, self.exact.strict(request)
+        if apart and self.prefix_cache.checkpoints is not None:
+            cache.pauses = self.prompts.stops(cache.pauses, len(request.prompt) - 1)
         for token in request.prompt:
             sampler.accept(token, generated=False)
         # Prompt rows may differ from decoded rows in their last bits, unless a row depends only on its own text.
@@ -347,7 +350,12 @@ class Engine:
     def read_ahead(self) -> bool:
         """While nothing runs: read the latest conversation further; returns False if there is nothing to read."""
         latest = self.prefix_cache.latest
-        return latest is not None and not self.busy and self.prompts.ahead(*latest)
+        if latest is None or self.busy or not self.prompts.unread(*latest):
+            return False
+        self.prefix_cache.rewind(*latest)
+        read = self.prompts.ahead(*latest)
+        self.prefix_cache.keep(*latest, now=not self.prompts.unread(*latest))
+        return read
 
     def forget_texts(self) -> None:
         """Let drafters drop earlier texts. Only while nothing runs.

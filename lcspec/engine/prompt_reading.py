@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Sequence
 
+from lcspec.config import BY_ROWS
+from lcspec.drafters.base import tell_states
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, UNNOTICED, InPlaceReader, PromptReader
@@ -42,17 +44,22 @@ class PromptReading:
         Raises:
             LcspecError: there is no memory for the context, or the library failed.
         """
-        reader, end = self._reader(), sequence.n_prompt - 1
+        reader = self._reader()
+        end = reader.reach(sequence.n_prompt - 1)
         if sequence.prompt.place is None:
             sequence.prompt.place = reader.begin(sequence.tokens[:end], sequence.cache)
             sequence.prompt.reused = max(sequence.prompt.reused, reader.length(sequence.prompt.place))
         place, start = sequence.prompt.place, reader.length(sequence.prompt.place)
-        stop = min(end, start + n)
-        seconds = reader.read(place, sequence.tokens[start:stop]) if start < stop else 0.0
-        if stop == end:
+        stop = sequence.cache.next_pause(min(end, start + reader.reach(n)))
+
+        def told(at: int, tokens: int) -> None:
+            tell_states(sequence, sequence.drafters, sequence.cache, at, list(range(tokens)))
+
+        seconds = reader.read(place, sequence.tokens[start:stop], told) if start < stop else 0.0
+        if stop >= end:
             reader.hand_over(place, sequence.cache, self._pool)
             self.end(sequence)
-        return Piece(stop, stop - start, seconds)
+        return Piece(max(start, stop), max(0, stop - start), seconds)
 
     def end(self, sequence: ActiveSequence) -> None:
         """Stop reading a sequence's prompt."""
@@ -61,20 +68,28 @@ class PromptReading:
             self.reader.end(sequence.prompt.place)
             sequence.prompt.place = None
 
+    def stops(self, pauses: Sequence[int], end: int) -> list[int]:
+        """Where reading a prompt up to `end` stops for checkpoints, which are wanted at `pauses`."""
+        reader = self._reader()
+        return sorted({reader.reach(min(stop, end)) for stop in [*pauses, end]})
+
+    def unread(self, cache: SequenceCache, text: Sequence[int]) -> bool:
+        """Whether `ahead` would read more of an ended conversation."""
+        return not self._slow and self.wants(text) and cache.handed < self._reader().reach(len(text))
+
     def ahead(self, cache: SequenceCache, text: list[int]) -> bool:
         """Read a piece of an ended conversation as it will be read when it continues.
 
-        Returns False if there is nothing to read, or if a piece takes so long that a new request would notice.
+        Returns False if a piece takes so long that a new request would notice.
         """
-        if self._slow or not self.wants(text) or cache.handed >= len(text):
-            return False
         try:
             reader = self._reader()
+            end = reader.reach(len(text))
             place = reader.begin(text, cache)
             try:
                 at = reader.length(place)
-                seconds = reader.read(place, text[at : at + LEAST_ROWS]) if at < len(text) else 0.0
-                if reader.length(place) == len(text):
+                seconds = reader.read(place, text[at : min(end, at + LEAST_ROWS)]) if at < end else 0.0
+                if reader.length(place) == end:
                     cache.truncate(cache.handed)
                     reader.hand_over(place, cache, self._pool)
             finally:
@@ -93,6 +108,6 @@ class PromptReading:
     def _reader(self) -> PromptReader | InPlaceReader:
         if self.reader is None:
             ctx = self._context
-            in_place = ctx.options.attention == "rows"
+            in_place = ctx.options.attention in BY_ROWS and ctx.options.slots == 1
             self.reader = InPlaceReader(ctx) if in_place else PromptReader(ctx.model, ctx.options, ctx.n_ctx)
         return self.reader

@@ -112,7 +112,9 @@ class Scheduler:
         """The width to pad the step to; 0: no padding."""
         exact = self._exact.certificate
         if exact is None or not any(part.sequence.strict for part in parts):
-            return plan.width
+            # Of two sequences with a state the library first evaluates a token each, so padding takes a computation
+            # more, and a cell in the middle of the text's.
+            return plan.width if self._context.branching is Branching.TREE else 0
         return exact.pad(max(plan.width, needed)) if any(part.decodes for part in parts) else PROMPT_BLOCK
 
     @property

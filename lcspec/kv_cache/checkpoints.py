@@ -26,10 +26,14 @@ HEADER = 16
 
 @dataclass(eq=False)
 class Checkpoint:
-    """The state after `tokens`: int32 [length], and the library's own bytes, uint8 [size]."""
+    """The state after `tokens`: int32 [length], and the library's own bytes, uint8 [size].
+
+    `apart`: the tokens were read apart from steps, which may give other bits (see lcspec.kv_cache.prompt_reader).
+    """
 
     tokens: NDArray[np.int32]
     data: NDArray[np.uint8]
+    apart: bool = False
     used: int = 0
 
     @property
@@ -54,10 +58,10 @@ class Checkpoints:
     def __len__(self) -> int:
         return len(self._kept)
 
-    def longest(self, text: NDArray[np.int32], limit: int) -> Checkpoint | None:
-        """The longest one whose tokens are the beginning of `text`, of at most `limit` tokens."""
+    def longest(self, text: NDArray[np.int32], limit: int, apart: bool = False) -> Checkpoint | None:
+        """The longest one whose tokens are the beginning of `text`, of at most `limit` tokens, read as `apart` says."""
         for one in sorted(self._kept, key=lambda one: -one.length):
-            if one.length <= limit and np.array_equal(one.tokens, text[: one.length]):
+            if one.apart is apart and one.length <= limit and np.array_equal(one.tokens, text[: one.length]):
                 return one
         return None
 
@@ -70,9 +74,9 @@ class Checkpoints:
         """Whether a state of `size` bytes can be kept at all."""
         return 0 < size <= self.budget
 
-    def add(self, tokens: NDArray[np.int32], data: NDArray[np.uint8]) -> None:
+    def add(self, tokens: NDArray[np.int32], data: NDArray[np.uint8], apart: bool = False) -> None:
         """Keep a state; others give way where there is no room."""
-        one = Checkpoint(tokens, data)
+        one = Checkpoint(tokens, data, apart)
         self.use(one)
         self._kept.append(one)
         self.size += data.nbytes + tokens.nbytes
@@ -84,7 +88,7 @@ class Checkpoints:
         self._kept, self.size = [], 0
 
     def _worth(self, one: Checkpoint) -> float:
-        before = self.longest(one.tokens, one.length - 1)
+        before = self.longest(one.tokens, one.length - 1, one.apart)
         return (one.length - (before.length if before else 0)) / (1 + self._now - one.used)
 
     def _drop(self, one: Checkpoint) -> None:

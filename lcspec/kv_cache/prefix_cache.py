@@ -172,14 +172,17 @@ class PrefixCache:
         n = cache.length
         if n == 0 or not (now or n in cache.pauses or n - cache.kept >= INTERVAL):
             return
+        apart = cache.handed > 0
+        if apart and cache.handed < n:
+            return  # no other text is read like this
         cache.kept = n
         tokens = np.asarray(text[:n], dtype=np.int32)
-        known = self.checkpoints.longest(tokens, n)
+        known = self.checkpoints.longest(tokens, n, apart)
         if known is not None and known.length == n:
             self.checkpoints.use(known)
         elif self.checkpoints.fits(self.context.state_size(cache.main)):
             try:
-                self.checkpoints.add(tokens, self.context.save_state(cache.main))
+                self.checkpoints.add(tokens, self.context.save_state(cache.main), apart)
             except DecodeError:  # no memory: those that are kept are all there will be
                 self.checkpoints.budget = self.checkpoints.size
 
@@ -211,11 +214,13 @@ class PrefixCache:
 
     def _reach(self, cache: SequenceCache, length: int, text: Sequence[int], reuse: Reuse) -> _Offer:
         """How far into its first `length` tokens, which are those of `text`, a cache can be cut."""
-        if cache.holds(length):
+        # Where a state is part of the cache, a prompt is read apart in whole blocks: they cannot be cut within.
+        anywhere = self.checkpoints is None or reuse is not Reuse.READ_APART
+        if (anywhere or length == cache.length) and cache.holds(length):
             return _Offer(length, cache)
         state = None
-        if self.checkpoints is not None and reuse is Reuse.ANY:
-            state = self.checkpoints.longest(np.asarray(text[:length], dtype=np.int32), length)
+        if reuse is not Reuse.BLOCKS:
+            state = self._state(text, length, reuse)
         return _Offer(state.length, cache, state) if state is not None else _Offer()
 
     def _cut(self, cache: SequenceCache, offer: _Offer) -> None:
@@ -241,6 +246,21 @@ class PrefixCache:
         self.checkpoints.use(state)
         cache.restore(state.data, state.length)
         cache.kept = cache.length
+        cache.handed = cache.length if state.apart else 0
+
+    def _state(self, text: Sequence[int], length: int, reuse: Reuse) -> Checkpoint | None:
+        """The longest checkpoint of the first `length` tokens of a text, read as it would be."""
+        if self.checkpoints is None:
+            return None
+        tokens = np.asarray(text[:length], dtype=np.int32)
+        return self.checkpoints.longest(tokens, length, reuse is Reuse.READ_APART)
+
+    def rewind(self, cache: SequenceCache, text: Sequence[int]) -> None:
+        """Take a cache that holds the beginning of `text` back to what was read apart, where that needs a state."""
+        if self.checkpoints is not None and not cache.holds(cache.handed):
+            state = self._state(text, cache.handed, Reuse.READ_APART)
+            if state is not None:
+                self._restore(cache, state)
 
     def _offer(self, text: Sequence[int], reuse: Reuse, but: SequenceCache | None = None) -> _Offer:
         """The longest beginning of `text` (its last token excepted) that any cache, idle or not, can share.
@@ -255,7 +275,7 @@ class PrefixCache:
                 if shared > best.length:
                     best = max(best, self._shared(cache, shared, text, reuse), key=lambda offer: offer.length)
         if self.checkpoints is not None and self.context.model.traits.recurrent:  # its state is all there is
-            state = self.checkpoints.longest(np.asarray(text[:limit], dtype=np.int32), limit)
+            state = self._state(text, limit, reuse)
             if state is not None and state.length > best.length:
                 best = _Offer(state.length, None, state)
         return best
@@ -264,7 +284,7 @@ class PrefixCache:
         """What of its first `length` tokens a cache can share and keep: of a recurrent state only a checkpoint."""
         if self.checkpoints is None or self.context.model.traits.attention_only:
             return self._reach(cache, length, text, reuse)
-        state = self.checkpoints.longest(np.asarray(text[:length], dtype=np.int32), length)
+        state = self._state(text, length, reuse)
         return _Offer(state.length, cache, state) if state is not None else _Offer()
 
 

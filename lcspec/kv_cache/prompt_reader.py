@@ -6,14 +6,16 @@ types. So a long prompt is read where both are F16, and its cells are copied wit
 takes rows from 64 on and gives a row the same bits in every piece, so a piece is never shorter: then the cells of a
 prompt do not depend on the pieces it was read in.
 
-*In place*, where decoding goes row by row: that is switched off for a prompt's pieces.
+*In place*, where decoding goes row by row: that is switched off for a prompt's pieces. What fills a piece up cannot be
+taken back from a recurrent state, so there pieces are whole blocks of LEAST_ROWS, and what is left at a prompt's end is
+decoded.
 """
 
 from __future__ import annotations
 
 import struct
 from dataclasses import replace
-from typing import Sequence
+from typing import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,11 +28,14 @@ from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
 from lcspec.llama.context_params import GGML_TYPES
 from lcspec.llama.model import Model
+from lcspec.modelfiles.windows import EXACT_ROWS
 
 # The tiled kernel's least rows (ggml-cpu, GGML_FA_TILE_Q), and the blocks that kernels for weights take rows in.
-LEAST_ROWS = 64
+LEAST_ROWS = EXACT_ROWS
 # Tokens beyond which a prompt is usually read this way: shorter ones are read as fast where they are decoded.
 LONG_PROMPT = 512
+# Called with a position and a number of tokens.
+Told = Callable[[int, int], None]
 # The longest time in seconds that a new request may wait for a piece of LEAST_ROWS that is read ahead.
 UNNOTICED = 0.5
 
@@ -68,8 +73,12 @@ class PromptReader:
         """Tokens that have been read there."""
         return len(self._texts[place])
 
-    def read(self, place: int, tokens: Sequence[int]) -> float:
-        """Read the next tokens, at most a batch of them; returns seconds.
+    def reach(self, length: int) -> int:
+        """How many of a prompt's first `length` tokens can be read this way."""
+        return length
+
+    def read(self, place: int, tokens: Sequence[int], told: Told | None = None) -> float:
+        """Read the next tokens, at most a batch of them; returns seconds. `told` is not called: see InPlaceReader.
 
         Raises:
             DecodeError: the library failed; the place is empty.
@@ -129,6 +138,7 @@ class InPlaceReader:
 
     def __init__(self, context: Context) -> None:
         self.context = context
+        self.whole = not context.model.traits.attention_only  # pieces are whole blocks
         self._cache: SequenceCache | None = None
 
     def begin(self, prompt: Sequence[int], cache: SequenceCache) -> int:
@@ -137,28 +147,38 @@ class InPlaceReader:
         self._cache = cache
         return 0
 
+    def reach(self, length: int) -> int:
+        """As PromptReader.reach."""
+        return length // LEAST_ROWS * LEAST_ROWS if self.whole else length
+
     def length(self, place: int) -> int:
         """Tokens that have been read."""
         return self._cache.length if self._cache is not None else 0
 
-    def read(self, place: int, tokens: Sequence[int]) -> float:
+    def read(self, place: int, tokens: Sequence[int], told: Told | None = None) -> float:
         """Read the next tokens, at most a batch of them; returns seconds.
 
+        `told` is called after each decode with the position of its first token and how many it had.
+
         Raises:
-            DecodeError: the library failed; what was read before is held.
+            DecodeError: the library failed; what was read before is held, but of a recurrent state nothing is.
         """
         cache, context, seconds = self._cache, self.context, 0.0
         assert cache is not None
         # As many rows as the library evaluates at a time: it would leave a last one alone, which other kernels take.
-        for at in range(0, len(tokens), context.n_ubatch):
-            start, piece = cache.length, tokens[at : at + context.n_ubatch]
+        most = context.n_ubatch // LEAST_ROWS * LEAST_ROWS if self.whole else context.n_ubatch
+        for at in range(0, len(tokens), most):
+            start, piece = cache.length, tokens[at : at + most]
             try:
                 seconds += _read_piece(context, piece, start, cache.main)
             except DecodeError:
-                context.seq_remove(cache.main, start)
+                if self.whole or not context.seq_remove(cache.main, start):
+                    cache.empty()
                 raise
             cache.reached(start + len(piece))
             cache.handed = cache.length
+            if told is not None:
+                told(start, len(piece))
         return seconds
 
     def hand_over(self, place: int, cache: SequenceCache, pool: SequencePool) -> None:

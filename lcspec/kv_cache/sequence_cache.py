@@ -213,6 +213,7 @@ class SequenceCache:
         elif self._reach.get(self.main, 0) > end and not self._free(self.main, end, self._reach[self.main], ordered):
             # A recurrent state that cannot go back this far: what was accepted is evaluated again.
             end = self._go_back(end)
+            self.handed = min(self.handed, end)
         if len(self._reach) > 1:
             shared_by = collections.Counter([seq for node in placed for seq in self._sets[node]])
             for seq, reach in self._reach.items():
@@ -232,6 +233,7 @@ class SequenceCache:
             for seq, reach in self._reach.items():
                 if not self._free(seq, self.length, reach):  # only recurrent states refuse, and have no leaf ids
                     self.length = self._go_back(self.length)
+                    self.handed = min(self.handed, self.length)
                 if seq != self.main:
                     self._upto[seq] = min(self._upto.get(seq, 0), self.length)
             self._sets, self._reach = [], {}

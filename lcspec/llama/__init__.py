@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lcspec.llama.devices import drafts_apart, offloads
     from lcspec.llama.lib import build, end_on_abort, init, log_to_stderr, version
     from lcspec.llama.model import Branching, Model, Traits, load_vocab
-    from lcspec.llama.row_by_row import can_go_row_by_row
+    from lcspec.llama.row_by_row import can_fuse_row_by_row, can_go_row_by_row
     from lcspec.llama.sampler import Sampler
     from lcspec.llama.vocab import Vocab, check_same_vocabulary
 
@@ -28,6 +28,7 @@ __all__ = [
     "Traits",
     "Vocab",
     "build",
+    "can_fuse_row_by_row",
     "can_go_row_by_row",
     "check_same_vocabulary",
     "drafts_apart",
@@ -45,7 +46,7 @@ _MODULES = {
     "lib": ("build", "end_on_abort", "init", "log_to_stderr", "version"),
     "model": ("Branching", "Model", "Traits", "load_vocab"),
     "sampler": ("Sampler",),
-    "row_by_row": ("can_go_row_by_row",),
+    "row_by_row": ("can_fuse_row_by_row", "can_go_row_by_row"),
     "vocab": ("Vocab", "check_same_vocabulary"),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.config import ModelOptions
+from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
 from lcspec.llama import hugepages, states
 from lcspec.llama.batch import Batch, StateBatch
@@ -18,7 +18,7 @@ from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.model import Branching, Model
 from lcspec.llama.planes import Outputs, Planes
-from lcspec.llama.row_by_row import row_by_row
+from lcspec.llama.row_by_row import cpu_backend, row_by_row
 from lcspec.llama.views import as_bytes, rows, side_by_side
 from lcspec.modelfiles.windows import window_cache
 from lcspec.pulse import Pace
@@ -115,7 +115,8 @@ class Context:
         self._n_outputs = self._n_rows = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._logits_at = self._viewed_at = 0
-        self._by_rows = options.attention == "rows"
+        self._by_rows = options.attention in BY_ROWS
+        self._backend = cpu_backend(self.handle) if options.attention == "fused_rows" else None
         self._planes = Planes(self.n_ubatch)  # used where there are no trees
         self._joined: Outputs | None = None  # of a decode in pieces
 
@@ -136,7 +137,7 @@ class Context:
             self._switch_states()
         self._pace.begin(batch.n)
         start = time.perf_counter()
-        with row_by_row(not many) if self._by_rows else AS_IT_IS:
+        with row_by_row(not many, self._backend) if self._by_rows else AS_IT_IS:
             code = self._evaluate(batch)
             self._logits_at = logits_address(self.handle) or 0  # waits until the computation is done
         seconds = time.perf_counter() - start

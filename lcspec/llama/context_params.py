@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.config import BY_ROWS, DEFAULT_CTX_LIMIT, ModelOptions
 from lcspec.llama.lib import C
 from lcspec.llama.threads import default_threads
 from lcspec.modelfiles.windows import CELL_BLOCK, LEAF_SEQUENCES, WindowCache, batch_rows
 
 GGML_TYPES = {"f32": 0, "f16": 1, "q4_0": 2, "q8_0": 8, "bf16": 30}
-FLASH_ATTN = {"library": -1, "measured": -1, "products": 0, "rows": 0, "fused": 1}
+FLASH_ATTN = {"library": -1, "measured": -1, "products": 0, "rows": 0, "fused": 1, "fused_rows": 1}
 # Cells for what exact requests freed and the library must not use again yet (lcspec.kv_cache.parking): a share of all
 # others, within these bounds.
 PARKING_SHARE, PARKING_LEAST, PARKING_MOST = 1 / 8, 256, 2048
@@ -43,7 +43,7 @@ def context_params(
         n_seq = outputs = options.slots
     slot_cells = options.slots * context_length(options, n_ctx_train)
     cells = slot_cells + (options.max_width + 1 if drafts else 0)
-    if options.exact and options.attention != "rows":
+    if options.exact and not (options.attention in BY_ROWS and options.slots == 1):
         cells += parking_room(slot_cells)
     block = CELL_BLOCK * options.slots if separate else CELL_BLOCK
     params = C.llama_context_default_params()

@@ -5,6 +5,10 @@ single one with code that sums in another order. Those functions refuse what the
 takes the code for single rows at every width. Steps of a few rows are as fast that way; prompts are not. So the
 functions are made to refuse for some decodes only: an ELF library calls them through its global offset table, and there
 their entries are pointed to a function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)).
+
+The fused attention kernel sums a single row in parts, and 64 rows and more in tiles, unless the library's CPU backend
+is told to use its reference code (ggml-cpu, `ggml_backend_cpu_set_use_ref`): then each row is summed by itself. This is
+told for the same decodes, where a context computes attention that way.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ import platform
 import struct
 import sys
 import threading
-from typing import Iterator, NamedTuple
+from typing import Any, Iterator, NamedTuple
 
 from lcspec.llama.lib import C
 
@@ -27,6 +31,14 @@ SEVERAL_ROWS = (
     "ggml_compute_forward_mul_mat_id_tiled",
 )
 REFUSES = "ggml_cpu_has_vsx"  # 0 on these processors
+# llama_context::get_sched, and what leads from there to the CPU backend and its switch.
+REFERENCE = (
+    "_ZNK13llama_context9get_schedEv",
+    "ggml_backend_sched_get_n_backends",
+    "ggml_backend_sched_get_backend",
+    "ggml_backend_is_cpu",
+    "ggml_backend_cpu_set_use_ref",
+)
 DYNAMIC = 2  # PT_DYNAMIC
 PLT_SIZE, STRINGS, SYMBOLS, RELOCATIONS, RELOCATIONS_SIZE, PLT = 2, 5, 6, 7, 8, 23  # DT_...
 ENTRY = 24  # bytes of a relocation with addend, and of a symbol
@@ -64,19 +76,47 @@ def can_go_row_by_row() -> bool:
     return _switch() is not None
 
 
+def can_fuse_row_by_row() -> bool:
+    """The same with the fused attention kernel."""
+    return can_go_row_by_row() and _library_has(*REFERENCE)
+
+
 @contextlib.contextmanager
-def row_by_row(on: bool) -> Iterator[None]:
-    """Inside, decodes multiply row by row, or (not `on`) as fast as they can; for one thread at a time."""
+def row_by_row(on: bool, backend: int | None = None) -> Iterator[None]:
+    """Inside, decodes multiply row by row, or (not `on`) as fast as they can; for one thread at a time.
+
+    `backend`: that of the context that decodes (see `cpu_backend`), if its attention goes row by row as well.
+    """
     with _lock:
         switch = _switch() if on else None
         if switch is None:
             yield
             return
         switch.set(refuse=True)
+        if backend is not None:
+            C.llama_cpp._lib.ggml_backend_cpu_set_use_ref(ctypes.c_void_p(backend), ctypes.c_bool(True))
         try:
             yield
         finally:
             switch.set(refuse=False)
+            if backend is not None:
+                C.llama_cpp._lib.ggml_backend_cpu_set_use_ref(ctypes.c_void_p(backend), ctypes.c_bool(False))
+
+
+def cpu_backend(handle: Any) -> int | None:
+    """The CPU backend of a llama_context; None where this library does not tell."""
+    if not can_fuse_row_by_row():
+        return None
+    schedule, count, backend_of, is_cpu, _ = (getattr(C.llama_cpp._lib, name) for name in REFERENCE)
+    schedule.restype = backend_of.restype = ctypes.c_void_p
+    is_cpu.restype = ctypes.c_bool
+    scheduler = ctypes.c_void_p(schedule(ctypes.cast(handle, ctypes.c_void_p)))
+    found = [backend_of(scheduler, i) for i in range(count(scheduler))]
+    return next((backend for backend in found if is_cpu(ctypes.c_void_p(backend))), None)
+
+
+def _library_has(*names: str) -> bool:
+    return all(hasattr(C.llama_cpp._lib, name) for name in names)
 
 
 @functools.cache

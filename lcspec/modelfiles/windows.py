@@ -24,8 +24,8 @@ WORTH = 3 / 4
 # The least positions that a text may be ahead of its oldest shared cell (see WindowCache.slack).
 LEAST_SLACK = 16
 CELL_BLOCK = 256
-# Exact prompts are read in blocks of so many rows (see lcspec.profiles.exactness), whatever `batch` is.
-EXACT_ROWS = 32
+# Exact prompts are read in blocks of up to so many rows (see lcspec.kv_cache.prompt_reader), whatever `batch` is.
+EXACT_ROWS = 64
 # Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
 # processor's caches, and prompts in larger pieces take up to three times as long over their attention.
 PRODUCT_ROWS = 128

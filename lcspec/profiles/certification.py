@@ -10,14 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec import disk_cache
-from lcspec.config import ModelOptions
+from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.errors import ExactnessError, LcspecError
 from lcspec.kv_cache.prefix_cache import PrefixCache
-from lcspec.kv_cache.prompt_reader import InPlaceReader, PromptReader
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, InPlaceReader, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
-from lcspec.llama import Context, Model
-from lcspec.profiles.exactness import PROMPT_BLOCK, Certificate, ScratchPad
+from lcspec.llama import Branching, Context, Model
+from lcspec.profiles.exactness import DEPENDS, PROMPT_BLOCK, Certificate, ScratchPad
 from lcspec.profiles.step_cost import EVERY_WIDTH, curve_key, sample_tokens
 
 # Places (context lengths) a quick certification looks at: the start, and both sides of the KV block border at 256.
@@ -65,6 +65,7 @@ class Prober:
         self.seq = seq
         self.pad = pad
         self.tokens = sample_tokens(context, min(context.n_ctx, 2048))
+        self._state: NDArray[np.uint8] | None = None  # a recurrent one, after what was read
 
     def fill(self, length: int) -> None:
         """Evaluate the text up to `length` as an exact prompt would be."""
@@ -84,6 +85,27 @@ class Prober:
             self.context.batch.clear()
             self.context.batch.add_run(self.tokens[start : min(length, start + piece)], start, self.seq)
             self.context.decode()
+        self._state = self.context.save_state(self.seq) if self.context.branching is not Branching.TREE else None
+
+    def _return(self, at: int) -> None:
+        """Take back all rows from position `at` on, up to which the text was read."""
+        if self._state is not None:
+            self.context.load_state(self.seq, self._state)
+        self.context.seq_remove(self.seq, at)
+
+    def rows_after_refusals(self, at: int, span: int) -> NDArray[np.float32]:
+        """As `rows` at width 1, where every row has two others behind it that are taken back."""
+        ctx, found = self.context, list[NDArray[np.float32]]()
+        for pos in range(at, at + span):
+            ctx.batch.clear()
+            for i, token in enumerate([self.tokens[pos], *self.tokens[:2]]):
+                ctx.batch.add(token, pos + i, (self.seq,), logits=True)
+            ctx.decode()
+            found.append(ctx.logits()[:1].copy())
+            ctx.seq_remove(self.seq, pos + 1)
+        self._return(at)
+        rows: NDArray[np.float32] = np.concatenate(found)
+        return rows
 
     def rows_beside(self, at: int, span: int, other: int) -> NDArray[np.float32]:
         """As `rows` at changing widths, with another text in the same cache and the same steps on sequence `other`."""
@@ -124,7 +146,7 @@ class Prober:
             self.context.decode()
             self.pad.drop()
             found.append(self.context.logits().copy())
-        self.context.seq_remove(self.seq, at)
+        self._return(at)
         rows: NDArray[np.float32] = np.concatenate(found)[:span]
         return rows
 
@@ -225,7 +247,7 @@ def certificate_for(cells: PrefixCache, pad: ScratchPad) -> Certificate:
     if context.options.slots > 1:
         raise ExactnessError("--exact needs a single slot: requests decoded side by side change each other's bits")
     if not context.model.traits.attention_only:
-        raise ExactnessError(f"--exact is not available for {name}: it has a recurrent state")
+        raise ExactnessError(f"--exact is not available for {name}: it has a recurrent state, and {DEPENDS}")
     certificate = None
     data = disk_cache.load("exact", _key(context))
     if data is not None:
@@ -271,8 +293,9 @@ INDEPENDENT_ROWS = 8
 INDEPENDENT_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
 # Pieces a text is read in, which must not show in its rows.
 PIECES = (32, 128)
-# The same of a text that is read apart from steps.
+# The same of a text that is read apart from steps, and where pieces are whole blocks (see InPlaceReader).
 CUTS = ((INDEPENDENT_SPOT,), (37, 101, 200, INDEPENDENT_SPOT))
+WHOLE_CUTS = ((4 * LEAST_ROWS,), (LEAST_ROWS, 3 * LEAST_ROWS, 4 * LEAST_ROWS))
 # Positions that are looked at, and what all that takes: prompt rows read, here and apart, and narrow steps.
 CHECKED_CONTEXT = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
 CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
@@ -287,7 +310,7 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     found = certified(model, options)
     if found is not None:
         return found
-    alone = options.attention == "rows"  # sums run over every cell: there is one text, and its cells lie in order
+    alone = options.attention in BY_ROWS and options.slots == 1  # there is one text, and its cells lie in order
     slots = 1 if alone else 2
     try:
         with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
@@ -321,18 +344,20 @@ def _independence(context: Context, alone_only: bool) -> Certificate:
     other texts.
     """
     pool = SequencePool(context.n_seq)
-    own, other = pool.take(), pool.take()
-    prober = Prober(context, own, ScratchPad(context, pool.take()))
+    own, *others = [pool.take() for _ in range(1 if alone_only else 3)]
+    prober = Prober(context, own, ScratchPad(context, others[0] if others else own))  # which pads nothing here
     spot, n = INDEPENDENT_SPOT, INDEPENDENT_ROWS
     prober.read(spot, PIECES[0])
     alone = prober.rows(spot, 1, n)
     repeatable = bool(np.array_equal(alone[:4], prober.rows(spot, 1, 4)))
     alike = [w for w in INDEPENDENT_WIDTHS if np.array_equal(alone, prober.rows(spot, w, n))]
-    trees = not alone_only and prober.tree_is_alike(spot, alone, other)
+    trees = not alone_only and prober.tree_is_alike(spot, alone, others[1])
     prober.read(spot, PIECES[1])
     pieces = np.array_equal(alone, prober.rows(spot, 4, n))
-    beside = alone_only or (trees and np.array_equal(alone, prober.rows_beside(spot, n, other)))
-    independent = repeatable and pieces and beside and len(alike) == len(INDEPENDENT_WIDTHS)
+    beside = alone_only or (trees and np.array_equal(alone, prober.rows_beside(spot, n, others[1])))
+    # Without planes for two rows a state is saved and loaded, and tokens are decoded again.
+    taken_back = not context.max_rollback >= 3 or np.array_equal(alone, prober.rows_after_refusals(spot, n))
+    independent = repeatable and pieces and beside and taken_back and len(alike) == len(INDEPENDENT_WIDTHS)
     context.clear()
     widths = tuple(range(1, max(alike) + 1)) if independent else (1, *alike)
     return Certificate((widths,), n, trees, repeatable, independent)
@@ -360,13 +385,14 @@ def _reads_alike(model: Model, options: ModelOptions) -> bool:
 def _reads_alike_in_place(context: Context) -> bool:
     """The same of cells read where they are decoded."""
     reader, cache = InPlaceReader(context), SequenceCache(context, SequencePool(context.n_seq))
+    block = max(PIECES)
     tokens = sample_tokens(context, INDEPENDENT_SPOT)
     states = []
-    for cuts in CUTS:
+    for cuts in WHOLE_CUTS if reader.whole else CUTS:
         place = reader.begin([], cache)
         for start, stop in zip((0, *cuts), cuts):
-            for at in range(start, stop, max(PIECES)):
-                reader.read(place, tokens[at : min(stop, at + max(PIECES))])
+            for at in range(start, stop, block):
+                reader.read(place, tokens[at : min(stop, at + block)])
         states.append(context.state(cache.main))
         cache.empty()
     return states[0] == states[1]

@@ -24,6 +24,8 @@ from lcspec.llama import Context
 
 PROMPT_BLOCK = 32
 TRUSTED_POSITIONS = 300
+# Why something is not exact.
+DEPENDS = "on this machine a token's bits depend on how many are decoded at once"
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import NamedTuple
 
-from lcspec.config import ModelOptions
-from lcspec.kv_cache.prompt_reader import LONG_PROMPT
-from lcspec.llama import Model, can_go_row_by_row
+from lcspec.config import BY_ROWS, ModelOptions
+from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
 from lcspec.profiles.attention import with_attention
 from lcspec.profiles.certification import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.exactness import Certificate
-from lcspec.profiles.price import prices
+from lcspec.profiles.price import prices, read_apart
 
 
 class Kernels(NamedTuple):
@@ -45,12 +44,11 @@ def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
     """
     if options.exact is False or (options.exact is None and not _is_open(options)):
         return Kernels(replace(with_attention(model, options), exact=False))
-    for exact, found in prices(model, options, exact_ways(options)) if _can_be_exact(model, options) else ():
+    for exact, found in prices(model, options, exact_ways(model, options)):
         wanted = options.exact is True or (found is not None and found.is_small)
         certificate = independence_of(model, exact) if wanted else None
         if certificate is not None and certificate.independent:
-            slow = exact.attention == "rows" or exact.kv_type_v == "bf16"  # for long prompts
-            return Kernels(exact, certificate, found.beyond if found is not None else LONG_PROMPT if slow else None)
+            return Kernels(exact, certificate, found.beyond if found is not None else read_apart(model, exact))
     if options.exact:
         return Kernels(replace(options, attention="library", exact=True))
     return Kernels(replace(with_attention(model, options), exact=False))
@@ -61,23 +59,27 @@ def _is_open(options: ModelOptions) -> bool:
     return options.attention == "measured" and options.kv_type == "f16" and options.kv_type_v is None
 
 
-def exact_ways(options: ModelOptions) -> list[ModelOptions]:
-    """The options of an exact context, for each way there is, the preferred first."""
-    value = "bf16" if options.kv_type == "f16" else options.kv_type
-    fused = replace(options, attention="fused", kv_type_v=value, exact=True)
-    rows = replace(options, attention="rows", exact=True)
-    if options.slots > 1 or not can_go_row_by_row():
-        return [fused]
-    if options.attention == "rows":
-        return [rows]
-    return [fused, rows] if _is_open(options) else [fused]
+def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
+    """The options of an exact context, for each way there is, the preferred first; none on a GPU.
 
-
-def _can_be_exact(model: Model, options: ModelOptions) -> bool:
-    """Whether its memory is cells in order: no recurrent state, no window that cells fall out of; and on the CPU.
-
-    It must know as many positions as the check looks at: with learned ones the library ends the process beyond them.
+    Cells must lie in order. Those of sliding windows do while a single text runs, and a recurrent state is that of one
+    text. The model must know as many positions as the check looks at: with learned ones the library ends the process
+    beyond them.
     """
     traits = model.traits
-    in_order = traits.attention_only and not traits.n_swa and model.gpu_layers == 0
-    return in_order and traits.n_ctx_train >= CHECKED_CONTEXT
+    if model.gpu_layers != 0 or traits.n_ctx_train < CHECKED_CONTEXT:
+        return []
+    value = "bf16" if options.kv_type == "f16" else options.kv_type
+    fused = replace(options, attention="fused", kv_type_v=value, exact=True)
+    fused_rows, rows = (replace(options, attention=attention, exact=True) for attention in BY_ROWS)
+    if not traits.attention_only or traits.n_swa:
+        in_order = options.slots == 1 and (options.full_windows or bool(options.exact) or not traits.n_swa)
+        return [fused_rows] if in_order and can_fuse_row_by_row() else []
+    if options.attention == "rows" and can_go_row_by_row():
+        return [rows]
+    if not _is_open(options) or not can_fuse_row_by_row():
+        return [fused]
+    if options.slots > 1:
+        return [fused, fused_rows]
+    # By default the cheapest; under --exact a single slot's texts should be those of several.
+    return [fused, fused_rows, rows] if options.exact else [fused, rows, fused_rows]

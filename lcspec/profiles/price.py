@@ -11,7 +11,7 @@ from typing import NamedTuple, Sequence
 import numpy as np
 
 from lcspec import disk_cache
-from lcspec.config import ModelOptions
+from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED
 from lcspec.llama import Context, Model, build, version
@@ -95,21 +95,60 @@ def prices(
     model: Model, options: ModelOptions, ways: Sequence[ModelOptions]
 ) -> Sequence[tuple[ModelOptions, Price | None]]:
     """Exact ways and what each costs a model; None: not known."""
-    times, by_rows = times_for(model, options), any(way.attention == "rows" for way in ways)
-    known = times is not None and not (by_rows and times.rows is None)
-    work = _work(model, options, ways) if known else None
-    if times is None or work is None:
+    if not ways:
+        return []
+    times, kinds = times_for(model, options), {way.attention for way in ways}
+    if times is None:  # heads that are not alike, or layers without any: fused attention is all there is
+        work = _work(model, options, ("fused", "fused_rows")) if "fused_rows" in kinds else None
+        return [(way, _of_work(model, way, work) if way.attention == "fused_rows" else None) for way in ways]
+    work = _work(model, options, ("fused", "products", "rows") if kinds & set(BY_ROWS) else ("fused",))
+    if work is None or ("rows" in kinds and times.rows is None):
         return [(way, None) for way in ways]
-    measured = _Measured(model.traits.n_layer, times, work[0])
+    measured = _Measured(model.traits.n_layer, times, work["fused"])
+    by_rows = usual = work["fused"]
+    if "rows" in work:  # a single row takes the same code either way
+        by_rows = {n: s * (work["rows"][n] / work["products"][n] if n > 1 else 1.0) for n, s in usual.items()}
 
-    def price(way: ModelOptions, work: Work) -> Price:
-        rows = CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
-        check = 0.0 if certified(model, way) is not None else rows
+    def price(way: ModelOptions) -> Price:
+        work = by_rows if way.attention in BY_ROWS else usual
+        check = _check(model, way, work)
         if times.rows is not None and way.attention == "rows":
             return Price(measured.dearer(work, times.rows), *_reading_by_rows(measured, work, times.rows), check)
+        if way.attention == "fused_rows":  # that the kernel sums each row by itself costs nothing
+            apart = measured.slower(usual, times.fused)
+            return Price(measured.dearer(work, times.fused), *_reading_apart(usual, work, apart), check)
         return Price(measured.dearer(work, times.exact), *_reading_fused(measured, way), check)
 
-    return list(zip(ways, map(price, ways, work[1:])))
+    return [(way, price(way)) for way in ways]
+
+
+def read_apart(model: Model, way: ModelOptions) -> int | None:
+    """`Price.beyond` where the price is not known."""
+    return LONG_PROMPT if way.attention in BY_ROWS or way.kv_type_v == "bf16" else None
+
+
+def _of_work(model: Model, way: ModelOptions, work: dict[str, Work] | None) -> Price | None:
+    """What going row by row costs with the fused kernel, which is the fastest there is for this model."""
+    if work is None:
+        return None
+    usual = work["fused"]
+    by_rows = {**work["fused_rows"], 1: usual[1]}  # a single row takes the same code either way
+    dearer = float(np.average([by_rows[n] / usual[n] for n in WIDTHS], weights=FREQUENCY))
+    return Price(dearer, *_reading_apart(usual, by_rows, 1.0), _check(model, way, by_rows))
+
+
+def _check(model: Model, way: ModelOptions, work: Work) -> float:
+    """Seconds that certifying a way takes."""
+    rows = CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
+    return 0.0 if certified(model, way) is not None else rows
+
+
+def _reading_apart(usual: Work, work: Work, apart: float) -> tuple[float, int | None]:
+    """`Price.first` and `beyond` where long prompts are read apart, at `apart` of the usual time."""
+    short = work[LEAST_ROWS] / usual[LEAST_ROWS]
+    if usual[LEAST_ROWS] > UNNOTICED:  # see _reading_by_rows
+        return max(short, apart), None
+    return (max(short, apart), LONG_PROMPT) if short <= 1 + MOST_FIRST else (apart, LEAST_ROWS)
 
 
 def _reading_fused(measured: _Measured, way: ModelOptions) -> tuple[float, int | None]:
@@ -130,12 +169,9 @@ def _reading_by_rows(measured: _Measured, work: Work, rows: Layer) -> tuple[floa
     return (max(short, apart), LONG_PROMPT) if short <= 1 + MOST_FIRST else (apart, LEAST_ROWS)
 
 
-def _work(model: Model, options: ModelOptions, ways: Sequence[ModelOptions]) -> list[Work] | None:
-    """What decodes take with hardly any context, with the usual kernels and in each of the exact ways; None if that
-    cannot be measured.
-    """
+def _work(model: Model, options: ModelOptions, kinds: Sequence[str]) -> dict[str, Work] | None:
+    """What decodes take with hardly any context, by attention; None if that cannot be measured."""
     file, adapters = disk_cache.file_identity(options.path), adapter_key(options)
-    kinds = ("fused", "products", "rows") if any(way.attention == "rows" for way in ways) else ("fused",)
     key = disk_cache.key_of("work", file, options.threads, options.repack, kinds, version(), build(), *adapters)
     widths = (*WIDTHS, LEAST_ROWS)
     work = _work_of(disk_cache.load("work", key), kinds, widths)
@@ -144,12 +180,7 @@ def _work(model: Model, options: ModelOptions, ways: Sequence[ModelOptions]) -> 
             stored = _measured_work(model, options, kinds, widths)
             disk_cache.save("work", key, stored)
             work = _work_of(stored, kinds, widths)
-    if work is None:
-        return None
-    usual = by_rows = work["fused"]
-    if "rows" in work:  # a single row takes the same code either way
-        by_rows = {n: s * (work["rows"][n] / work["products"][n] if n > 1 else 1.0) for n, s in usual.items()}
-    return [usual, *(by_rows if way.attention == "rows" else usual for way in ways)]
+    return work
 
 
 def _measured_work(

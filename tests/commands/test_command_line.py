@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from lcspec.llama import can_fuse_row_by_row
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.spec.verifiers import VERIFIERS
@@ -465,13 +466,16 @@ def test_text_the_vocabulary_has_no_bytes_for(folder: Path) -> None:
         ok("generate", model, "-p", "coffee", "-n", 2, "--threads", 1)  # measures with a text of its own
 
 
-def test_a_recurrent_model_drafts_and_refuses_exactness(recurrent: Path) -> None:
+def test_a_recurrent_model_drafts_and_is_exact_where_it_can_be(recurrent: Path) -> None:
     common = ("generate", recurrent, "-p", "x", "-n", 16, "--temperature", 0, "--threads", 1, "--json")
     plain, drafted = (
         json.loads(ok(*common, "--ignore-eos", "--speculate", how).stdout) for how in ("off", "ngram:min_n=1")
     )
     assert drafted["tokens"] == plain["tokens"]
-    assert "exact" in fails(1, "generate", recurrent, "-p", "x", "--exact", "--threads", 1)
+    if can_fuse_row_by_row():
+        assert json.loads(ok(*common, "--ignore-eos", "--exact").stdout)["tokens"] == plain["tokens"]
+    else:
+        assert "exact" in fails(1, "generate", recurrent, "-p", "x", "--exact", "--threads", 1)
 
 
 def test_configuration_files(llama: Path, tmp_path: Path) -> None:

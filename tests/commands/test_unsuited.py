@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lcspec.errors import UnsupportedModel
+from lcspec.llama import can_fuse_row_by_row
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.commands.test_command_line import fails, ok, run
@@ -33,25 +34,32 @@ def qwen35(folder: Path) -> Path:
 
 def test_verify_a_recurrent_model(recurrent: Path) -> None:
     done = run("verify", recurrent, *SHORT)
-    assert (done.returncode, done.stderr) == (1, "")
-    assert "--exact is not available for recurrent.gguf: it has a recurrent state" in done.stdout
-    assert "prompts with identical text" in done.stdout
     told = json.loads(run("verify", recurrent, *SHORT, "--json").stdout)
-    assert "recurrent state" in told["refused"]
-    assert (told["classes"], told["widths"]) == ([], [])
+    assert "prompts with identical text" in done.stdout
+    if can_fuse_row_by_row():
+        assert (done.returncode, done.stderr) == (0, "")
+        assert "row by row every request of the single slot is exact" in done.stdout
+        assert told["independent"] and told["widths"] == list(range(1, 33))
+    else:
+        assert (done.returncode, done.stderr) == (1, "")
+        assert "--exact is not available for recurrent.gguf: it has a recurrent state" in done.stdout
+        assert "recurrent state" in told["refused"]
+        assert (told["classes"], told["widths"]) == ([], [])
     assert {row["strategy"] for row in told["texts"]} == {"ngram"}
     assert all(row["identical"] == row["prompts"] == 2 for row in told["texts"])
 
 
-def test_verify_a_hybrid_compares_texts_without_exact(qwen35: Path) -> None:
+def test_verify_a_hybrid(qwen35: Path) -> None:
+    exact = can_fuse_row_by_row()
     done = run("verify", qwen35, "--draft", qwen35, *SHORT, "--json")
-    assert (done.returncode, done.stderr) == (1, "")
+    assert (done.returncode, done.stderr) == (0 if exact else 1, "")
     told = json.loads(done.stdout)
-    assert "recurrent state" in told["refused"]
+    assert ("refused" in told) is not exact
     assert {row["strategy"] for row in told["texts"]} == {"ngram", "model", "mtp"}
-    assert all(row["identical"] == row["prompts"] == 2 and "identical_exact" not in row for row in told["texts"])
+    assert all(row["identical"] == row["prompts"] == 2 for row in told["texts"])
+    assert all(row.get("identical_exact", 0) == 2 * exact for row in told["texts"])
     shown = run("verify", qwen35, *SHORT).stdout
-    assert "prompts with identical text" in shown and "--exact 2/2" not in shown
+    assert "prompts with identical text" in shown and ("--exact 2/2" in shown) is exact
 
 
 def test_calibrate_a_model_whose_state_cannot_be_taken_back(recurrent: Path) -> None:

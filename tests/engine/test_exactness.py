@@ -227,10 +227,11 @@ def test_exact_by_itself_where_it_costs_next_to_nothing(
         return Layer(seconds, (seconds,) * len(WIDTHS), crowd, 4)
 
     found_times = Times(layer(1.0, 1.0), layer(2.0, 2.0), layer(alone_dearer, crowd_dearer))
+    monkeypatch.setattr(kernels, "can_fuse_row_by_row", lambda: False)
     monkeypatch.setattr(price, "times_for", lambda *_: found_times)
-    monkeypatch.setattr(price, "_work", lambda *_: [dict.fromkeys((*WIDTHS, LEAST_ROWS), 0.1)] * 3)
+    monkeypatch.setattr(price, "_work", lambda *_: {"fused": dict.fromkeys((*WIDTHS, LEAST_ROWS), 0.1)})
     open_options = exact(alone.model.options.path, exact=None, attention="measured", slots=4)
-    ((_, found),) = prices(alone.model, open_options, exact_ways(open_options))
+    ((_, found),) = prices(alone.model, open_options, exact_ways(alone.model, open_options))
     assert (
         found is not None
         and found.is_small is chosen

@@ -11,7 +11,8 @@ import pytest
 from lcspec.commands.inspect import describe
 from lcspec.drafters.draft_model import REDECODED
 from lcspec.errors import ExactnessError
-from lcspec.llama import Branching, Context
+from lcspec.llama import Branching, Context, can_fuse_row_by_row
+from lcspec.profiles import kernels
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
@@ -150,7 +151,23 @@ def test_a_stop_within_a_chain_keeps_what_the_saved_state_holds(recurrent: Path)
         assert again.ids == rows[len(after) - 1 : -1].argmax(axis=1).tolist()
 
 
-def test_exact_is_refused_where_it_cannot_be_promised(recurrent: Path, hybrid: Path) -> None:
+@pytest.mark.skipif(not can_fuse_row_by_row(), reason="this library cannot go row by row")
+def test_an_exact_request_beside_others(recurrent: Path, hybrid: Path) -> None:
+    """In a context of its own it has the bits that it has in a session with one slot."""
+    for path in (recurrent, hybrid):
+        bits = []
+        for given in ({}, {"slots": 2}, {"exact": True}):
+            with open_session(options(path, **given)) as session:
+                prompt = session.prompt_ids(TEXTS[0])
+                wanted = [request(prompt, how, 24, exact=True, logprobs=0) for how in ("off", "ngram:min_n=1:nodes=8")]
+                bits += [found.bits for found in side_by_side(session.engine, wanted)]
+        assert bits == bits[:1] * 6
+
+
+def test_exact_is_refused_where_it_cannot_be_promised(
+    recurrent: Path, hybrid: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "can_fuse_row_by_row", lambda: False)
     for path in (recurrent, hybrid):
         with open_session(options(path)) as session, pytest.raises(ExactnessError, match="recurrent state"):
             session.engine.submit(request(session.prompt_ids("x"), "off", 8, exact=True))

@@ -35,7 +35,8 @@ def priced(
     # All other work and a layer's attention together take `long` times as long.
     rows = layer._replace(read=reading * (2 * long - short), steps=(steps,) * len(WIDTHS))
     patch.setattr(price, "times_for", lambda *_: Times(layer, layer, layer, rows))
-    patch.setattr(price, "_work", lambda *_: [usual, {**usual, LEAST_ROWS: piece * short}])
+    works = {"fused": usual, "products": usual, "rows": {**usual, LEAST_ROWS: piece * short}}
+    patch.setattr(price, "_work", lambda *_: works)
     way = replace(model.options, attention="rows", exact=True)
     ((_, found),) = prices(model, way, [way])
     assert found is not None
