@@ -20,6 +20,7 @@ import click
 
 from lcspec.engine.scheduler import Scheduler
 from lcspec.engine.sequence import PromptProgress
+from lcspec.llama import Branching
 
 # Milliseconds of a step by width: a 1B model in Q4_0 on two cores.
 POINTS = "1:21,2:40,4:62,8:98,16:134,32:250,64:460,128:900,512:3400"
