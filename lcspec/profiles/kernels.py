@@ -75,8 +75,8 @@ def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
     if not traits.attention_only or traits.n_swa:
         in_order = options.slots == 1 and (options.full_windows or bool(options.exact) or not traits.n_swa)
         return [fused_rows] if in_order and can_fuse_row_by_row() else []
-    if options.attention == "rows" and can_go_row_by_row():
-        return [rows]
+    if options.attention in BY_ROWS and can_fuse_row_by_row():
+        return [rows] if options.attention == "rows" and options.slots == 1 else [fused_rows]
     if not _is_open(options) or not can_fuse_row_by_row():
         return [fused]
     if options.slots > 1:

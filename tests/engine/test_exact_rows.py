@@ -16,7 +16,7 @@ from lcspec.profiles import kernels
 from lcspec.profiles.kernels import choose_kernels
 from lcspec.profiles.price import Price
 from lcspec.session import Session, open_session
-from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request
+from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 
 pytestmark = [
     pytest.mark.model,
@@ -49,6 +49,10 @@ def session(
 
 @pytest.fixture(scope="module")
 def texts(session: Session) -> list[tuple[int, ...]]:
+    return some_texts(session)
+
+
+def some_texts(session: Session) -> list[tuple[int, ...]]:
     """Short and long prompts, some with the same beginning."""
     long = session.prompt_ids("\n\n".join(CODE * 5))
     assert len(long) > LONG_PROMPT + 100
@@ -143,7 +147,29 @@ def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
     assert now.bits == alone.bits == later.bits
 
 
-def test_several_slots_do_not_go_row_by_row(session: Session) -> None:
+def test_several_slots_have_fused_attention(session: Session) -> None:
     """Sums over everybody's cells would depend on who else is there."""
     made = choose_kernels(session.model, by_rows(session.model.options.path, slots=2)).options
-    assert made.attention != "rows"
+    assert made.attention == "fused_rows"
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_with_fused_attention_one_slot_and_several_have_the_same_bits(
+    slots: int, demo: tuple[Path, Path], demo_as: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever drafts and runs beside a request, with trees where there are several slots."""
+    free, path = Price(1.0, 1.0, LEAST_ROWS, 0.0), demo_as("F32")
+    monkeypatch.setattr(kernels, "prices", lambda model, options, ways: [(way, free) for way in ways])
+    with open_session(by_rows(path, attention="fused_rows")) as alone:
+        texts = some_texts(alone)
+        keys = [(i, name) for i in range(len(texts)) for name in ("greedy", "seeded")]
+        expected = {key: answer(alone.engine, wanted(texts, *key, "off")).bits for key in keys}
+    with open_session(by_rows(path, attention="fused_rows", slots=slots), demo[1]) as among:
+        engine = among.engine
+        assert engine.exact.independent and engine.exact.chains_only is (slots == 1)
+        cases = [(key, strategy) for key in keys for strategy in STRATEGIES]
+        random.Random(5).shuffle(cases)
+        found = side_by_side(engine, [wanted(texts, *key, strategy) for key, strategy in cases])
+    for (key, strategy), one in zip(cases, found):
+        assert one.bits == expected[key], f"{key}, {strategy}, {slots} slots"
+    assert sum(one.finished.stats.accepted for one in found) > 100

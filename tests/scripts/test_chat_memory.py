@@ -1,4 +1,4 @@
-"""The chat with a conversation of 1 000 messages: memory beside the model, which does not depend on a busy machine."""
+"""The chat with a long conversation: memory beside the model, which does not depend on a busy machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from scripts.chat_memory import measure
 pytestmark = [pytest.mark.model, pytest.mark.tui, pytest.mark.slow]
 
 
-def test_a_thousand_messages_take_little() -> None:
-    found = measure(1000)
+def test_many_messages_take_little() -> None:
+    """`python scripts/chat_memory.py` measures what 1 000 take."""
+    found = measure(250)
     assert 0 < found["engine_mb"] < found["chat_mb"]
-    assert found["beside_the_model_mb"] <= 250
+    assert found["beside_the_model_mb"] <= 250 / 2
