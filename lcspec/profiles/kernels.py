@@ -75,11 +75,11 @@ def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
     if not traits.attention_only or traits.n_swa:
         in_order = options.slots == 1 and (options.full_windows or bool(options.exact) or not traits.n_swa)
         return [fused_rows] if in_order and can_fuse_row_by_row() else []
-    if options.attention in BY_ROWS and can_fuse_row_by_row():
-        return [rows] if options.attention == "rows" and options.slots == 1 else [fused_rows]
-    if not _is_open(options) or not can_fuse_row_by_row():
+    also = [fused_rows] if can_fuse_row_by_row() else []
+    alone = [rows] if options.slots == 1 and can_go_row_by_row() else []
+    if options.attention in BY_ROWS:
+        return alone or also if options.attention == "rows" else also
+    if not _is_open(options):
         return [fused]
-    if options.slots > 1:
-        return [fused, fused_rows]
     # By default the cheapest; under --exact a single slot's texts should be those of several.
-    return [fused, fused_rows, rows] if options.exact else [fused, rows, fused_rows]
+    return [fused, *also, *alone] if options.exact else [fused, *alone, *also]
