@@ -154,19 +154,22 @@ def open_session(
     from lcspec.drafters import DrafterEnv
     from lcspec.llama import Model, drafts_apart, offloads
     from lcspec.llama.fitting import fitted, reserved_for_drafts
-    from lcspec.modelfiles.memory import check_memory, fit_rollback, fit_windows
+    from lcspec.modelfiles.memory import check_memory, fit_positions, fit_rollback, fit_windows
 
     def report(what: str) -> Callable[[float], bool | None] | None:
         return None if progress is None else lambda fraction: progress(what, fraction)
 
     draft = sort_drafts(options.path, DraftFiles.of(draft))
+    options, positions = fit_positions(options)
+    notes = [positions]
     options = replace(options, mtp=options.rollback > 0 and draft.mtp == options.path)
     if options.gpu_layers == 0 or not offloads(options.placement):  # only the library knows a GPU's free memory
         options, planes = fit_rollback(options, draft)
         options, windows = fit_windows(options, draft)
         check_memory(options, draft)
-        for note in filter(None, (planes, windows)):
-            print(f"lcspec: {note}", file=sys.stderr)
+        notes += [planes, windows]
+    for note in filter(None, notes):
+        print(f"lcspec: {note}", file=sys.stderr)
     reserved = reserved_for_drafts(options, DraftFiles.of(draft).models)
     load = functools.partial(Model.load, progress=report(options.path.name), reserved=reserved)
 

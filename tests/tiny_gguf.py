@@ -308,6 +308,40 @@ def write_llama(
     return _write(path, "llama", metadata, weights.tensors, vocab=vocab, quant=quant, chat_template=chat_template)
 
 
+def write_gpt2(
+    path: Path | str, *, seed: int = 0, width: int = 64, n_layer: int = 2, n_head: int = 4, n_ctx: int = 512
+) -> Path:
+    """A `gpt2` model: a learned vector for each of `n_ctx` positions, and none for more."""
+    vocab = byte_bpe_vocab(288)
+    weights = _Weights(seed, 0.0)
+    weights.matrix("token_embd", len(vocab), width, gain=width**0.5)
+    weights.matrix("position_embd", n_ctx, width, gain=width**0.5)
+    sizes = {"attn_norm": width, "ffn_norm": width, "attn_output": width, "ffn_down": width}
+    for i in range(n_layer):
+        block = f"blk.{i}"
+        weights.matrix(f"{block}.attn_qkv", 3 * width, width, gain=2.0)
+        weights.matrix(f"{block}.attn_output", width, width)
+        weights.matrix(f"{block}.ffn_up", 4 * width, width)
+        weights.matrix(f"{block}.ffn_down", width, 4 * width, gain=2.0)
+        for name in ("attn_norm", "ffn_norm"):
+            weights.norm(f"{block}.{name}", width)
+        for name, size in {**sizes, "attn_qkv": 3 * width, "ffn_up": 4 * width}.items():
+            weights.constant(f"{block}.{name}.bias", np.zeros(size))
+    weights.norm("output_norm", width)
+    weights.constant("output_norm.bias", np.zeros(width))
+    weights.matrix("output", len(vocab), width, gain=2.5)
+    metadata = {
+        "vocab_size": len(vocab),
+        "context_length": n_ctx,
+        "embedding_length": width,
+        "block_count": n_layer,
+        "feed_forward_length": 4 * width,
+        "attention.head_count": n_head,
+        "attention.layer_norm_epsilon": 1e-5,
+    }
+    return _write(path, "gpt2", metadata, weights.tensors, vocab=vocab, quant="F32", chat_template=None)
+
+
 def write_lora(
     path: Path | str,
     *,

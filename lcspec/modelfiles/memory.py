@@ -161,6 +161,19 @@ def fit_rollback(
     )
 
 
+def fit_positions(options: ModelOptions) -> tuple[ModelOptions, str]:
+    """A context no longer than the positions that a model has learned; the line is for the user, as of `fit_windows`.
+
+    Raises:
+        ModelFileError: the model file cannot be used.
+    """
+    most = read_header(options.path).learned_positions
+    if not most or options.ctx <= most:
+        return options, ""
+    name = options.path.name
+    return replace(options, ctx=most), f"{name} knows {most} positions, so its context holds {most} tokens"
+
+
 def fit_windows(
     options: ModelOptions, draft: DraftFiles | Path | None = None, memory: Memory | None = None
 ) -> tuple[ModelOptions, str]:

@@ -20,6 +20,7 @@ from lcspec.modelfiles.mtp_layers import check_mtp_layers
 
 # The most layers that llama.cpp takes of any model (LLAMA_MAX_LAYERS).
 MAX_LAYERS = 512
+LEARNED_POSITIONS = "position_embd.weight"
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _NO_TOKENIZER = (None, "", "no_vocab", "none")
 
@@ -32,6 +33,8 @@ class ModelHeader:
     `tensor_types` counts the tensors of each type, the type with the most parameters first.
     `parts` are the files in order; a model that is not split has one.
     `metadata` has every scalar of the file, under its full key.
+    `learned_positions` is how many positions have a learned vector, 0 where positions are computed. llama.cpp ends the
+    process at a position beyond them.
     """
 
     path: Path
@@ -53,6 +56,7 @@ class ModelHeader:
     expected_size: int
     parts: tuple[Path, ...]
     metadata: Mapping[str, Scalar] = field(repr=False)
+    learned_positions: int = 0
 
 
 def read_header(path: Path | str) -> ModelHeader:
@@ -106,6 +110,7 @@ def read_header(path: Path | str) -> ModelHeader:
         expected_size=sum(part.expected_size for part in files),
         parts=tuple(part.path for part in files),
         metadata=MappingProxyType({k: v for k, v in metadata.items() if not isinstance(v, MetadataArray)}),
+        learned_positions=next((t.shape[-1] for t in tensors if t.name == LEARNED_POSITIONS and t.shape), 0),
     )
 
 

@@ -48,7 +48,9 @@ def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
         wanted = options.exact is True or (found is not None and found.is_small)
         certificate = independence_of(model, exact) if wanted else None
         if certificate is not None and certificate.independent:
-            return Kernels(exact, certificate, found.beyond if found is not None else read_apart(model, exact))
+            beyond = found.beyond if found is not None else read_apart(model, exact)
+            # What fills a piece of a prompt up that is read apart would take positions that nobody has learned.
+            return Kernels(exact, certificate, None if model.header.learned_positions else beyond)
     if options.exact:
         return Kernels(replace(options, attention="library", exact=True))
     return Kernels(replace(with_attention(model, options), exact=False))

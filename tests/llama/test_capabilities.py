@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from lcspec.commands.inspect import describe
+from lcspec.config import BY_ROWS
 from lcspec.drafters.draft_model import REDECODED
 from lcspec.errors import ExactnessError
 from lcspec.llama import Branching, Context, can_fuse_row_by_row
@@ -284,3 +285,21 @@ def test_two_slots_on_every_kind(kind: Path) -> None:
     for wanted, found in zip(requests, together):
         with open_session(options(kind)) as session:
             assert answer(session.engine, request(wanted.prompt, "off", 30)).ids == found.ids
+
+
+# --- learned positions ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("attention", ["library", *BY_ROWS])
+def test_no_position_is_used_that_the_model_has_not_learned(
+    attention: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The library ends the process there."""
+    path, exact = tiny.write_gpt2(tmp_path / "gpt2.gguf", n_ctx=400), attention in BY_ROWS
+    with open_session(options(path, attention=attention, exact=exact, ctx=1024)) as session:
+        assert session.engine.context.n_ctx == 400
+        assert "knows 400 positions, so its context holds 400 tokens" in capsys.readouterr().err
+        prompt = session.prompt_ids("the cat and the dog " * 99)[:380]
+        for text in (prompt[:360], prompt):  # the second goes on from the first by a few tokens
+            found = answer(session.engine, request(text, "ngram:min_n=1", 60))
+        assert len(found.ids) == 400 - 380
