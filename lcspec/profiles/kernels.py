@@ -1,15 +1,16 @@
 """Which cache types and attention a context gets: the fastest, or those under which every request is exact.
 
-There are two exact ways on a CPU:
+There are three exact ways on a CPU:
 
 - K in F16, V in BF16 and the fused kernel: with unequal types the library neither splits the keys of a single row nor
   tiles many rows, so a row is summed in the same order whatever else is in the batch (ggml-cpu,
   ggml_compute_forward_flash_attn_ext_f16).
 - Matrix products, and all others, row by row (lcspec.llama.row_by_row). Sums run over all cells, so this is for a
   single slot, whose text lies in the first cells, in order: its drafts are chains.
+- K and V in F16 and the fused kernel, row by row as well: the only way for sliding windows and recurrent states, whose
+  cells are in order while a single text runs.
 
-Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing: the first before
-the second, because a text is then the same in a context with several slots.
+Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import NamedTuple
 
 from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
-from lcspec.profiles.attention import with_attention
+from lcspec.profiles.attention import WORTH, times_for, with_attention
 from lcspec.profiles.certification import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.exactness import Certificate
 from lcspec.profiles.price import prices, read_apart
@@ -83,5 +84,9 @@ def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
         return alone or also if options.attention == "rows" else also
     if not _is_open(options):
         return [fused]
-    # By default the cheapest; under --exact a single slot's texts should be those of several.
-    return [fused, *also, *alone] if options.exact else [fused, *alone, *also]
+    if not options.exact:
+        return [fused, *alone, *also]
+    # A single slot's texts should be those of several, so what is measured for one decides for both.
+    times = times_for(model, replace(options, slots=1)) if also else None
+    by_rows_first = times is not None and sum(times.fused.steps) < (1 - WORTH) * sum(times.exact.steps)
+    return [*also, fused, *alone] if by_rows_first else [fused, *also, *alone]
