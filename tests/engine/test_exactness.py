@@ -15,7 +15,7 @@ from lcspec.kv_cache.parking import Parking
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
-from lcspec.llama import Context
+from lcspec.llama import Context, can_fuse_row_by_row
 from lcspec.profiles import kernels, price
 from lcspec.profiles.attention import WIDTHS, Layer, Times
 from lcspec.profiles.exactness import Certificate
@@ -246,6 +246,24 @@ def test_what_was_asked_for_is_not_decided(alone: Session) -> None:
         made = choose_kernels(alone.model, exact(path, **{"exact": None, "attention": "measured", **given})).options
         assert made.exact is False and made.kv_type == given.get("kv_type", "f16")
     assert choose_kernels(alone.model, exact(path)).options.kv_type_v == "bf16"
+
+
+@pytest.mark.skipif(not can_fuse_row_by_row(), reason="this library cannot go row by row")
+@pytest.mark.parametrize("slots", [1, 4])
+@pytest.mark.parametrize(("dearer", "first"), [(0.9, "fused"), (1.03, "fused"), (1.3, "fused_rows")])
+def test_insisting_takes_the_cheaper_fused_way_whatever_the_slots(
+    slots: int, dearer: float, first: str, alone: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """BF16 is dear on some processors. One slot and several have the same texts."""
+
+    def times(_: object, given: Any) -> Times:
+        assert given.slots == 1
+        usual = Layer(1.0, (1.0,) * len(WIDTHS), 1.0, 1)
+        return Times(usual, usual, usual._replace(steps=(dearer,) * len(WIDTHS)))
+
+    monkeypatch.setattr(kernels, "times_for", times)
+    ways = exact_ways(alone.model, exact(alone.model.options.path, attention="measured", slots=slots))
+    assert ways[0].attention == first and {way.attention for way in ways} >= {"fused", "fused_rows"}
 
 
 def test_without_independence_a_request_may_still_be_exact(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:
