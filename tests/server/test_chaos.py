@@ -14,6 +14,6 @@ pytestmark = pytest.mark.server
     "condition", ["steady", "usual", "several models", "full disk", "unwritable cache", "clock jumps"]
 )
 def test_a_server_under_faults(condition: str) -> None:
-    counts, wrong, _ = run(condition, 30, seed=4)
-    assert wrong == [] and sum(counts.values()) == 30 and len(counts) >= 7, counts
+    counts, wrong, _ = run(condition, 24, seed=4)
+    assert wrong == [] and sum(counts.values()) == 24 and len(counts) >= 7, counts
     assert condition == "steady" or counts["engine killed"] == counts["engine stopped"] == 1
