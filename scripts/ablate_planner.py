@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -20,6 +21,9 @@ import click
 
 from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
 from lcspec.profiles import cost_curve
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from scripts.planner_replay import Machine, Result, replay
 from scripts.recordings import Recording
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
+import sys
 import tempfile
 import threading
 import time
@@ -29,6 +30,9 @@ from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.placement import Placement
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from scripts.scale_model import scale_model
 
 MODES = ("before", "own core", "same core")

@@ -10,6 +10,7 @@ last columns are real microseconds, drafting and observing in a step: they mean 
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -22,10 +23,14 @@ import click
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, create
 from lcspec.planner.acceptance import Acceptance
-from lcspec.planner.auto import FREE_BRANCH, FREE_NODES, AutoPlanner
+from lcspec.planner.auto import FREE_NODES, AutoPlanner
+from lcspec.planner.policy import BRANCH
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from scripts.ablate_planner import FREE, MACHINES, mean
 from scripts.peers.text_drafters import NgramMap, NgramMod, SuffixTrees
 from scripts.planner_replay import Clock, Machine, Result, View, decode, taken, virtual
@@ -172,7 +177,7 @@ def main(recordings: tuple[Path, ...], ours: str, peers: bool, apart: bool, kind
         heads = [*(f"chain {w}" for w in WIDTHS), *(f"tree {w}" for w in WIDTHS), *FREE, "us a step", "us a token read"]
         click.echo(f"| drafters | {' | '.join(heads)} |\n" + "|---" * (len(heads) + 1) + "|")
         for spec in [*(s.strip() for s in ours.split(";") if s.strip()), *(PEERS if peers else ())]:
-            rows = [[walk(spec, answers, w, branch, apart) for w in WIDTHS] for branch in (1, FREE_BRANCH)]
+            rows = [[walk(spec, answers, w, branch, apart) for w in WIDTHS] for branch in (1, BRANCH)]
             figures = [f"{w.rate:.3f}" for row in rows for w in row]
             for name in FREE:
                 figures.append(f"{mean([r.speedup for r in planned(spec, answers, MACHINES[name], apart)]):.3f}")

@@ -8,8 +8,10 @@ decisions cost seconds instead of hours and come out the same every time. `scrip
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -24,6 +26,9 @@ from lcspec.planner.base import Limits
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from scripts.recordings import Answer, Recording, Tree
 
 # What a further row of a draft model's step takes, as a share of the step.

@@ -10,6 +10,7 @@ as a share of the target's. It takes two minutes for a model of 135 M parameters
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -27,6 +28,9 @@ from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from scripts.recordings import Answer, Recording, Tree, rows_of
 
 FREE = Budget(24, 64, 3)

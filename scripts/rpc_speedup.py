@@ -35,6 +35,9 @@ from lcspec.llama.rpc_relay import NoAnswer, greet
 from lcspec.placement import Placement
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
 from scripts.rpc_delay import DelayProxy
 from scripts.servers.start import Contender, Setup, running
 
