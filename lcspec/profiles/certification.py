@@ -336,7 +336,8 @@ def certified(model: Model, options: ModelOptions) -> Certificate | None:
 
 
 def _independence_key(model: Model, options: ModelOptions) -> str:
-    return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers), "independence")
+    planes = options.rollback if options.planes and not model.traits.attention_only else 0
+    return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), "independence")
 
 
 def _independence(context: Context, alone_only: bool) -> Certificate:
