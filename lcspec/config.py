@@ -132,6 +132,11 @@ class ModelOptions:
         if self.attention in ("products", "rows") and (self.kv_type_v or self.kv_type) in QUANTIZED:
             raise UsageError("values of a quantized type need flash attention: --flash-attn on, or --kv-type-v f16")
 
+    @property
+    def one_text_by_rows(self) -> bool:
+        """Whether a single text runs, decoded row by row: its cells lie in order, and its prompts are read in place."""
+        return self.attention in BY_ROWS and self.slots == 1
+
 
 def rollback_for(speculate: str, max_draft: int | None) -> int:
     """`ModelOptions.rollback` for the drafts that `--speculate` and `--max-draft` allow."""

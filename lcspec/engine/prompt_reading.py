@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Sequence
 
-from lcspec.config import BY_ROWS
 from lcspec.drafters.base import tell_states
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
@@ -32,6 +31,8 @@ class PromptReading:
         self.reader: PromptReader | InPlaceReader | None = None  # made for the first long prompt
         self._context = context
         self._pool = pool
+        whole = context.options.one_text_by_rows and not context.model.traits.attention_only
+        self._block = LEAST_ROWS if whole else 1  # what is read apart are multiples of it (see InPlaceReader)
         self._slow = False  # reading a piece takes so long that a new request would wait too long
 
     def wants(self, prompt: Sequence[int]) -> bool:
@@ -45,12 +46,12 @@ class PromptReading:
             LcspecError: there is no memory for the context, or the library failed.
         """
         reader = self._reader()
-        end = reader.reach(sequence.n_prompt - 1)
+        end = self._whole(sequence.n_prompt - 1)
         if sequence.prompt.place is None:
             sequence.prompt.place = reader.begin(sequence.tokens[:end], sequence.cache)
             sequence.prompt.reused = max(sequence.prompt.reused, reader.length(sequence.prompt.place))
         place, start = sequence.prompt.place, reader.length(sequence.prompt.place)
-        stop = sequence.cache.next_pause(min(end, start + reader.reach(n)))
+        stop = sequence.cache.next_pause(min(end, start + self._whole(n)))
 
         def told(at: int, tokens: int) -> None:
             tell_states(sequence, sequence.drafters, sequence.cache, at, list(range(tokens)))
@@ -70,12 +71,11 @@ class PromptReading:
 
     def stops(self, pauses: Sequence[int], end: int) -> list[int]:
         """Where reading a prompt up to `end` stops for checkpoints, which are wanted at `pauses`."""
-        reader = self._reader()
-        return sorted({reader.reach(min(stop, end)) for stop in [*pauses, end]})
+        return sorted({self._whole(min(stop, end)) for stop in [*pauses, end]})
 
     def unread(self, cache: SequenceCache, text: Sequence[int]) -> bool:
         """Whether `ahead` would read more of an ended conversation."""
-        return not self._slow and self.wants(text) and cache.handed < self._reader().reach(len(text))
+        return not self._slow and self.wants(text) and cache.handed < self._whole(len(text))
 
     def ahead(self, cache: SequenceCache, text: list[int]) -> bool:
         """Read a piece of an ended conversation as it will be read when it continues.
@@ -83,8 +83,7 @@ class PromptReading:
         Returns False if a piece takes so long that a new request would notice.
         """
         try:
-            reader = self._reader()
-            end = reader.reach(len(text))
+            reader, end = self._reader(), self._whole(len(text))
             place = reader.begin(text, cache)
             try:
                 at = reader.length(place)
@@ -105,9 +104,14 @@ class PromptReading:
             self.reader.close()
             self.reader = None
 
+    def _whole(self, length: int) -> int:
+        """How many of a text's first `length` tokens can be read apart."""
+        return length // self._block * self._block
+
     def _reader(self) -> PromptReader | InPlaceReader:
         if self.reader is None:
             ctx = self._context
-            in_place = ctx.options.attention in BY_ROWS and ctx.options.slots == 1
-            self.reader = InPlaceReader(ctx) if in_place else PromptReader(ctx.model, ctx.options, ctx.n_ctx)
+            self.reader = (
+                InPlaceReader(ctx) if ctx.options.one_text_by_rows else PromptReader(ctx.model, ctx.options, ctx.n_ctx)
+            )
         return self.reader

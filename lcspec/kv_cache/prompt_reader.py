@@ -73,10 +73,6 @@ class PromptReader:
         """Tokens that have been read there."""
         return len(self._texts[place])
 
-    def reach(self, length: int) -> int:
-        """How many of a prompt's first `length` tokens can be read this way."""
-        return length
-
     def read(self, place: int, tokens: Sequence[int], told: Told | None = None) -> float:
         """Read the next tokens, at most a batch of them; returns seconds. `told` is not called: see InPlaceReader.
 
@@ -146,10 +142,6 @@ class InPlaceReader:
         cache.truncate(min(cache.handed, cache.length))
         self._cache = cache
         return 0
-
-    def reach(self, length: int) -> int:
-        """As PromptReader.reach."""
-        return length // LEAST_ROWS * LEAST_ROWS if self.whole else length
 
     def length(self, place: int) -> int:
         """Tokens that have been read."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from lcspec.config import BY_ROWS, DEFAULT_CTX_LIMIT, ModelOptions
+from lcspec.config import DEFAULT_CTX_LIMIT, ModelOptions
 from lcspec.llama.lib import C
 from lcspec.llama.threads import default_threads
 from lcspec.modelfiles.windows import CELL_BLOCK, LEAF_SEQUENCES, WindowCache, batch_rows
@@ -43,7 +43,7 @@ def context_params(
         n_seq = outputs = options.slots
     slot_cells = options.slots * context_length(options, n_ctx_train)
     cells = slot_cells + (options.max_width + 1 if drafts else 0)
-    if options.exact and not (options.attention in BY_ROWS and options.slots == 1):
+    if options.exact and not options.one_text_by_rows:
         cells += parking_room(slot_cells)
     block = CELL_BLOCK * options.slots if separate else CELL_BLOCK
     params = C.llama_context_default_params()

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec import disk_cache
-from lcspec.config import BY_ROWS, ModelOptions
+from lcspec.config import ModelOptions
 from lcspec.errors import ExactnessError, LcspecError
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, InPlaceReader, PromptReader
@@ -310,7 +310,7 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     found = certified(model, options)
     if found is not None:
         return found
-    alone = options.attention in BY_ROWS and options.slots == 1  # there is one text, and its cells lie in order
+    alone = options.one_text_by_rows
     slots = 1 if alone else 2
     try:
         with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
