@@ -48,8 +48,10 @@ def write_gemma3(path: Path, *, window: int = 16, n_layer: int = 2, seed: int = 
     return tiny._write(path, "gemma3", metadata, weights.tensors, vocab=vocab)
 
 
-def write_gpt_oss(path: Path, *, window: int = 16, n_layer: int = 2, seed: int = 0, n_ctx: int = 4096) -> Path:
-    """A `gpt-oss` model: every other layer has a window, attention has sinks, four experts of which two work."""
+def write_gpt_oss(
+    path: Path, *, window: int = 16, n_layer: int = 2, seed: int = 0, n_ctx: int = 4096, used: int = 2
+) -> Path:
+    """A `gpt-oss` model: every other layer has a window, attention has sinks, `used` of four experts work."""
     vocab, weights, head = tiny.byte_bpe_vocab(), tiny._Weights(seed), WIDTH // HEADS
     experts, n_ff = 4, 64
     weights.matrix("token_embd", len(vocab), WIDTH, gain=WIDTH**0.5)
@@ -68,7 +70,7 @@ def write_gpt_oss(path: Path, *, window: int = 16, n_layer: int = 2, seed: int =
             weights.constant(f"{block}.ffn_{name}_exps.bias", np.zeros((experts, rows)))
     weights.norm("output_norm", WIDTH)
     weights.matrix("output", len(vocab), WIDTH, gain=2.5)
-    more = {"attention.sliding_window": window, "expert_count": experts, "expert_used_count": 2}
+    more = {"attention.sliding_window": window, "expert_count": experts, "expert_used_count": used}
     metadata = _metadata(n_layer, len(vocab), n_ctx, head, **more, **{"expert_feed_forward_length": n_ff})
     return tiny._write(path, "gpt-oss", metadata, weights.tensors, vocab=vocab)
 

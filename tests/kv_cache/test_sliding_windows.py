@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,8 @@ pytestmark = pytest.mark.model
 
 FAMILIES: dict[str, Callable[..., Path]] = {
     "gemma3": write_gemma3,
-    "gpt-oss": write_gpt_oss,
+    # All experts work: where two are within 1e-4, the order of a sum decides, and a logit differs by 0.5.
+    "gpt-oss": partial(write_gpt_oss, used=4),
     "cohere2": tiny.write_sliding_window,
 }
 WINDOWS = (3, 16, 50)
