@@ -219,7 +219,10 @@ def converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
     at += 8
     out = bytearray(struct.pack("<IiII", magic, seq, 1, cells - start))
     out += meta.tobytes() + data[at - 8 : at]
+    end = len(data) - 4 * (streams - empty - 1)
     for part in range(2 * layers):
+        if part == layers and at == end:  # multi-head latent attention: values are part of the keys
+            break
         code, row = struct.unpack_from("<iQ", data, at)
         at += 12
         rows = memoryview(data)[at + row * start : at + row * cells]
@@ -231,7 +234,7 @@ def converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
         else:
             out += struct.pack("<iQ", code, row)
             out += rows
-    if at + 4 * (streams - empty - 1) != len(data):
+    if at != end:
         raise ValueError("an unknown state format")
     return out
 

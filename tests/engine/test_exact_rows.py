@@ -17,6 +17,7 @@ from lcspec.profiles.kernels import choose_kernels
 from lcspec.profiles.price import Price
 from lcspec.session import Session, open_session
 from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
+from tests.tiny_families import write_family
 
 pytestmark = [
     pytest.mark.model,
@@ -172,3 +173,17 @@ def test_with_fused_attention_one_slot_and_several_have_the_same_bits(
     for (key, strategy), one in zip(cases, found):
         assert one.bits == expected[key], f"{key}, {strategy}, {slots} slots"
     assert sum(one.finished.stats.accepted for one in found) > 100
+
+
+@pytest.mark.parametrize("exact", [None, True])
+def test_values_that_are_part_of_the_keys_are_handed_over(exact: bool | None, tmp_path: Path) -> None:
+    """DeepSeek's states have no values, which ended the process of a model with several slots as it started."""
+    path = write_family("deepseek2", tmp_path / "m.gguf")
+    given = {"ctx": 1024, "exact": exact, "kv_type": "f16", "attention": "measured"}
+    with open_session(options(path, **given)) as alone, open_session(options(path, **given, slots=2)) as among:
+        prompt = alone.prompt_ids("the cat and the dog in the hat " * 40)[: LONG_PROMPT + 90]
+        asked = [request(text, "off", N, logprobs=0) for text in (prompt, prompt[:50])]
+        found = [one.bits for one in side_by_side(among.engine, asked)]
+        if exact and among.engine.exact.independent and alone.engine.exact.independent:
+            assert found == [answer(alone.engine, one).bits for one in asked]
+        assert all(len(bits) == N for bits in found)
