@@ -77,6 +77,7 @@ class ModelOptions:
         rollback: how many tokens of a step a recurrent state must be able to roll back; 0: nothing is drafted.
         planes: keep copies of the state for that, where the library can; False: roll back to a saved state instead.
         full_windows: layers with a sliding window keep every position, as others do.
+        streams: a cache of its own for every slot, so that nobody else's cells lie between a text's own; no trees.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
         lora: adapters that change the model.
         placement: which devices and machines, and how the model is spread over them.
@@ -98,6 +99,7 @@ class ModelOptions:
     rollback: int = RECURRENT_ROLLBACK
     planes: bool = True
     full_windows: bool = True
+    streams: bool = False
     embeddings: bool = False
     lora: tuple[Lora, ...] = ()
     placement: Placement = Placement()
@@ -133,9 +135,12 @@ class ModelOptions:
             raise UsageError("values of a quantized type need flash attention: --flash-attn on, or --kv-type-v f16")
 
     @property
-    def one_text_by_rows(self) -> bool:
-        """Whether a single text runs, decoded row by row: its cells lie in order, and its prompts are read in place."""
-        return self.attention in BY_ROWS and self.slots == 1
+    def texts_in_order(self) -> bool:
+        """Whether texts are decoded row by row and their cells lie in order, since each has a cache for itself.
+
+        Prompts are then read in place, and drafts are chains.
+        """
+        return self.attention in BY_ROWS and (self.slots == 1 or self.streams)
 
 
 def rollback_for(speculate: str, max_draft: int | None) -> int:

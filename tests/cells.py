@@ -27,7 +27,7 @@ class Cells:
     cells: list[Cell] = field(default_factory=list)
     window = slack = 0
     branching = Branching.TREE
-    redecodes = False
+    redecodes = streams = False
 
     def holds(self, seq: int, length: int) -> bool:
         return True
@@ -37,6 +37,9 @@ class Cells:
         for cell in self.cells:
             if src in cell.ids and start <= cell.pos and (stop < 0 or cell.pos < stop):
                 cell.ids.add(dst)
+
+    def stream_copy(self, src: int, dst: int) -> None:
+        self.cells += [Cell(cell.pos, {dst}, cell.token) for cell in self.cells if src in cell.ids]
 
     def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
         for cell in self.cells:

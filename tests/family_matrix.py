@@ -243,6 +243,17 @@ def exact_by_rows(bench: Bench) -> None:
                     if chance.random() < 0.2:
                         while engine.read_ahead():
                             pass
+            with bench.open(files, **{**wanted, "slots": 3}) as session:
+                engine = session.engine
+                assert engine.exact.independent, "it is not certified for several slots"
+                for _ in range(8):
+                    together = chance.sample(cases, chance.randint(1, 4))
+                    requests = [asked(texts[i], s, (GREEDY, SEEDED)[j], files) for i, j, s in together]
+                    for (i, j, strategy), one in zip(together, side_by_side(engine, requests)):
+                        assert one.bits == expected[i][j], f"text {i}, {strategy}, sampling {j} of {together}, {beyond}"
+                    if chance.random() < 0.2:
+                        while engine.read_ahead():
+                            pass
 
 
 def by_rows_texts(session: Session) -> list[tuple[int, ...]]:

@@ -127,7 +127,9 @@ class AssistantDrafter(MtpDrafter):
         assert env.context is not None
         kept = env.context.options
         own = MtpDrafter.options(env, model)
-        return replace(own, kv_type=kept.kv_type, kv_type_v=kept.kv_type_v, attention=kept.attention)
+        return replace(
+            own, kv_type=kept.kv_type, kv_type_v=kept.kv_type_v, attention=kept.attention, streams=kept.streams
+        )
 
     def __init__(self, env: DrafterEnv, model: Model, own: bool) -> None:
         """As MtpDrafter. All cells of the target must be free, because the library allocates them anew to share

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Sequence
+
 from lcspec.engine.step_plan import BatchRows, Part, StepPlan
 from lcspec.llama import Batch, Branching
 from lcspec.spec.token_tree import TokenTree
@@ -13,19 +15,25 @@ PENDING, ALONE = TokenTree.root(0), [0]
 def build_batch(batch: Batch, plan: StepPlan) -> list[BatchRows]:
     """Put the tokens of all parts into `batch`; returns for each part where its rows are."""
     batch.clear()
-    chains = plan.parts[0].sequence.cache.context.branching is Branching.CHAIN
-    order = in_order(plan) if chains else range(len(plan.parts))
+    context, order = plan.parts[0].sequence.cache.context, list(range(len(plan.parts)))
+    if context.streams or context.branching is Branching.CHAIN:
+        sizes = [len(part.evaluated) if part.evaluated is not None else 1 for part in plan.parts]
+        order = in_order(sizes, [part.sequence.cache.main for part in plan.parts])
     placed = {i: _add(batch, plan.parts[i]) for i in order}
     return [placed[i] for i in range(len(placed))]
 
 
-def in_order(plan: StepPlan) -> list[int]:
+def in_order(sizes: Sequence[int], ids: Sequence[int]) -> list[int]:
     """The order of the parts in the batch: those without drafts, then those with drafts, the commonest length first.
 
-    Chains of one length can then be decoded together, and all before the first draft (see lcspec.llama.planes).
+    Chains of one length can then be decoded together, and all before the first draft (see lcspec.llama.planes). Of
+    streams the library takes ids together that follow each other.
+
+    Args:
+        sizes: the tokens of each part's chain, 1 without drafts.
+        ids: their sequence ids.
     """
-    sizes = [len(part.evaluated) if part.evaluated is not None else 1 for part in plan.parts]
-    return sorted(range(len(sizes)), key=lambda i: (sizes[i] > 1, -sizes.count(sizes[i]), sizes[i]))
+    return sorted(range(len(sizes)), key=lambda i: (sizes[i] > 1, -sizes.count(sizes[i]), sizes[i], ids[i]))
 
 
 def _add(batch: Batch, part: Part) -> BatchRows:

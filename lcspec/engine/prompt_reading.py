@@ -31,7 +31,7 @@ class PromptReading:
         self.reader: PromptReader | InPlaceReader | None = None  # made for the first long prompt
         self._context = context
         self._pool = pool
-        whole = context.options.one_text_by_rows and not context.model.traits.attention_only
+        whole = context.options.texts_in_order and not context.model.traits.attention_only
         self._block = LEAST_ROWS if whole else 1  # what is read apart are multiples of it (see InPlaceReader)
         self._slow = False  # reading a piece takes so long that a new request would wait too long
 
@@ -112,6 +112,6 @@ class PromptReading:
         if self.reader is None:
             ctx = self._context
             self.reader = (
-                InPlaceReader(ctx) if ctx.options.one_text_by_rows else PromptReader(ctx.model, ctx.options, ctx.n_ctx)
+                InPlaceReader(ctx) if ctx.options.texts_in_order else PromptReader(ctx.model, ctx.options, ctx.n_ctx)
             )
         return self.reader

@@ -268,11 +268,12 @@ class PrefixCache:
         Between a step's decode and its commit only cells below a cache's `length` are certain, so only those count.
         """
         best, limit = _Offer(), len(text) - 1
+        least = TAIL if self.context.streams else 0  # there sharing is copying
         for cache, held in [*self._idle, *((lent.cache, lent.text) for lent in self._lent)]:
             usable = reuse.usable(cache)
             if cache is not but and usable > best.length:
                 shared = min(common_prefix(held, text), usable, limit)
-                if shared > best.length:
+                if shared > max(best.length, least):
                     best = max(best, self._shared(cache, shared, text, reuse), key=lambda offer: offer.length)
         if self.checkpoints is not None and self.context.model.traits.recurrent:  # its state is all there is
             state = self._state(text, limit, reuse)

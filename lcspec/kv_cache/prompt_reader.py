@@ -130,22 +130,22 @@ class PromptReader:
 
 
 class InPlaceReader:
-    """Reads the prompt of the only slot into the cells it is decoded in."""
+    """Reads prompts into the cells they are decoded in. A place is the number of a cache's main id."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
         self.whole = not context.model.traits.attention_only  # pieces are whole blocks
-        self._cache: SequenceCache | None = None
+        self._caches: dict[int, SequenceCache] = {}
 
     def begin(self, prompt: Sequence[int], cache: SequenceCache) -> int:
-        """Read into `cache` from now on, which keeps what was read this way; returns the only place's number."""
+        """Read into `cache` from now on, which keeps what was read this way; returns the place."""
         cache.truncate(min(cache.handed, cache.length))
-        self._cache = cache
-        return 0
+        self._caches[cache.main] = cache
+        return cache.main
 
     def length(self, place: int) -> int:
         """Tokens that have been read."""
-        return self._cache.length if self._cache is not None else 0
+        return self._caches[place].length
 
     def read(self, place: int, tokens: Sequence[int], told: Told | None = None) -> float:
         """Read the next tokens, at most a batch of them; returns seconds.
@@ -155,8 +155,7 @@ class InPlaceReader:
         Raises:
             DecodeError: the library failed; what was read before is held, but of a recurrent state nothing is.
         """
-        cache, context, seconds = self._cache, self.context, 0.0
-        assert cache is not None
+        cache, context, seconds = self._caches[place], self.context, 0.0
         # As many rows as the library evaluates at a time: it would leave a last one alone, which other kernels take.
         most = context.n_ubatch // LEAST_ROWS * LEAST_ROWS if self.whole else context.n_ubatch
         for at in range(0, len(tokens), most):
@@ -178,7 +177,7 @@ class InPlaceReader:
 
     def end(self, place: int) -> None:
         """The prompt is not read any further."""
-        self._cache = None
+        self._caches.pop(place, None)
 
     def close(self) -> None:
         """The context is its owner's."""

@@ -244,9 +244,20 @@ class SequenceCache:
         return length in (0, self.length) or self.context.holds(self.main, length)
 
     def share(self, other: SequenceCache, length: int) -> None:
-        """Hold `other`'s cells up to `length` as well; no data moves. Their texts must be the same up to there, and
-        `other` must hold what a token at `length` sees.
+        """Hold `other`'s cells up to `length` as well; no data moves, but between streams it is copied.
+
+        Their texts must be the same up to there, and `other` must hold what a token at `length` sees. Of a recurrent
+        model the state must be restored next: the other's is that of its whole text.
+
+        Raises:
+            DecodeError: there is no memory to copy it.
         """
+        if self.context.streams:
+            self.empty()
+            self.context.stream_copy(other.main, self.main)
+            self.context.seq_remove(self.main, length)
+            self.length, self.handed = length, min(other.handed, length)
+            return
         if self.pool.parking is not None:
             self.truncate(0)  # the other's cells are in order among themselves only
         start = self.length

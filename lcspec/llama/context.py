@@ -31,6 +31,7 @@ class Context:
 
     Attributes:
         n_ctx: positions a slot may use; n_batch, n_ubatch: rows a decode may have, and those evaluated at a time.
+        streams: every sequence has a cache of its own, so no cell belongs to two of them.
         branching: whether its memory takes trees, chains, or neither.
         redecodes: chains are verified from a saved state: after a refusal that is loaded, and accepted tokens are
             decoded again.
@@ -75,7 +76,9 @@ class Context:
         self.options = options
         self.n_ctx = context_length(options, model.traits.n_ctx_train)
         attention_only = model.traits.attention_only or reads > 0  # heads have nothing but attention
-        own = window_cache(model.header, options, self.n_ctx) if attention_only and not (separate or reads) else None
+        self.streams = separate or options.streams
+        windows = attention_only and not (self.streams or reads)
+        own = window_cache(model.header, options, self.n_ctx) if windows else None
         params = context_params(options, model.traits.n_ctx_train, attention_only, separate=separate, windows=own)
         if mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
@@ -117,7 +120,7 @@ class Context:
         self._logits_at = self._viewed_at = 0
         self._by_rows = options.attention in BY_ROWS
         self._backend = cpu_backend(self.handle) if options.attention == "fused_rows" else None
-        self._planes = Planes(self.n_ubatch)  # used where there are no trees
+        self._planes = Planes(self.n_ubatch, self.streams)  # used where there are no trees
         self._joined: Outputs | None = None  # of a decode in pieces
 
     def decode(self, batch: Batch | None = None, *, many: bool = False) -> float:
@@ -277,6 +280,17 @@ class Context:
         C.llama_memory_seq_cp(self.memory, src, dst, start, stop)
         self._planes.drop(src)  # a cell of two sequences can be taken back for neither
         self._planes.drop(dst)
+
+    def stream_copy(self, src: int, dst: int) -> None:
+        """Give `dst` a copy of all that `src` holds; each has a cache of its own.
+
+        Raises:
+            DecodeError: there is no memory for it.
+        """
+        if self.model.traits.attention_only:  # the library copies before the next decode
+            self.seq_copy(src, dst, 0, -1)
+        elif not self.set_state(dst, self.state(src)):
+            raise DecodeError("no memory to copy a beginning that two prompts share: use fewer --slots")
 
     def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
         """Take [start, stop) away from `seq`; False if this memory cannot forget a part."""

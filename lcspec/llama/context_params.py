@@ -39,15 +39,16 @@ def context_params(
     n_seq = outputs = min(256, options.slots + drafts + (LEAF_SEQUENCES if attention_only else 0))
     if windows is not None:
         n_seq = windows.sequences
-    if separate:
-        n_seq = outputs = options.slots
+    streams = separate or options.streams
+    if streams:
+        n_seq = outputs = options.slots + (drafts and not separate)
+    caches = n_seq if streams else 1
     slot_cells = options.slots * context_length(options, n_ctx_train)
-    cells = slot_cells + (options.max_width + 1 if drafts else 0)
-    if options.exact and not options.one_text_by_rows:
+    cells = (slot_cells // options.slots if streams else slot_cells) + (options.max_width + 1 if drafts else 0)
+    if options.exact and not options.texts_in_order:
         cells += parking_room(slot_cells)
-    block = CELL_BLOCK * options.slots if separate else CELL_BLOCK
     params = C.llama_context_default_params()
-    params.n_ctx = -(-cells // block) * block
+    params.n_ctx = -(-cells // CELL_BLOCK) * CELL_BLOCK * caches  # the library divides them evenly
     params.n_batch, params.n_ubatch = batch_rows(options)
     params.n_seq_max = n_seq
     params.n_rs_seq = 0 if attention_only or not options.planes else options.rollback
@@ -63,7 +64,7 @@ def context_params(
     params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
     params.no_perf = True
     params.swa_full = windows is None
-    params.kv_unified = not separate
+    params.kv_unified = not streams
     return params
 
 

@@ -51,9 +51,10 @@ class Outputs(NamedTuple):
 class Planes:
     """Which sequences have planes, and since which position."""
 
-    def __init__(self, room: int) -> None:
-        """`room`: rows that the library evaluates in one computation."""
+    def __init__(self, room: int, streams: bool = False) -> None:
+        """`room`: rows that the library evaluates in one computation; `streams`: as for Context."""
         self._room = room
+        self._streams = streams
         self._since: dict[int, int] = {}
 
     def pieces(self, runs: list[Run], apart: bool) -> list[list[Run]]:
@@ -102,7 +103,9 @@ class Planes:
     def _together(self, runs: list[Run]) -> bool:
         """Whether the library evaluates all of them in one computation."""
         tokens = runs[0].tokens if runs else 0
-        return tokens * len(runs) <= self._room and all(run.tokens == tokens for run in runs)
+        # Of sequences with caches of their own it takes those together whose ids follow each other.
+        near = not self._streams or all(b.seq == a.seq + 1 for a, b in zip(runs, runs[1:]))
+        return near and tokens * len(runs) <= self._room and all(run.tokens == tokens for run in runs)
 
 
 def _distinct(runs: list[Run]) -> bool:

@@ -123,7 +123,7 @@ class Prober:
             found.append(ctx.logits()[first:].copy())
             start += width
         ctx.seq_remove(other, 0)
-        ctx.seq_remove(self.seq, at)
+        self._return(at)
         rows: NDArray[np.float32] = np.concatenate(found)
         return rows
 
@@ -310,16 +310,16 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     found = certified(model, options)
     if found is not None:
         return found
-    alone = options.one_text_by_rows
-    slots = 1 if alone else 2
+    in_order = options.texts_in_order
+    slots = 2 if options.slots > 1 or not in_order else 1
     try:
         with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
             if context.memory is None:  # an encoder
                 return None
-            certificate = _independence(context, alone)
-            if certificate.independent and alone and not _reads_alike_in_place(context):
+            certificate = _independence(context)
+            if certificate.independent and in_order and not _reads_alike_in_place(context):
                 certificate = replace(certificate, independent=False)
-        if certificate.independent and not alone and not _reads_alike(model, options):
+        if certificate.independent and not in_order and not _reads_alike(model, options):
             certificate = replace(certificate, independent=False)
     except LcspecError:
         return None
@@ -340,25 +340,26 @@ def _independence_key(model: Model, options: ModelOptions) -> str:
     return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), "independence")
 
 
-def _independence(context: Context, alone_only: bool) -> Certificate:
-    """Compare every row with that of the same text alone, token by token; `alone_only`: not in trees, and not beside
-    other texts.
+def _independence(context: Context) -> Certificate:
+    """Compare every row with that of the same text alone, token by token, also beside another text if there are slots
+    for two, and in a tree if a context may have any.
     """
-    pool = SequencePool(context.n_seq)
-    own, *others = [pool.take() for _ in range(1 if alone_only else 3)]
+    pool, chains = SequencePool(context.n_seq), context.options.texts_in_order
+    *others, own = [pool.take() for _ in range(min(3, pool.n) if context.options.slots > 1 else 1)]
     prober = Prober(context, own, ScratchPad(context, others[0] if others else own))  # which pads nothing here
     spot, n = INDEPENDENT_SPOT, INDEPENDENT_ROWS
     prober.read(spot, PIECES[0])
     alone = prober.rows(spot, 1, n)
     repeatable = bool(np.array_equal(alone[:4], prober.rows(spot, 1, 4)))
     alike = [w for w in INDEPENDENT_WIDTHS if np.array_equal(alone, prober.rows(spot, w, n))]
-    trees = not alone_only and prober.tree_is_alike(spot, alone, others[1])
+    trees = not chains and prober.tree_is_alike(spot, alone, others[1])
     prober.read(spot, PIECES[1])
     pieces = np.array_equal(alone, prober.rows(spot, 4, n))
-    beside = alone_only or (trees and np.array_equal(alone, prober.rows_beside(spot, n, others[1])))
+    beside = np.array_equal(alone, prober.rows_beside(spot, n, others[-1])) if others else True
     # Without planes for two rows a state is saved and loaded, and tokens are decoded again.
     taken_back = not context.max_rollback >= 3 or np.array_equal(alone, prober.rows_after_refusals(spot, n))
-    independent = repeatable and pieces and beside and taken_back and len(alike) == len(INDEPENDENT_WIDTHS)
+    same = repeatable and pieces and beside and taken_back and len(alike) == len(INDEPENDENT_WIDTHS)
+    independent = same and (trees or chains)
     context.clear()
     widths = tuple(range(1, max(alike) + 1)) if independent else (1, *alike)
     return Certificate((widths,), n, trees, repeatable, independent)

@@ -7,8 +7,8 @@ There are three exact ways on a CPU:
   ggml_compute_forward_flash_attn_ext_f16).
 - Matrix products, and all others, row by row (lcspec.llama.row_by_row). Sums run over all cells, so this is for a
   single slot, whose text lies in the first cells, in order: its drafts are chains.
-- K and V in F16 and the fused kernel, row by row as well: the only way for sliding windows and recurrent states, whose
-  cells are in order while a single text runs.
+- K and V in F16 and the fused kernel, row by row as well: the only way for sliding windows and recurrent states. Their
+  cells are in order while a single text runs, so every slot has a cache for itself, and drafts are chains.
 
 Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing.
 """
@@ -65,8 +65,7 @@ def _is_open(options: ModelOptions) -> bool:
 def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
     """The options of an exact context, for each way there is, the preferred first; none on a GPU.
 
-    Cells must lie in order. Those of sliding windows do while a single text runs, and a recurrent state is that of one
-    text. The model must know as many positions as the check looks at: with learned ones the library ends the process
+    The model must know as many positions as the check looks at: with learned ones the library ends the process
     beyond them.
     """
     traits = model.traits
@@ -76,8 +75,8 @@ def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
     fused = replace(options, attention="fused", kv_type_v=value, exact=True)
     fused_rows, rows = (replace(options, attention=attention, exact=True) for attention in BY_ROWS)
     if not traits.attention_only or traits.n_swa:
-        in_order = options.slots == 1 and (options.full_windows or bool(options.exact) or not traits.n_swa)
-        return [fused_rows] if in_order and can_fuse_row_by_row() else []
+        in_order = options.full_windows or bool(options.exact) or not traits.n_swa
+        return [replace(fused_rows, streams=options.slots > 1)] if in_order and can_fuse_row_by_row() else []
     also = [fused_rows] if can_fuse_row_by_row() else []
     alone = [rows] if options.slots == 1 and can_go_row_by_row() else []
     if options.attention in BY_ROWS:

@@ -10,11 +10,8 @@ import pytest
 from numpy.typing import NDArray
 
 from lcspec.engine.batch_builder import in_order
-from lcspec.engine.step_plan import Part, StepPlan
 from lcspec.llama import Branching, Context, Model
 from lcspec.llama.planes import Planes, Run
-from lcspec.planner.base import Plan
-from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
 from tests.running import options, request, side_by_side
 from tests.tiny_families import write_family
@@ -137,19 +134,20 @@ def test_a_batch_is_cut_no_further_than_drafts_need() -> None:
 
 
 def test_rows_are_put_in_the_order_that_needs_the_fewest_pieces() -> None:
-    def chain(n: int) -> TokenTree:
-        tree = TokenTree.root(1)
-        for parent in range(n - 1):
-            tree.add(parent, 2, 0.5)
-        return tree
+    assert in_order([1, 1, 1], [0, 1, 2]) == [0, 1, 2]
+    assert in_order([4, 1, 6, 1, 6], [0, 1, 2, 3, 4]) == [1, 3, 2, 4, 0]
+    assert in_order([6, 4, 1], [0, 1, 2]) == [2, 1, 0]
+    assert in_order([4, 1, 4, 1], [3, 2, 0, 1]) == [3, 1, 2, 0]  # of streams, ids that follow each other go together
 
-    def order(*sizes: int) -> list[int]:
-        parts = tuple(Part(None, 9, chain(n), chain(n)) if n else Part(None, 9) for n in sizes)  # type: ignore[arg-type]
-        return in_order(StepPlan(parts, 0, Plan()))
 
-    assert order(1, 0, 1) == [0, 1, 2]
-    assert order(4, 1, 6, 0, 6) == [1, 3, 2, 4, 0]
-    assert order(6, 4, 0) == [2, 1, 0]
+def test_of_streams_only_ids_that_follow_each_other_are_decoded_together() -> None:
+    def pieces(*seqs: int) -> list[list[int]]:
+        runs = [run(seq, 4 * i, 4, True) for i, seq in enumerate(seqs)]
+        return [[one.seq for one in piece] for piece in Planes(64, streams=True).pieces(runs, apart=False)]
+
+    assert pieces(1, 2, 3) == [[1, 2, 3]]
+    assert pieces(0, 1, 3) == [[0, 1], [3]]
+    assert pieces(0, 2, 4) == [[0], [2], [4]]
 
 
 @pytest.mark.model

@@ -178,6 +178,19 @@ def test_cells_of_a_request_that_runs_are_shared_as_it_reads() -> None:
     assert len(shelf.cells.cells) == 80
 
 
+@pytest.mark.parametrize("common_part", [TAIL, TAIL + 1])
+def test_between_streams_no_few_tokens_are_copied(common_part: int) -> None:
+    shelf, beginning = Shelf(share=True), numbers(0, common_part)
+    shelf.cells.streams = True
+    one = shelf.ran([*beginning, *numbers(100, 90)])
+    taken = shelf.caches.take([*beginning, *numbers(300, 90)])
+    worth_it = common_part > TAIL
+    assert taken is not one and one.length == common_part + 90
+    assert taken.length == (common_part if worth_it else 0)
+    held = [cell for cell in shelf.cells.cells if taken.main in cell.ids]
+    assert len(held) == taken.length and all(cell.ids == {taken.main} for cell in held)
+
+
 def test_without_sharing_nobody_takes_from_one_that_runs() -> None:
     shelf, prompt = Shelf(share=False), numbers(0, 80)
     ahead, behind = shelf.caches.take(prompt), shelf.caches.take(prompt)
