@@ -77,7 +77,8 @@ class ModelOptions:
         rollback: how many tokens of a step a recurrent state must be able to roll back; 0: nothing is drafted.
         planes: keep copies of the state for that, where the library can; False: roll back to a saved state instead.
         full_windows: layers with a sliding window keep every position, as others do.
-        streams: a cache of its own for every slot, so that nobody else's cells lie between a text's own; no trees.
+        streams: a cache of its own for every slot, over which its attention runs: nobody else's cells lie between a
+            text's own, and there are no trees.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
         lora: adapters that change the model.
         placement: which devices and machines, and how the model is spread over them.

@@ -232,28 +232,20 @@ def exact_by_rows(bench: Bench) -> None:
             for i, text in enumerate(texts):
                 with bench.open(**{**wanted, "rollback": 0}) as fresh:  # as --speculate off
                     expected[i] = [answer(fresh.engine, asked(text, "off", s)).bits for s in (GREEDY, SEEDED)]
-            with bench.open(files, **wanted) as session:
-                engine = session.engine
-                assert engine.exact.independent, "it is not certified"
-                strategies = ["off", "ngram:min_n=1:nodes=8", "suffix:nodes=12", "auto", *files.drafters]
-                cases = [(i, j, s) for i in range(len(texts)) for j in range(2) for s in strategies]
-                for i, j, strategy in chance.sample(cases, 16):
-                    found = answer(engine, asked(texts[i], strategy, (GREEDY, SEEDED)[j], files))
-                    assert found.bits == expected[i][j], f"text {i}, {strategy}, sampling {j}, apart from {beyond}"
-                    if chance.random() < 0.2:
-                        while engine.read_ahead():
-                            pass
-            with bench.open(files, **{**wanted, "slots": 3}) as session:
-                engine = session.engine
-                assert engine.exact.independent, "it is not certified for several slots"
-                for _ in range(8):
-                    together = chance.sample(cases, chance.randint(1, 4))
-                    requests = [asked(texts[i], s, (GREEDY, SEEDED)[j], files) for i, j, s in together]
-                    for (i, j, strategy), one in zip(together, side_by_side(engine, requests)):
-                        assert one.bits == expected[i][j], f"text {i}, {strategy}, sampling {j} of {together}, {beyond}"
-                    if chance.random() < 0.2:
-                        while engine.read_ahead():
-                            pass
+            strategies = ["off", "ngram:min_n=1:nodes=8", "suffix:nodes=12", "auto", *files.drafters]
+            cases = [(i, j, s) for i in range(len(texts)) for j in range(2) for s in strategies]
+            for slots, rounds in ((1, 16), (3, 8)):
+                with bench.open(files, **{**wanted, "slots": slots}) as session:
+                    engine = session.engine
+                    assert engine.exact.independent, f"it is not certified for {slots} slots"
+                    for _ in range(rounds):
+                        together = chance.sample(cases, chance.randint(1, slots + 1) if slots > 1 else 1)
+                        requests = [asked(texts[i], s, (GREEDY, SEEDED)[j], files) for i, j, s in together]
+                        for (i, j, s), one in zip(together, side_by_side(engine, requests)):
+                            assert one.bits == expected[i][j], f"text {i}, {s}, sampling {j} of {together}, {beyond}"
+                        if chance.random() < 0.2:
+                            while engine.read_ahead():
+                                pass
 
 
 def by_rows_texts(session: Session) -> list[tuple[int, ...]]:

@@ -6,6 +6,7 @@ import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
@@ -157,7 +158,7 @@ def _context(model: Model, options: ModelOptions, recurrent: bool) -> Iterator[C
             f"{options.path.name} has a recurrent state: heads are not made for such models yet; "
             "use a model with plain attention"
         )
-    with Context(model, options, separate=True) as context:
+    with Context(model, replace(options, streams=True), spare=False) as context:
         yield context
 
 

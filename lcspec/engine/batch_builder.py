@@ -15,7 +15,8 @@ PENDING, ALONE = TokenTree.root(0), [0]
 def build_batch(batch: Batch, plan: StepPlan) -> list[BatchRows]:
     """Put the tokens of all parts into `batch`; returns for each part where its rows are."""
     batch.clear()
-    context, order = plan.parts[0].sequence.cache.context, list(range(len(plan.parts)))
+    context = plan.parts[0].sequence.cache.context
+    order: Sequence[int] = range(len(plan.parts))
     if context.streams or context.branching is Branching.CHAIN:
         sizes = [len(part.evaluated) if part.evaluated is not None else 1 for part in plan.parts]
         order = in_order(sizes, [part.sequence.cache.main for part in plan.parts])

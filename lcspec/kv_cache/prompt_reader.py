@@ -56,8 +56,9 @@ class PromptReader:
             attention="fused",
             exact=False,
             batch=max(options.batch, LEAST_ROWS),
+            streams=True,
         )
-        self.context = Context(model, own, separate=True)
+        self.context = Context(model, own, spare=False)
         self._texts: list[list[int]] = [[] for _ in range(options.slots)]
         self._idle = list(range(options.slots))  # least recently used first
 
@@ -199,11 +200,18 @@ def converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
 
     The library's format: a magic number, the id, streams; for each stream the cells, and if there are any: position,
     ids (1) and id of each cell; whether V is transposed (0), layers; then element type, bytes a cell and the cells of
-    every layer's K, and of every V. A sequence has cells in one stream.
+    every layer's K, and of every V (none where values are part of the keys). A sequence has cells in one stream.
 
     Raises:
         ValueError: it is another format.
     """
+    try:
+        return _converted(data, start, seq, kind)
+    except struct.error as error:
+        raise ValueError(f"an unknown state format: {error}") from error
+
+
+def _converted(data: bytearray, start: int, seq: int, kind: str) -> bytearray:
     magic, _, streams = struct.unpack_from("<IiI", data, 0)
     counts = np.frombuffer(data, dtype=np.uint32, count=streams, offset=12)
     empty = int((counts != 0).argmax())  # streams before its own; those behind it come last

@@ -51,7 +51,7 @@ class Context:
         model: Model,
         options: ModelOptions | None = None,
         *,
-        separate: bool = False,
+        spare: bool = True,
         mtp: bool = False,
         reads: int = 0,
         other: Context | None = None,
@@ -61,8 +61,7 @@ class Context:
         Args:
             model: the loaded model.
             options: see ModelOptions.
-            separate: a cache of its own for every slot and no leaf ids: for many texts that share nothing. Attention
-                then runs over a slot's own cells instead of everybody's.
+            spare: with `options.streams` one more than there are slots, to pad and to measure with.
             mtp: run the model's layers for multi-token prediction instead of the model.
             reads: a head: every token comes with a state float32 [reads] (see StateBatch), and states for the next
                 token are kept of the rows with logits (see `row_states`).
@@ -76,10 +75,10 @@ class Context:
         self.options = options
         self.n_ctx = context_length(options, model.traits.n_ctx_train)
         attention_only = model.traits.attention_only or reads > 0  # heads have nothing but attention
-        self.streams = separate or options.streams
+        self.streams = options.streams
         windows = attention_only and not (self.streams or reads)
         own = window_cache(model.header, options, self.n_ctx) if windows else None
-        params = context_params(options, model.traits.n_ctx_train, attention_only, separate=separate, windows=own)
+        params = context_params(options, model.traits.n_ctx_train, attention_only, spare=spare, windows=own)
         if mtp:
             params.ctx_type = C.LLAMA_CONTEXT_TYPE_MTP
         if other is not None:

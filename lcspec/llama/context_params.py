@@ -26,12 +26,12 @@ def context_params(
     n_ctx_train: int,
     attention_only: bool,
     *,
-    separate: bool = False,
+    spare: bool = True,
     windows: WindowCache | None = None,
 ) -> Any:
     """The parameters of the context that `options` mean for a model.
 
-    `separate` as for Context; `windows`: the cache of layers with a sliding window, None: they keep every position.
+    `spare` as for Context; `windows`: the cache of layers with a sliding window, None: they keep every position.
     """
     # Recurrent states are allocated per sequence id, so those models get one id a slot, and one to pad with if they may
     # draft.
@@ -39,14 +39,13 @@ def context_params(
     n_seq = outputs = min(256, options.slots + drafts + (LEAF_SEQUENCES if attention_only else 0))
     if windows is not None:
         n_seq = windows.sequences
-    streams = separate or options.streams
-    if streams:
-        n_seq = outputs = options.slots + (drafts and not separate)
-    caches = n_seq if streams else 1
-    slot_cells = options.slots * context_length(options, n_ctx_train)
-    cells = (slot_cells // options.slots if streams else slot_cells) + (options.max_width + 1 if drafts else 0)
+    if options.streams:
+        n_seq = outputs = options.slots + (drafts and spare)
+    caches, texts = (n_seq, 1) if options.streams else (1, options.slots)  # so many, each for so many texts
+    text_cells = texts * context_length(options, n_ctx_train)
+    cells = text_cells + (options.max_width + 1 if drafts else 0)
     if options.exact and not options.texts_in_order:
-        cells += parking_room(slot_cells)
+        cells += parking_room(text_cells)
     params = C.llama_context_default_params()
     params.n_ctx = -(-cells // CELL_BLOCK) * CELL_BLOCK * caches  # the library divides them evenly
     params.n_batch, params.n_ubatch = batch_rows(options)
@@ -64,7 +63,7 @@ def context_params(
     params.pooling_type = C.LLAMA_POOLING_TYPE_NONE  # a state for every row
     params.no_perf = True
     params.swa_full = windows is None
-    params.kv_unified = not streams
+    params.kv_unified = not options.streams
     return params
 
 

@@ -355,7 +355,7 @@ def _independence(context: Context) -> Certificate:
     trees = not chains and prober.tree_is_alike(spot, alone, others[1])
     prober.read(spot, PIECES[1])
     pieces = np.array_equal(alone, prober.rows(spot, 4, n))
-    beside = np.array_equal(alone, prober.rows_beside(spot, n, others[-1])) if others else True
+    beside = not others or np.array_equal(alone, prober.rows_beside(spot, n, others[-1]))
     # Without planes for two rows a state is saved and loaded, and tokens are decoded again.
     taken_back = not context.max_rollback >= 3 or np.array_equal(alone, prober.rows_after_refusals(spot, n))
     same = repeatable and pieces and beside and taken_back and len(alike) == len(INDEPENDENT_WIDTHS)

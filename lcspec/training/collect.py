@@ -44,7 +44,7 @@ Done = Callable[[Job], bool | None]
 
 
 class Writer:
-    """Writes texts side by side in a context made with `separate=True`."""
+    """Writes texts side by side in a context with streams."""
 
     def __init__(self, context: Context, seed: int) -> None:
         self.context = context

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from lcspec.engine.request import Request
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, converted
 from lcspec.llama import Context, can_go_row_by_row
 from lcspec.profiles import kernels
 from lcspec.profiles.kernels import choose_kernels
@@ -172,7 +172,7 @@ def test_with_fused_attention_one_slot_and_several_have_the_same_bits(
         found = side_by_side(engine, [wanted(texts, *key, strategy) for key, strategy in cases])
     for (key, strategy), one in zip(cases, found):
         assert one.bits == expected[key], f"{key}, {strategy}, {slots} slots"
-    assert sum(one.finished.stats.accepted for one in found) > 50
+    assert sum(one.finished.stats.accepted for one in found) > 100
 
 
 @pytest.mark.parametrize("exact", [None, True])
@@ -187,3 +187,18 @@ def test_values_that_are_part_of_the_keys_are_handed_over(exact: bool | None, tm
         if exact and among.engine.exact.independent and alone.engine.exact.independent:
             assert found == [answer(alone.engine, one).bits for one in asked]
         assert all(len(bits) == N for bits in found)
+
+
+@pytest.mark.parametrize("family", ["llama", "deepseek2"])
+def test_a_state_in_another_format_is_refused(family: str, tmp_path: Path) -> None:
+    """So that a library that writes more, or less, only loses this way of reading prompts."""
+    with open_session(options(write_family(family, tmp_path / "m.gguf"), kv_type="f16")) as session:
+        answer(session.engine, request(session.prompt_ids("the cat and the dog"), "off", 4))
+        cache, _ = session.engine.prefix_cache.latest
+        state = session.engine.context.state(cache.main)
+    assert converted(state, 0, 0, "bf16")
+    for cut in (0, 3, 13, 40, len(state) // 2, len(state) - 1):
+        with pytest.raises(ValueError):
+            converted(state[:cut], 0, 0, "bf16")
+    with pytest.raises(ValueError):
+        converted(state + b"more", 0, 0, "bf16")

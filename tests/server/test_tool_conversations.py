@@ -94,7 +94,7 @@ def check(server: Background, form: Format, kind: type[Talk]) -> None:
 
 
 # Every family through one of the clients, and these through all.
-EVERYWHERE = ("gpt-oss", "hermes")
+EVERYWHERE = ("gpt-oss", "hermes", "mistral")
 
 
 @pytest.mark.parametrize("name", sorted(FORMS))

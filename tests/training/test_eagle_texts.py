@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -78,7 +79,7 @@ def test_the_writer_keeps_what_the_model_had(tmp_path: Path) -> None:
         prompts = [model.vocab.tokenize(t) for t in ("the cat and", "a dog", "in the house of the")]
         jobs = [Job(i, tuple(ids), 9 - i, 0.0, go_on=True) for i, ids in enumerate(prompts)]
         found: dict[int, Text] = {}
-        with Context(model, options, separate=True) as context:
+        with Context(model, replace(options, streams=True), spare=False) as context:
             writer = FeatureWriter(context, 0, layers)
 
             def done(job: Job) -> None:
@@ -106,7 +107,7 @@ def test_the_writer_keeps_what_the_model_had(tmp_path: Path) -> None:
 def test_texts_that_nobody_asks_for_leave_nothing_behind(tmp_path: Path) -> None:
     """As when prompts are invented before they are answered: the next texts have their own choices."""
     options = ModelOptions(write_family("llama", tmp_path / "llama.gguf"), ctx=128, slots=3, threads=1, kv_type="f32")
-    with Model.load(options) as model, Context(model, options, separate=True) as context:
+    with Model.load(options) as model, Context(model, replace(options, streams=True), spare=False) as context:
         writer = ChoiceWriter(context, 0)
         writer.run((Job(i, (5, 6), 12, 1.0) for i in range(20)), lambda job: True)
         texts: list[tuple[Job, Text]] = []

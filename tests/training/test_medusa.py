@@ -107,7 +107,7 @@ def test_texts_written_side_by_side_keep_their_own_states(llama: Path, tiny_sess
     starts = [(5, 6, 7), (8,), (9, 10, 11, 12, 13), (14, 15), (16,) * 20, (21, 22)]
     found: dict[int, Job] = {}
     chosen = options(llama, slots=4)
-    with Model.load(chosen) as model, Context(model, chosen, separate=True) as context:
+    with Model.load(chosen) as model, Context(model, replace(chosen, streams=True), spare=False) as context:
         jobs = (Job(i, start, 10 + i, 0.0) for i, start in enumerate(starts))
         Writer(context, 1).run(jobs, lambda job: found.update({job.group: job}))
     assert sorted(found) == [0, 1, 2, 3, 4, 5]
