@@ -180,7 +180,7 @@ def facts_of(session: Session) -> EngineFacts:
         n_ctx=context.n_ctx,
         slots=session.engine.options.slots,
         draft=session.engine.drafting.env.draft,
-        writes=context.memory is not None,
+        writes=context.memory.exists,
         n_ctx_train=traits.n_ctx_train,
         n_embd=traits.n_embd,
         n_params=traits.n_params,
@@ -202,7 +202,7 @@ def warm_up(speculation: SpeculationParams, session: Session) -> None:
     from lcspec.llama.grammar import grammar_tokenizer
 
     grammar_tokenizer(session.model.vocab)
-    if session.engine.context.memory is not None:  # an encoder has no memory: it only embeds
+    if session.engine.context.memory.exists:  # an encoder has no memory: it only embeds
         session.engine.prepare(speculation)
     hugepages.populate()
 

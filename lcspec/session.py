@@ -227,10 +227,10 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         context = Context(model, options)
         pool = SequencePool(context.n_seq)
         # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
-        padding = ScratchPad(context, pool.spare if context.branching is not Branching.NONE else -1)
-        share = context.branching is Branching.TREE
+        padding = ScratchPad(context, pool.spare if context.memory.branching is not Branching.NONE else -1)
+        share = context.memory.branching is Branching.TREE
         cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context))
-        exact = ExactPolicy(options, certificate, scattered=context.slack > 0 or not model.traits.attention_only)
+        exact = ExactPolicy(options, certificate, scattered=context.memory.slack > 0 or not model.traits.attention_only)
         if exact.independent and not exact.chains_only:
             pool.parking = Parking(context, pool.take())
         prompts = PromptReading(context, pool, beyond)

@@ -101,7 +101,7 @@ def record_text(model: Path, text: Path, limit: int, folder: Path) -> StateStore
                     context.batch.add(token, i, (0,), logits=True)
                 context.decode()
                 states.append(context.hidden().astype(np.float16))
-            context.clear()
+            context.memory.clear()
             if len(ids) > 1:
                 store.append(np.concatenate(states)[:-1], np.array(ids[1:], dtype=np.int32), group)
     return store

@@ -61,7 +61,7 @@ def answered(session: Session, prompt: str, temperature: float, n: int) -> Answe
 def rows(context: Context, answer: Answer) -> NDArray[np.float32]:
     """The draft model's logits before every token of the answer, float32 [tokens, n_vocab]."""
     text, out = answer.tokens[:-1], []
-    context.seq_remove(0, 0)
+    context.memory.remove(0, 0)
     for start in range(0, len(text), PIECE):
         context.batch.clear()
         for at in range(start, min(start + PIECE, len(text))):

@@ -99,7 +99,8 @@ class Machine:
 def scheduled() -> Rule:
     """The scheduler's rule."""
     options = SimpleNamespace(batch=BATCH, max_width=64, slots=8)
-    context = SimpleNamespace(batch=SimpleNamespace(n_max=BATCH + 64), options=options, branching=Branching.TREE)
+    memory = SimpleNamespace(branching=Branching.TREE)
+    context = SimpleNamespace(batch=SimpleNamespace(n_max=BATCH + 64), options=options, memory=memory)
     prefix_cache = SimpleNamespace(context=context, sharing=False)
     exact = SimpleNamespace(certificate=None, reuse=lambda request, apart: None)
     drafting = SimpleNamespace(auto=None, planners=())

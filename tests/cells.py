@@ -1,14 +1,16 @@
-"""A KV cache made of Python objects: what sequence ids do to cells, without a model."""
+"""A context's memory made of Python objects: what sequence ids do to cells, without a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import cast
 
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Branching, Context
+from lcspec.llama.memory import Memory
 
 
 @dataclass(eq=False)
@@ -22,26 +24,26 @@ class Cell:
 
 @dataclass
 class Cells:
-    """A context as far as sequence ids go: `seq_copy`, `seq_remove`, and what a decode adds."""
+    """A Memory as far as sequence ids go: `copy`, `remove`, and what a decode adds."""
 
     cells: list[Cell] = field(default_factory=list)
-    window = slack = 0
-    branching = Branching.TREE
+    window = slack = max_chain = 0
+    branching: Branching = Branching.TREE
     redecodes = streams = False
 
     def holds(self, seq: int, length: int) -> bool:
         return True
 
-    def seq_copy(self, src: int, dst: int, start: int, stop: int) -> None:
+    def copy(self, src: int, dst: int, start: int, stop: int) -> None:
         assert src != dst
         for cell in self.cells:
             if src in cell.ids and start <= cell.pos and (stop < 0 or cell.pos < stop):
                 cell.ids.add(dst)
 
-    def stream_copy(self, src: int, dst: int) -> None:
+    def copy_stream(self, src: int, dst: int) -> None:
         self.cells += [Cell(cell.pos, {dst}, cell.token) for cell in self.cells if src in cell.ids]
 
-    def seq_remove(self, seq: int, start: int, stop: int = -1) -> bool:
+    def remove(self, seq: int, start: int, stop: int = -1) -> bool:
         for cell in self.cells:
             if start <= cell.pos and (stop < 0 or cell.pos < stop):
                 cell.ids = cell.ids - {seq} if seq >= 0 else set()  # the library: below 0 is everybody
@@ -68,5 +70,10 @@ class Cells:
             self.cells.append(Cell(pos, set(ids), token))
 
 
+def context_on(cells: Cells, **more: object) -> Context:
+    """What has these cells for a memory, and nothing else but `more`."""
+    return cast(Context, SimpleNamespace(memory=cells, **more))
+
+
 def cache_on(cells: Cells, pool: SequencePool) -> SequenceCache:
-    return SequenceCache(cast(Context, cells), pool)
+    return SequenceCache(cast(Memory, cells), pool)

@@ -146,7 +146,7 @@ class Fuzz:
         may have been read beside others, so 64 rows are filled up with another sequence's.
         """
         rows, batch, at, turn = [], self.alone.batch, 0, 0
-        self.alone.clear()
+        self.alone.memory.clear()
         while at < len(tokens):
             size = pieces[turn % len(pieces)] if at >= start else min(prompt, start - at)
             turn += 1
@@ -253,9 +253,9 @@ def main(name: str, seed: int, cases: int, small: bool) -> int:
             mtp=drafts is not None and "mtp" in drafts.drafters,
         )
         with open_session(made, drafts) as session:
-            context, names = session.engine.context, drafts.drafters if drafts else ()
+            memory, names = session.engine.context.memory, drafts.drafters if drafts else ()
             print(
-                f"{name} seed {seed} window {context.window} slack {context.slack} slots {made.slots} ctx {made.ctx} "
+                f"{name} seed {seed} window {memory.window} slack {memory.slack} slots {made.slots} ctx {made.ctx} "
                 f"batch {made.batch} {made.attention} {names}",
                 flush=True,
             )

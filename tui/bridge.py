@@ -191,7 +191,7 @@ class Bridge:
         from lcspec.llama.threads import default_threads
 
         header, engine = session.model.header, session.engine
-        if engine.context.branching is not Branching.NONE:
+        if engine.context.memory.branching is not Branching.NONE:
             # also without the planner: what a step costs is shown in the inspector
             engine.drafting.make_planner(lambda share: self._tell("measuring how fast this machine is", share))
         self._tell("loading what drafts", 1.0)

@@ -79,7 +79,7 @@ class BenchOptions:
 
 def default_strategies(session: Session) -> list[str]:
     """Every drafter worth comparing that this session can have, and the planner."""
-    if session.engine.context.branching is Branching.NONE:
+    if session.engine.context.memory.branching is Branching.NONE:
         return [PLAIN, AUTO]
     return [PLAIN, "ngram", *session.engine.drafting.env.draft.drafters, AUTO]
 
@@ -135,7 +135,7 @@ class Bench:
         self.curve = stored or measure(engine.context, engine.padding.seq, repeat=3, progress=progress)
         if stored is None:
             save_curve(engine.context, self.curve)
-        if engine.context.branching is not Branching.NONE:
+        if engine.context.memory.branching is not Branching.NONE:
             for name in dict.fromkeys(d.name for s in self.options.strategies.values() for d in s.drafters):
                 if name not in engine.drafting.drafters:
                     engine.drafting.drafters[name] = create(name, engine.drafting.env)

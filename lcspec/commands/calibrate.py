@@ -136,10 +136,10 @@ def describe(
     context = lengths[0] if lengths else 0
     t1 = curve.measured(1, context)
     ratios = {n: curve.measured(n, context) / t1 for n in curve.widths}
-    if engine.context.branching is Branching.NONE:
+    if engine.context.memory.branching is Branching.NONE:
         widths = frozenset({1})  # nothing drafted can be verified
     else:
-        widths = frozenset(n for n in curve.widths if n <= engine.context.max_chain)
+        widths = frozenset(n for n in curve.widths if n <= engine.context.memory.max_chain)
     free = break_even(curve, context, 0.0, widths)
     drafted = {name: break_even(curve, context, seconds, widths) for name, seconds in draft_seconds.items()}
     attention = times_for(session.model, engine.options)
@@ -148,7 +148,7 @@ def describe(
         "quantization": session.model.header.quantization,
         "threads": engine.context.n_threads,
         "gpu_layers": session.model.gpu_layers,
-        "speculation": engine.context.branching.value,
+        "speculation": engine.context.memory.branching.value,
         "state_seconds": None if curve.stake is None else {"save": curve.stake.save, "load": curve.stake.load},
         "contexts": lengths,
         "seconds": {str(n): {str(c): s for c, s in by.items()} for n, by in curve.points.items()},

@@ -149,7 +149,7 @@ class Judge:
             write_pruned(self.target, self.path, key)
             with Model.load(replace(self.options, path=self.path)) as model, Context(model) as context:
                 agreed = [hit for text in self.texts for hit in agreement(context, text)]
-                context.clear()
+                context.memory.clear()
                 seconds = token_seconds(context, 0, self.texts[0].tokens, TIMED_STEPS)
             share = float(np.mean(agreed))
             plain = self.curve.measured(1, 0)
@@ -159,7 +159,7 @@ class Judge:
 
 def agreement(context: Any, text: OwnText) -> Iterator[bool]:
     """Whether the model's greedy choice is the next token, at every token of the answer."""
-    context.clear()
+    context.memory.clear()
     batch, tokens = context.batch, text.tokens
     for start in range(0, len(tokens) - 1, CHUNK):
         part = tokens[start : min(start + CHUNK, len(tokens) - 1)]

@@ -28,7 +28,7 @@ def describe(path: Path) -> dict[str, Any]:
         header, traits = model.header, model.traits
         coverage = model.vocab.coverage
         # An encoder has no memory: it reads texts and writes none.
-        branching = Branching.NONE if context.memory is None else context.branching
+        branching = Branching.NONE if not context.memory.exists else context.memory.branching
         return {
             "file": str(path),
             "name": header.name,
@@ -55,13 +55,13 @@ def describe(path: Path) -> dict[str, Any]:
             "mtp_layers": mtp_layers(read_gguf(path)),
             "drafts_with_mtp": usable_mtp(read_gguf(path)) > 0,
             "distilled_from": header.metadata.get(f"{DISTILLED}.target"),
-            "writes_text": context.memory is not None,
+            "writes_text": context.memory.exists,
             "speculation": branching.value,
             "trees": branching is Branching.TREE,
-            "rollback": branching is not Branching.NONE and not context.redecodes,
-            "max_rollback": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.max_rollback),
-            "redecodes": context.redecodes,
-            "longest_chain": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.max_chain - 1),
+            "rollback": branching is not Branching.NONE and not context.memory.redecodes,
+            "max_rollback": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.memory.max_rollback),
+            "redecodes": context.memory.redecodes,
+            "longest_chain": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.memory.max_chain - 1),
         }
 
 

@@ -82,7 +82,7 @@ def run(
 
 def refusal(session: Session) -> str:
     """Why a model with a recurrent state is not exact, and what it does instead."""
-    name, branching = session.model.options.path.name, session.engine.context.branching
+    name, branching = session.model.options.path.name, session.engine.context.memory.branching
     what = {
         Branching.NONE: "no draft is verified on it, so its text is that of plain decoding",
         Branching.CHAIN: "it verifies chains of drafts, and a near tie may turn out otherwise than without them",
@@ -176,7 +176,7 @@ def texts(session: Session, n: int, prompts: int, quiet: bool, exact: bool = Tru
     tokens = sample_tokens(engine.context, PROMPT_TOKENS * prompts)
     starts = [tuple(tokens[i * PROMPT_TOKENS : (i + 1) * PROMPT_TOKENS]) for i in range(prompts)]
     out: list[dict[str, Any]] = []
-    if engine.context.branching is Branching.NONE:
+    if engine.context.memory.branching is Branching.NONE:
         return out
     ways = (True, False) if exact else (False,)
     for temperature in (0.0, 0.8):
@@ -196,7 +196,7 @@ def texts(session: Session, n: int, prompts: int, quiet: bool, exact: bool = Tru
 def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
     """What to compare: every drafter as a chain and, where the memory can branch, as a tree."""
     found: dict[str, tuple[DrafterSpec, ...]] = {"ngram": (DrafterSpec("ngram", {"nodes": "7"}),)}
-    trees = session.engine.context.branching is Branching.TREE
+    trees = session.engine.context.memory.branching is Branching.TREE
     if trees:
         found["ngram tree"] = (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),)
     for name in session.engine.drafting.env.draft.drafters:

@@ -247,11 +247,16 @@ def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
 
 
 def tell_states(
-    sequence: SequenceView, drafters: Iterable[Drafter], cells: SequenceCache, start: int, rows: Sequence[int]
+    sequence: SequenceView,
+    drafters: Iterable[Drafter],
+    context: Context,
+    cells: SequenceCache,
+    start: int,
+    rows: Sequence[int],
 ) -> None:
-    """Pass on the states of `rows` of the latest decode of `cells.context`: the text's tokens from `start` on."""
+    """Pass on the states of `rows` of the latest decode of `context`, whose `cells` hold the text from `start` on."""
     for drafter in state_drafters(drafters):
-        states = cells.context.states(drafter.wants_states)
+        states = context.states(drafter.wants_states)
         if len(states):  # accepted drafts may end past the end of the text
             drafter.process(sequence, cells, start, states[rows[: len(sequence.tokens) - start]])
 

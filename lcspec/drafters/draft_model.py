@@ -76,7 +76,7 @@ class ModelDrafter(Drafter):
             self.model, self.context = fitted(
                 self.model, lambda m: Context(m, with_attention(m, options or m.options)), Model.load
             )
-            if self.context.branching is Branching.NONE:
+            if self.context.memory.branching is Branching.NONE:
                 self.context.close()
                 raise UnsupportedModel(
                     f"{self.model.options.path.name} cannot draft: its recurrent state cannot be rolled back; "
@@ -86,12 +86,11 @@ class ModelDrafter(Drafter):
             self.model.close()
             raise
         self.pool = SequencePool(self.context.n_seq)
-        self.prefix_cache = PrefixCache(
-            self.context, self.pool, env.slots, share=self.context.branching is Branching.TREE
-        )
+        self.trees = self.context.memory.branching is Branching.TREE
+        self.prefix_cache = PrefixCache(self.context, self.pool, env.slots, share=self.trees)
         self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)
         self._slots: dict[int, DraftState] = {}
-        able = self.context.branching is Branching.TREE and not self.context.window
+        able = self.trees and not self.context.memory.window
         self._ahead = Ahead() if env.ahead and able else None
 
     @property
@@ -116,7 +115,7 @@ class ModelDrafter(Drafter):
     def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
         """`draft` for all sequences together: a decode of the draft model serves one level of all trees."""
         growing = [self._grow(sequence, budget) for sequence, budget in zip(sequences, budgets)]
-        if self.context.branching is Branching.TREE:
+        if self.trees:
             return decode_together(self.context, growing)
         # Where states are saved and loaded, a decode can serve only one sequence.
         return [tree for one in growing for tree in decode_together(self.context, [one])]
@@ -124,7 +123,7 @@ class ModelDrafter(Drafter):
     def _grow(self, sequence: SequenceView, budget: Budget) -> Growing:
         state = self._slots[sequence.id]
         depth, branch = budget.depth, budget.branch
-        if self.context.branching is Branching.CHAIN:
+        if not self.trees:
             branch = 1
         base = len(sequence.tokens) - 1
         depth = min(depth, self.context.n_ctx - base - 1)
@@ -138,7 +137,12 @@ class ModelDrafter(Drafter):
             state.plant(sequence.tokens)
         growth = self._growth(state, budget)
         tree = growth.tree
-        if rows is not None and state.guess is not None and branch == 1 and self.context.branching is Branching.TREE:
+        if (
+            rows is not None
+            and state.guess is not None
+            and branch == 1
+            and self.context.memory.branching is Branching.TREE
+        ):
             yield from self._grow_guessing(state, state.guess, sequence, growth, base, depth, rows)
             return tree
         level = [0]
@@ -341,7 +345,7 @@ class ModelDrafter(Drafter):
         while True:
             start = cache.length
             stop = min(base + 1, start + min(most, self.context.options.batch))
-            if self.context.branching is Branching.CHAIN and start + REDECODED < base < stop:
+            if not self.trees and start + REDECODED < base < stop:
                 stop = base  # drafting will roll back to the start of this decode
             last = stop == base + 1
             unread = [(tokens[at], at, cache.main) for at in range(start, stop)]

@@ -95,13 +95,13 @@ class ChainedMtpDrafter(MtpDrafter):
 
     def drop_tree(self, state: FeatureState) -> None:
         """Drop the chain, and the pending token's row as well."""
-        self.context.seq_remove(state.cache.main, len(state.rows))
+        self.context.memory.remove(state.cache.main, len(state.rows))
         self._chain, state.node_states = [], {}
 
     def _decode(self, state: FeatureState, head: int, rows: list[tuple[int, States]], last: bool = True) -> float:
         """Decode rows after those of the text through one layer; `last`: with logits of the last row."""
         at, batch = len(state.rows), self._batch()
-        self.context.seq_remove(state.cache.main, at)
+        self.context.memory.remove(state.cache.main, at)
         for i, (token, given) in enumerate(rows):
             batch.add_state(token, at + i, (state.cache.main,), given, logits=last and i == len(rows) - 1)
         self.context.select_head(head)
@@ -135,7 +135,7 @@ class AssistantDrafter(MtpDrafter):
         """As MtpDrafter. All cells of the target must be free, because the library allocates them anew to share
         them."""
         assert env.context is not None
-        if any(env.context.seq_end(seq) for seq in range(env.context.n_seq)):
+        if any(env.context.memory.end(seq) for seq in range(env.context.n_seq)):
             raise UsageError(f"{model.options.path.name} must be there before the first text: start again with --draft")
         super().__init__(env, model, own)
         self._target = env.context
@@ -143,7 +143,7 @@ class AssistantDrafter(MtpDrafter):
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Options: as FeatureDrafter."""
         spec.check_keys({"branch", "nodes", "p_min"})
-        cache = SequenceCache(self.context, self.pool)
+        cache = SequenceCache(self.context.memory, self.pool)
         none = self.context.row_states()[:0]
         self._running[sequence.id] = sequence, FeatureState(cache, spec.number("p_min", 0.0), [], 0, 0, none)
 
@@ -156,7 +156,7 @@ class AssistantDrafter(MtpDrafter):
     def ready(self, state: FeatureState, base: int) -> bool:
         """Whether the target has decoded the text up to the pending token, in the context whose cells are shared."""
         cells = state.cells
-        return cells is not None and cells.context is self._target and cells.length == base and state.end == base
+        return cells is not None and cells.memory is self._target.memory and cells.length == base and state.end == base
 
     def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
         return True

@@ -48,7 +48,7 @@ def check_writes(context: Context) -> None:
     Raises:
         UnsupportedModel: the model is an encoder: it has no KV cache.
     """
-    if context.memory is None:
+    if not context.memory.exists:
         raise UnsupportedModel(
             f"{context.model.options.path.name} is an encoder and generates no text: use it for embeddings, or load a "
             "text-generation GGUF"
@@ -65,7 +65,7 @@ def possible(context: Context, spec: SpeculationParams) -> SpeculationParams:
     check_writes(context)
     if not make_verifier(spec.verifier).lossless and spec.exact:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
-    if context.branching is not Branching.NONE:
+    if context.memory.branching is not Branching.NONE:
         return spec
     if spec.auto:
         return replace(spec, drafters=(), auto=False)  # for such a model, plain decoding is the best choice

@@ -15,9 +15,9 @@ PENDING, ALONE = TokenTree.root(0), [0]
 def build_batch(batch: Batch, plan: StepPlan) -> list[BatchRows]:
     """Put the tokens of all parts into `batch`; returns for each part where its rows are."""
     batch.clear()
-    context = plan.parts[0].sequence.cache.context
+    memory = plan.parts[0].sequence.cache.memory
     order: Sequence[int] = range(len(plan.parts))
-    if context.streams or context.branching is Branching.CHAIN:
+    if memory.streams or memory.branching is Branching.CHAIN:
         sizes = [len(part.evaluated) if part.evaluated is not None else 1 for part in plan.parts]
         order = in_order(sizes, [part.sequence.cache.main for part in plan.parts])
     placed = {i: _add(batch, plan.parts[i]) for i in order}

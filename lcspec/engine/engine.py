@@ -89,7 +89,7 @@ class Engine:
         events = [] if settled else self._between()
         if not self.running:
             return events
-        start, state = time.perf_counter(), context.state_seconds
+        start, state = time.perf_counter(), context.memory.seconds
         try:
             plan = self.scheduler.schedule(self.running)
             if not plan.parts:
@@ -104,7 +104,7 @@ class Engine:
         self.scheduler.budget.observe(result.padded, seconds)
         self.counters.stepped(width, seconds, result.only_decodes)
         if self.drafting.auto is not None:
-            self.drafting.auto.observe_overhead(beside - (context.state_seconds - state))
+            self.drafting.auto.observe_overhead(beside - (context.memory.seconds - state))
         return events + self._report(plan, result, beside - plan.drafting_seconds)
 
     def _between(self) -> list[Event]:

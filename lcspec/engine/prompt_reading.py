@@ -54,7 +54,7 @@ class PromptReading:
         stop = sequence.cache.next_pause(min(end, start + self._whole(n)))
 
         def told(at: int, tokens: int) -> None:
-            tell_states(sequence, sequence.drafters, sequence.cache, at, list(range(tokens)))
+            tell_states(sequence, sequence.drafters, self._context, sequence.cache, at, list(range(tokens)))
 
         seconds = reader.read(place, sequence.tokens[start:stop], told) if start < stop else 0.0
         if stop >= end:

@@ -114,7 +114,7 @@ class Scheduler:
         if exact is None or not any(part.sequence.strict for part in parts):
             # Of two sequences with a state the library first evaluates a token each, so padding takes a computation
             # more, and a cell in the middle of the text's.
-            return plan.width if self._context.branching is Branching.TREE else 0
+            return plan.width if self._context.memory.branching is Branching.TREE else 0
         return exact.pad(max(plan.width, needed)) if any(part.decodes for part in parts) else PROMPT_BLOCK
 
     @property
@@ -125,9 +125,9 @@ class Scheduler:
         """What this step has room for, for `sequence`, with `base` tokens in the batch anyway."""
         nodes = self._widest - base
         depth, leaves = sequence.max_depth, 1 if self._exact.chains_only else sequence.cache.max_leaves
-        if self._context.branching is Branching.CHAIN:
-            depth, leaves = min(depth, self._context.max_chain - 1), 1
-            if self._context.redecodes and sequence.n_uncached > REDECODED:
+        if self._context.memory.branching is Branching.CHAIN:
+            depth, leaves = min(depth, self._context.memory.max_chain - 1), 1
+            if self._context.memory.redecodes and sequence.n_uncached > REDECODED:
                 depth = 0  # the accepted tokens were decoded again often enough: a plain step keeps their state
         exact = self._exact.certificate
         if exact is None or not sequence.strict:

@@ -40,7 +40,7 @@ def score(
     )
     infos = [TokenInfo(tokens[0])]
     with Context(model, options) as context:
-        if context.memory is None:
+        if not context.memory.exists:
             raise UnsupportedModel(f"{model.options.path.name} makes embeddings and gives no log-probabilities")
         for start in range(0, len(tokens), CHUNK):
             if start:

@@ -127,6 +127,6 @@ def pauses(text: Sequence[int], control: frozenset[int], start: int, parting: in
 def checkpoints_for(context: Context) -> Checkpoints | None:
     """Where the states of texts are kept that cannot be rolled back to; None where every length can be."""
     # A window loses cells to whoever comes next; alone in a full cache, there are free ones.
-    shared = context.slack > 0 or (context.options.slots > 1 and not context.streams)
-    loses = not context.model.traits.attention_only or (context.window and shared)
-    return Checkpoints(checkpoint_budget()) if loses and context.memory is not None else None
+    shared = context.memory.slack > 0 or (context.options.slots > 1 and not context.memory.streams)
+    loses = not context.model.traits.attention_only or (context.memory.window and shared)
+    return Checkpoints(checkpoint_budget()) if loses and context.memory.exists else None

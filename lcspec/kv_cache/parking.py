@@ -22,20 +22,20 @@ class Parking:
 
     def __init__(self, context: Context, seq: int) -> None:
         """Park on the unused sequence id `seq`."""
-        self.context = context
         self.seq = seq
         self.n = 0  # cells parked, at most: one that others hold as well counts too
-        self._room = parking_room(context.options.slots * context.n_ctx)
+        self._memory = context.memory
+        self._room = parking_room(context.options.slots * context.n_ctx) - 2 * context.options.max_width
 
     @property
     def full(self) -> bool:
         """Whether it is time to `compact`: less than two steps' cells are left."""
-        return self.n + 2 * self.context.options.max_width > self._room
+        return self.n > self._room
 
     def hold(self, seq: int, start: int, stop: int) -> None:
         """Keep the cells of `seq` at positions [start, stop), which are about to be taken away from it."""
         if stop > start:
-            self.context.seq_copy(seq, self.seq, start, stop)
+            self._memory.copy(seq, self.seq, start, stop)
             self.n += stop - start
 
     def compact(self, caches: Iterable[SequenceCache]) -> None:
@@ -44,15 +44,15 @@ class Parking:
         for cache in caches:
             cache.drop_leaves()
             if cache.length:
-                held.append((cache, self.context.state(cache.main)))
+                held.append((cache, self._memory.state(cache.main)))
         for cache, _ in held:
-            self.context.seq_remove(cache.main, 0)
+            self._memory.remove(cache.main, 0)
         self.clear()
         for cache, data in held:
-            if not self.context.set_state(cache.main, data):
+            if not self._memory.set_state(cache.main, data):
                 cache.empty()  # its text is read again
 
     def clear(self) -> None:
         """Free all parked cells; for when no text is held."""
-        self.context.seq_remove(self.seq, 0)
+        self._memory.remove(self.seq, 0)
         self.n = 0

@@ -124,7 +124,7 @@ class PrefixCache:
             chosen = best if fits and loss(best) <= loss(0) else 0
         parting = max((common_prefix(held, text) for _, held in self._idle), default=0) if self.checkpoints else 0
         kept = own[chosen] if chosen >= 0 else _Offer()
-        cache = self._idle.pop(chosen)[0] if chosen >= 0 else SequenceCache(self.context, self.pool)
+        cache = self._idle.pop(chosen)[0] if chosen >= 0 else SequenceCache(self.context.memory, self.pool)
         given = offer.length > kept.length and offer.source is not cache
         if not given or kept.state is None:  # a state that is loaded takes cells, which may be those of the offer
             self._cut(cache, kept)
@@ -180,9 +180,9 @@ class PrefixCache:
         known = self.checkpoints.longest(tokens, n, apart)
         if known is not None and known.length == n:
             self.checkpoints.use(known)
-        elif self.checkpoints.fits(self.context.state_size(cache.main)):
+        elif self.checkpoints.fits(self.context.memory.state_size(cache.main)):
             try:
-                self.checkpoints.add(tokens, self.context.save_state(cache.main), apart)
+                self.checkpoints.add(tokens, self.context.memory.save_state(cache.main), apart)
             except DecodeError:  # no memory: those that are kept are all there will be
                 self.checkpoints.budget = self.checkpoints.size
 
@@ -268,7 +268,7 @@ class PrefixCache:
         Between a step's decode and its commit only cells below a cache's `length` are certain, so only those count.
         """
         best, limit = _Offer(), len(text) - 1
-        least = TAIL if self.context.streams else 0  # there sharing is copying
+        least = TAIL if self.context.memory.streams else 0  # there sharing is copying
         for cache, held in [*self._idle, *((lent.cache, lent.text) for lent in self._lent)]:
             usable = reuse.usable(cache)
             if cache is not but and usable > best.length:

@@ -59,6 +59,7 @@ class PromptReader:
             streams=True,
         )
         self.context = Context(model, own, spare=False)
+        self._kind = options.kv_type_v or options.kv_type  # of the values, where they are handed over to
         self._texts: list[list[int]] = [[] for _ in range(options.slots)]
         self._idle = list(range(options.slots))  # least recently used first
 
@@ -95,17 +96,16 @@ class PromptReader:
         Raises:
             DecodeError: the decoding context has no room for them.
         """
-        target, end = cache.context, self.length(place)
-        kind = target.options.kv_type_v or target.options.kv_type
+        memory, end = cache.memory, self.length(place)
         seq = pool.take()
         try:
-            data = converted(self.context.state(place), cache.length, seq, kind)
-            if not target.set_state(seq, data):
+            data = converted(self.context.memory.state(place), cache.length, seq, self._kind)
+            if not memory.set_state(seq, data):
                 raise DecodeError("a prompt could not be handed over: the KV cache is full; use a larger --ctx")
-            target.seq_copy(seq, cache.main, cache.length, end)
+            memory.copy(seq, cache.main, cache.length, end)
             cache.length = cache.handed = end
         finally:
-            target.seq_remove(seq, 0)
+            memory.remove(seq, 0)
             pool.give(seq)
 
     def copied(self, place: int) -> bytearray:
@@ -114,7 +114,7 @@ class PromptReader:
         Raises:
             ValueError: this library's format is not known.
         """
-        return converted(self.context.state(place), 0, 0, "bf16")
+        return converted(self.context.memory.state(place), 0, 0, "bf16")
 
     def end(self, place: int) -> None:
         """The prompt is not read any further; its cells stay for one that begins alike."""
@@ -127,7 +127,7 @@ class PromptReader:
 
     def _cut(self, place: int, length: int) -> None:
         del self._texts[place][length:]
-        self.context.seq_remove(place, length)
+        self.context.memory.remove(place, length)
 
 
 class InPlaceReader:
@@ -164,7 +164,7 @@ class InPlaceReader:
             try:
                 seconds += _read_piece(context, piece, start, cache.main)
             except DecodeError:
-                if self.whole or not context.seq_remove(cache.main, start):
+                if self.whole or not context.memory.remove(cache.main, start):
                     cache.empty()
                 raise
             cache.reached(start + len(piece))
@@ -191,7 +191,7 @@ def _read_piece(context: Context, tokens: Sequence[int], start: int, seq: int) -
     context.batch.add_run([*tokens, *([tokens[-1]] * padding)], start, seq)
     seconds = context.decode(many=True)
     if padding:
-        context.seq_remove(seq, start + len(tokens))
+        context.memory.remove(seq, start + len(tokens))
     return seconds
 
 

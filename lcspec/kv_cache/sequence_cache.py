@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.batch import SeqSets
-from lcspec.llama.context import Context
+from lcspec.llama.memory import Memory
 from lcspec.llama.model import Branching
 from lcspec.spec.token_tree import TokenTree
 
@@ -38,8 +38,8 @@ class _Saved:
 class SequenceCache:
     """One slot's cells in one context: its text up to `length`, and the tree of the step in progress."""
 
-    def __init__(self, context: Context, pool: SequencePool) -> None:
-        self.context = context
+    def __init__(self, memory: Memory, pool: SequencePool) -> None:
+        self.memory = memory
         self.pool = pool
         self.main = pool.take()
         pool.caches += 1
@@ -70,14 +70,14 @@ class SequenceCache:
     def reached(self, length: int) -> None:
         """The text's first `length` tokens have been decoded for the main id."""
         self.length = length
-        if self._pinned is not None and length - self._pinned > self.context.window + self.context.slack:
+        if self._pinned is not None and length - self._pinned > self.memory.window + self.memory.slack:
             self._unpin()
 
     def _unpin(self) -> None:
         """Let the library have what lies before the windows: it takes no cells that several ids hold."""
         self.drop_leaves()
-        self._pinned = max(0, self.length - self.context.window - self.context.slack // 2)
-        self.context.let_go(self.main, self._pinned, self.length, self.pool.spare)
+        self._pinned = max(0, self.length - self.memory.window - self.memory.slack // 2)
+        self.memory.let_go(self.main, self._pinned, self.length, self.pool.spare)
 
     # One-shot trees (the target): every node is known before the decode.
 
@@ -94,7 +94,7 @@ class SequenceCache:
         if n == 1:  # plain decoding, the commonest step of all
             self._open(self._bare, base, {self.main: base + 1})
             return self._bare
-        if self.context.redecodes:
+        if self.memory.redecodes:
             self._save()
         below = [0] * n  # leaves
         for node in range(n - 1, 0, -1):
@@ -119,7 +119,7 @@ class SequenceCache:
 
     def grow(self, base: int) -> None:
         """Begin a growing tree whose node 0 sits at position `base` and belongs to the main id."""
-        if self.context.branching is Branching.CHAIN:
+        if self.memory.branching is Branching.CHAIN:
             self._save()  # planes take back tokens of the latest decode only, and a draft takes one a token
         self._grown = [[self.main]]
         self._open(self._grown, base, {self.main: base + 1})
@@ -137,7 +137,7 @@ class SequenceCache:
         if fork:
             source, seq = seq, self._leaf_ids(1, self._reach)[0]
             # a fork starts at `length`: the tokens between there and node 0 are decoded in this very step
-            self.context.seq_copy(source, seq, self.length, self._base + depth)
+            self.memory.copy(source, seq, self.length, self._base + depth)
             for node in path:
                 self._grown[node].append(seq)
         self._grown.append([seq])
@@ -160,7 +160,7 @@ class SequenceCache:
         if self.main not in end:
             start = shared(self.main)
             self._free(self.main, start, self._reach[self.main])
-            self.context.seq_copy(end[0], self.main, start, base + 1)
+            self.memory.copy(end[0], self.main, start, base + 1)
             self._reach[self.main] = base + 1
         for seq in self._reach.keys() - alive - {self.main}:
             upto = self._upto[seq] = min(base, shared(seq))
@@ -176,7 +176,7 @@ class SequenceCache:
         if n:
             del self._grown[-n:]
             end = self._reach[self.main] = self._reach[self.main] - n
-            self.context.seq_remove(self.main, end)
+            self.memory.remove(self.main, end)
 
     def commit(self, path: Sequence[int], keep: int | None = None, ordered: bool = True) -> None:
         """Keep the accepted path, drop everything else, and leave other slots alone.
@@ -192,11 +192,11 @@ class SequenceCache:
             return
         placed = [node for node in path if node < len(self._sets)]
         placed = placed[: len(placed) if keep is None else keep]
-        ctx, base = self.context, self._base
+        base = self._base
         parked = self.pool.parking is not None and self.pool.parking.n > 0
         if not placed and len(self._reach) > 1 and self.pool.caches == 1 and not parked:
             # Everything behind node 0 goes, and nobody else has cells there: one call for all ids.
-            ctx.seq_remove(EVERYBODY, base + 1)
+            self.memory.remove(EVERYBODY, base + 1)
             self._upto.update(dict.fromkeys(self._reach.keys() - {self.main}, base + 1))
             self._sets, self._reach = [], {}
             self.reached(base + 1)
@@ -209,7 +209,7 @@ class SequenceCache:
         if source != self.main:
             shared = base + 1 + sum(1 for node in placed if self.main in self._sets[node])
             self._free(self.main, shared, self._reach[self.main], ordered)
-            ctx.seq_copy(source, self.main, shared, end)
+            self.memory.copy(source, self.main, shared, end)
         elif self._reach.get(self.main, 0) > end and not self._free(self.main, end, self._reach[self.main], ordered):
             # A recurrent state that cannot go back this far: what was accepted is evaluated again.
             end = self._go_back(end)
@@ -240,8 +240,8 @@ class SequenceCache:
             self._check_window()
 
     def holds(self, length: int) -> bool:
-        """Whether the text could go on after `length` of the positions held (see Context.holds)."""
-        return length in (0, self.length) or self.context.holds(self.main, length)
+        """Whether the text could go on after `length` of the positions held (see Memory.holds)."""
+        return length in (0, self.length) or self.memory.holds(self.main, length)
 
     def share(self, other: SequenceCache, length: int) -> None:
         """Hold `other`'s cells up to `length` as well; no data moves, but between streams it is copied.
@@ -252,23 +252,23 @@ class SequenceCache:
         Raises:
             DecodeError: there is no memory to copy it.
         """
-        if self.context.streams:
+        if self.memory.streams:
             self.empty()
-            self.context.stream_copy(other.main, self.main)
-            self.context.seq_remove(self.main, length)
+            self.memory.copy_stream(other.main, self.main)
+            self.memory.remove(self.main, length)
             self.length, self.handed = length, min(other.handed, length)
             return
         if self.pool.parking is not None:
             self.truncate(0)  # the other's cells are in order among themselves only
         start = self.length
-        if self.context.window and self.context.seq_start(other.main) > 0:
+        if self.memory.window and self.memory.start(other.main) > 0:
             # `other` has lost cells: with own ones before them there would be a gap, of which the library says nothing.
-            self.context.seq_remove(self.main, 0)
+            self.memory.remove(self.main, 0)
             start = 0
-        self.context.seq_copy(other.main, self.main, start, length)
+        self.memory.copy(other.main, self.main, start, length)
         self.length = length
         self.handed = min(other.handed, length)
-        if self.context.slack:
+        if self.memory.slack:
             self._unpin()
 
     def truncate(self, length: int) -> bool:
@@ -278,7 +278,7 @@ class SequenceCache:
             return True
         for seq, upto in self._upto.items():
             if upto > length:
-                self.context.seq_remove(seq, length)
+                self.memory.remove(seq, length)
                 self._upto[seq] = length
         kept = self._free(self.main, length, self.length) if length else False
         if not kept:
@@ -292,7 +292,7 @@ class SequenceCache:
 
     def _check_window(self) -> bool:
         """After a truncation: drop everything if cells that the next token sees are gone, and say so by False."""
-        if self.context.holds(self.main, self.length):
+        if self.memory.holds(self.main, self.length):
             return True
         self.empty()
         return False
@@ -312,7 +312,7 @@ class SequenceCache:
         False if the library refused it; then nothing is held.
         """
         self._saved = self._pinned = None  # the windows' cells are copies that nobody else holds
-        if not (self.context.load_state(self.main, state) and self.context.seq_remove(self.main, length)):
+        if not (self.memory.load_state(self.main, state) and self.memory.remove(self.main, length)):
             self.empty()
             return False
         self.length = length
@@ -326,7 +326,7 @@ class SequenceCache:
     def drop_leaves(self) -> None:
         """Return every leaf id to the pool."""
         for seq in self._upto:
-            self.context.seq_remove(seq, 0)
+            self.memory.remove(seq, 0)
             self.pool.give(seq)
         self._upto = {}
 
@@ -342,25 +342,25 @@ class SequenceCache:
             self.pool.parking.clear()
 
     def _free(self, seq: int, start: int, reach: int, ordered: bool = True) -> bool:
-        """Take the cells from position `start` on away from `seq`, which holds some up to `reach`; as seq_remove.
+        """Take the cells from position `start` on away from `seq`, which holds some up to `reach`; as Memory.remove.
 
         Cells that may lie below others are parked, where that matters.
         """
         if self.pool.parking is not None and (self.pool.caches > 1 or not ordered):
             self.pool.parking.hold(seq, start, reach)
-        return self.context.seq_remove(seq, start)
+        return self.memory.remove(seq, start)
 
     def _save(self) -> None:
         """Keep the state as it is before a step's decode."""
         room = self._saved.data if self._saved is not None else None
-        self._saved = _Saved(self.length, self.context.save_state(self.main, room)) if self.length else None
+        self._saved = _Saved(self.length, self.memory.save_state(self.main, room)) if self.length else None
 
     def _go_back(self, length: int) -> int:
         """Load the saved state if it is that of `length` tokens or fewer, else empty the main id; returns how many
         tokens it holds then."""
         saved = self._saved
-        loaded = saved is not None and saved.length <= length and self.context.load_state(self.main, saved.data)
-        if saved is not None and loaded and self.context.seq_remove(self.main, saved.length):
+        loaded = saved is not None and saved.length <= length and self.memory.load_state(self.main, saved.data)
+        if saved is not None and loaded and self.memory.remove(self.main, saved.length):
             return saved.length
         self._saved = None
         self._free(self.main, 0, self.length)
@@ -371,7 +371,7 @@ class SequenceCache:
 
     def _leaf_ids(self, n: int, busy: dict[int, int] | None = None) -> list[int]:
         """`n` leaf ids not in `busy`, each brought up to date with the main id."""
-        if n and self._pinned is None and self.context.slack:
+        if n and self._pinned is None and self.memory.slack:
             self._unpin()
         ids = [seq for seq in self._upto if not busy or seq not in busy][:n]
         while len(ids) < n:
@@ -385,10 +385,10 @@ class SequenceCache:
 
     def _catch_up(self, seq: int) -> None:
         """Let a leaf id hold what the main id holds."""
-        self.context.seq_copy(self.main, seq, self._upto[seq], self.length)
-        if self.context.window and self.context.seq_start(seq) != self.context.seq_start(self.main):
+        self.memory.copy(self.main, seq, self._upto[seq], self.length)
+        if self.memory.window and self.memory.start(seq) != self.memory.start(self.main):
             # The windows' cells that only one of them held were overwritten, and with them all before: the library
             # takes no batch with ids that begin at different positions.
-            self.context.seq_remove(seq, 0)
-            self.context.seq_copy(self.main, seq, 0, self.length)
+            self.memory.remove(seq, 0)
+            self.memory.copy(self.main, seq, 0, self.length)
         self._upto[seq] = self.length

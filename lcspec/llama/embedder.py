@@ -53,7 +53,7 @@ class Embedder:
         self.model = model
         self.context = Context(model, options)
         self.limit = self.context.n_ctx
-        if self.context.memory is None:
+        if not self.context.memory.exists:
             # An encoder: every token sees all others, so a text is one batch.
             self.context.close()
             self.limit = min(self.limit, model.traits.n_ctx_train or ENCODER_LIMIT, ENCODER_LIMIT)
@@ -95,7 +95,7 @@ class Embedder:
                 rows = context.hidden().astype(np.float64)
                 first, last, total = (first if start else rows[0]), rows[-1], total + rows.sum(axis=0)
         finally:
-            context.seq_remove(0, 0)
+            context.memory.remove(0, 0)
         vector = {MEAN: total / len(tokens), CLS: first, LAST: last}[self.pooling]
         norm = float(np.linalg.norm(vector))
         yield (vector / norm if norm > 0 else vector).astype(np.float32)

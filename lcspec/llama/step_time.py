@@ -22,5 +22,5 @@ def token_seconds(context: Context, seq: int, tokens: Sequence[int], repeat: int
             context.batch.add(tokens[i % len(tokens)], i, (seq,), logits=True)
             seconds.append(context.decode())
     finally:
-        context.seq_remove(seq, 0)
+        context.memory.remove(seq, 0)
     return float(np.median(seconds[2:]))

@@ -157,14 +157,14 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
             plain = [context for context in contexts if context.options.kv_type_v is None]
             reading = [min(_fill(context) for _ in range(READS)) for context in plain]
             if options.kv_type == "f16":  # exact prompts are read with F16 values
-                contexts[2].set_state(0, converted(contexts[0].state(0), 0, 0, "bf16"))
+                contexts[2].memory.set_state(0, converted(contexts[0].memory.state(0), 0, 0, "bf16"))
             else:
                 _fill(contexts[2])
             steps = _in_turn(contexts, [[0] * width for width in WIDTHS])
             for context in contexts:
-                state = context.state(0)
+                state = context.memory.state(0)
                 for seq in range(1, slots):
-                    context.set_state(seq, state)
+                    context.memory.set_state(seq, state)
             crowds = _in_turn(contexts, [list(range(slots))])
     for own in steps[3:]:  # row by row a single row takes the code that it takes otherwise
         own[0] = steps[1][0] = min(own[0], steps[1][0])
@@ -213,7 +213,7 @@ def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
 
 def _fill(context: Context) -> float:
     """Read the text anew; returns the seconds of its last piece."""
-    context.seq_remove(0, 0)
+    context.memory.remove(0, 0)
     return [_decode(context, [(0, start + i) for i in range(PIECE)]) for start in range(0, CONTEXT, PIECE)][-1]
 
 
@@ -234,7 +234,7 @@ def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> lis
                     rows_at = [(seq, CONTEXT + rows[:n].count(seq)) for n, seq in enumerate(rows)]
                     seconds = _decode(context, rows_at)
                     for seq in set(rows):
-                        context.seq_remove(seq, CONTEXT)
+                        context.memory.remove(seq, CONTEXT)
                 times[i].append(seconds)
     return [[min(some) for some in times] for times in found]
 

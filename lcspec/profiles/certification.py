@@ -69,7 +69,7 @@ class Prober:
 
     def fill(self, length: int) -> None:
         """Evaluate the text up to `length` as an exact prompt would be."""
-        self.context.seq_remove(self.seq, 0)
+        self.context.memory.remove(self.seq, 0)
         for start in range(0, length, PROMPT_BLOCK):
             stop = min(length, start + PROMPT_BLOCK)
             self.context.batch.clear()
@@ -80,18 +80,19 @@ class Prober:
 
     def read(self, length: int, piece: int) -> None:
         """Evaluate the text up to `length` in pieces of so many tokens."""
-        self.context.seq_remove(self.seq, 0)
+        self.context.memory.remove(self.seq, 0)
         for start in range(0, length, piece):
             self.context.batch.clear()
             self.context.batch.add_run(self.tokens[start : min(length, start + piece)], start, self.seq)
             self.context.decode()
-        self._state = self.context.save_state(self.seq) if self.context.branching is not Branching.TREE else None
+        memory = self.context.memory
+        self._state = memory.save_state(self.seq) if memory.branching is not Branching.TREE else None
 
     def _return(self, at: int) -> None:
         """Take back all rows from position `at` on, up to which the text was read."""
         if self._state is not None:
-            self.context.load_state(self.seq, self._state)
-        self.context.seq_remove(self.seq, at)
+            self.context.memory.load_state(self.seq, self._state)
+        self.context.memory.remove(self.seq, at)
 
     def rows_after_refusals(self, at: int, span: int) -> NDArray[np.float32]:
         """As `rows` at width 1, where every row has two others behind it that are taken back."""
@@ -102,7 +103,7 @@ class Prober:
                 ctx.batch.add(token, pos + i, (self.seq,), logits=True)
             ctx.decode()
             found.append(ctx.logits()[:1].copy())
-            ctx.seq_remove(self.seq, pos + 1)
+            ctx.memory.remove(self.seq, pos + 1)
         self._return(at)
         rows: NDArray[np.float32] = np.concatenate(found)
         return rows
@@ -122,7 +123,7 @@ class Prober:
             done += first
             found.append(ctx.logits()[first:].copy())
             start += width
-        ctx.seq_remove(other, 0)
+        ctx.memory.remove(other, 0)
         self._return(at)
         rows: NDArray[np.float32] = np.concatenate(found)
         return rows
@@ -153,7 +154,7 @@ class Prober:
     def tree_rows(self, at: int, width: int, branch_seq: int, side: Sequence[int]) -> NDArray[np.float32]:
         """Rows of a tree: the text's next `len(side)` tokens first, then `side` as a second branch of the first one."""
         ctx, k = self.context, len(side)
-        ctx.seq_copy(self.seq, branch_seq, 0, at)
+        ctx.memory.copy(self.seq, branch_seq, 0, at)
         ctx.batch.clear()
         ctx.batch.add(self.tokens[at], at, (self.seq, branch_seq), logits=True)
         for i in range(1, k):
@@ -164,8 +165,8 @@ class Prober:
         ctx.decode()
         self.pad.drop()
         rows: NDArray[np.float32] = ctx.logits()[: 2 * k - 1].copy()
-        ctx.seq_remove(branch_seq, 0)
-        ctx.seq_remove(self.seq, at)
+        ctx.memory.remove(branch_seq, 0)
+        ctx.memory.remove(self.seq, at)
         return rows
 
 
@@ -213,7 +214,7 @@ def certify(
     draft = Certificate(tuple(map(tuple, classes.values())), len(spots) * span, trees=False, repeatable=repeatable)
     for spot in spots:
         mismatches += _tree_mismatches(prober, spot, draft, seqs[1])
-    context.seq_remove(seqs[0], 0)
+    context.memory.remove(seqs[0], 0)
     final = Certificate(draft.classes, draft.positions, trees=mismatches == 0, repeatable=repeatable)
     return Report(final, reference, tuple(found.values()), mismatches)
 
@@ -282,7 +283,7 @@ def measure_certificate(cells: PrefixCache, pad: ScratchPad, **options: object) 
         return certify(cells.context, seqs, pad, **options)  # type: ignore[arg-type]
     finally:
         for seq in seqs:
-            cells.context.seq_remove(seq, 0)
+            cells.context.memory.remove(seq, 0)
             cells.pool.give(seq)
 
 
@@ -314,7 +315,7 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     slots = 2 if options.slots > 1 or not in_order else 1
     try:
         with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
-            if context.memory is None:  # an encoder
+            if not context.memory.exists:  # an encoder
                 return None
             certificate = _independence(context)
             if certificate.independent and in_order and not _reads_alike_in_place(context):
@@ -357,10 +358,10 @@ def _independence(context: Context) -> Certificate:
     pieces = np.array_equal(alone, prober.rows(spot, 4, n))
     beside = not others or np.array_equal(alone, prober.rows_beside(spot, n, others[-1]))
     # Without planes for two rows a state is saved and loaded, and tokens are decoded again.
-    taken_back = not context.max_rollback >= 3 or np.array_equal(alone, prober.rows_after_refusals(spot, n))
+    taken_back = not context.memory.max_rollback >= 3 or np.array_equal(alone, prober.rows_after_refusals(spot, n))
     same = repeatable and pieces and beside and taken_back and len(alike) == len(INDEPENDENT_WIDTHS)
     independent = same and (trees or chains)
-    context.clear()
+    context.memory.clear()
     widths = tuple(range(1, max(alike) + 1)) if independent else (1, *alike)
     return Certificate((widths,), n, trees, repeatable, independent)
 
@@ -386,7 +387,7 @@ def _reads_alike(model: Model, options: ModelOptions) -> bool:
 
 def _reads_alike_in_place(context: Context) -> bool:
     """The same of cells read where they are decoded."""
-    reader, cache = InPlaceReader(context), SequenceCache(context, SequencePool(context.n_seq))
+    reader, cache = InPlaceReader(context), SequenceCache(context.memory, SequencePool(context.n_seq))
     block = max(PIECES)
     tokens = sample_tokens(context, INDEPENDENT_SPOT)
     states = []
@@ -395,6 +396,6 @@ def _reads_alike_in_place(context: Context) -> bool:
         for start, stop in zip((0, *cuts), cuts):
             for at in range(start, stop, block):
                 reader.read(place, tokens[at : min(stop, at + block)])
-        states.append(context.state(cache.main))
+        states.append(context.memory.state(cache.main))
         cache.empty()
     return states[0] == states[1]

@@ -125,7 +125,7 @@ class ScratchPad:
     def drop(self) -> None:
         """Remove the padding's cells."""
         if self._used:
-            self.context.seq_remove(self.seq, 0)
+            self.context.memory.remove(self.seq, 0)
             self._used = False
 
 

@@ -194,7 +194,7 @@ def _measured_work(
     small = replace(options, ctx=2 * LEAST_ROWS, slots=1, batch=LEAST_ROWS, kv_type_v=None)
     with contextlib.ExitStack() as stack:
         contexts = [stack.enter_context(Context(model, replace(small, attention=kind))) for kind in kinds]
-        if contexts[0].memory is None:
+        if not contexts[0].memory.exists:
             return None
         tokens = sample_tokens(contexts[0], LEAST_ROWS)
         _decode(contexts[0], tokens[:1])  # reads the file
@@ -220,5 +220,5 @@ def _decode(context: Context, tokens: list[int]) -> float:
     for i, token in enumerate(tokens):
         context.batch.add(token, i, (0,), logits=i + 1 == len(tokens) or len(tokens) < LEAST_ROWS)
     seconds = context.decode()
-    context.seq_remove(0, 0)
+    context.memory.remove(0, 0)
     return seconds

@@ -55,7 +55,7 @@ class Meter:
         """Bring the sequence to `length` tokens of context."""
         ctx = self.context
         if length < self.length:
-            ctx.seq_remove(self.seq, 0)
+            ctx.memory.remove(self.seq, 0)
             self.length = 0
         while self.length < length:
             stop = min(length, self.length + ctx.options.batch)
@@ -72,14 +72,14 @@ class Meter:
             token = self.tokens[(self.length + offset + i) % len(self.tokens)]
             ctx.batch.add(token, self.length + i, (self.seq,), logits=True)
         seconds = ctx.decode()
-        if not ctx.seq_remove(self.seq, self.length):
-            ctx.seq_remove(self.seq, 0)
+        if not ctx.memory.remove(self.seq, self.length):
+            ctx.memory.remove(self.seq, 0)
             self.length = 0
         return seconds
 
     def close(self) -> None:
         """Remove the scratch sequence's cells."""
-        self.context.seq_remove(self.seq, 0)
+        self.context.memory.remove(self.seq, 0)
 
 
 def measure(
@@ -145,7 +145,7 @@ def measure(
             found, still = _retake(meter, samples, length, math.inf if budget is None else start + 2 * budget)
             retaken.update(found)
             unsteady.update(still)
-        if context.redecodes:
+        if context.memory.redecodes:
             stake = _state_seconds(meter, repeat)
     finally:
         meter.close()
@@ -167,12 +167,12 @@ def _state_seconds(meter: Meter, repeat: int) -> Stake:
     """Median seconds of saving a state and of loading it, in `repeat` rounds."""
     ctx, saves, loads = meter.context, list[float](), list[float]()
     meter.fill(1)
-    state = ctx.save_state(meter.seq)
+    state = ctx.memory.save_state(meter.seq)
     for _ in range(repeat):
         start = time.perf_counter()
-        state = ctx.save_state(meter.seq, state)
+        state = ctx.memory.save_state(meter.seq, state)
         saved = time.perf_counter()
-        ctx.load_state(meter.seq, state)
+        ctx.memory.load_state(meter.seq, state)
         saves.append(saved - start)
         loads.append(time.perf_counter() - saved)
     return Stake(statistics.median(saves), statistics.median(loads))
@@ -222,7 +222,7 @@ def adapter_key(options: ModelOptions) -> list[object]:
 
 
 def _key(context: Context) -> str:
-    planes = 0 if context.model.traits.attention_only else context.max_rollback
+    planes = 0 if context.model.traits.attention_only else context.memory.max_rollback
     return curve_key(context.options, context.n_threads, context.model.gpu_layers, planes)
 
 
@@ -233,7 +233,7 @@ def load_curve(context: Context) -> CostCurve | None:
         curve = CostCurve.from_dict(data) if data is not None else None
     except ValueError:
         return None
-    return None if curve is not None and (curve.stake is not None) != context.redecodes else curve
+    return None if curve is not None and (curve.stake is not None) != context.memory.redecodes else curve
 
 
 def save_curve(context: Context, curve: CostCurve) -> bool:

@@ -70,10 +70,10 @@ class Writer:
             if not running:
                 return
             for seq in self._step(running):
-                self.context.seq_remove(seq, 0)
+                self.context.memory.remove(seq, 0)
                 free.append(seq)
                 if done(running.pop(seq)) is False:
-                    self.context.clear()
+                    self.context.memory.clear()
                     return
             free.sort()
 

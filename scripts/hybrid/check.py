@@ -76,7 +76,7 @@ def _branch(head: Context, tokens: Sequence[int], given: Sequence[NDArray[np.flo
         head.decode()
         out.append(head.logits()[-1].copy())
         state = head.row_states()[-1].copy()
-    head.seq_remove(0, begin + 1)
+    head.memory.remove(0, begin + 1)
     return out
 
 

@@ -15,6 +15,7 @@ from lcspec.drafters.ahead import Ahead
 from lcspec.drafters.draft_model import ModelDrafter
 from lcspec.errors import DecodeError
 from lcspec.llama import Context
+from lcspec.llama.memory import Memory
 from lcspec.placement import Placement
 from lcspec.planner.overlap import Overlap
 from lcspec.session import Session, open_session
@@ -57,11 +58,12 @@ class Counted:
 
         busy: dict[int, threading.Lock] = {}
 
-        def alone(name: str) -> Any:
-            real = getattr(Context, name)
+        def alone(owner: type, name: str) -> Any:
+            real = getattr(owner, name)
 
-            def call(context: Context, *args: Any, **named: Any) -> Any:
-                lock = busy.setdefault(id(context), threading.Lock())
+            def call(context: Context | Memory, *args: Any, **named: Any) -> Any:
+                memory = context.memory if isinstance(context, Context) else context
+                lock = busy.setdefault(id(memory), threading.Lock())
                 assert lock.acquire(blocking=False), "two threads use a context"
                 try:
                     return real(context, *args, **named)
@@ -74,8 +76,8 @@ class Counted:
         patch.setattr(Ahead, "goes_on", goes_on)
         patch.setattr(ModelDrafter, "levels_ready", ready)
         patch.setattr(Overlap, "start", ahead)
-        for name in ("decode", "seq_copy", "seq_remove", "logits"):
-            patch.setattr(Context, name, alone(name))
+        for owner, name in ((Context, "decode"), (Context, "logits"), (Memory, "copy"), (Memory, "remove")):
+            patch.setattr(owner, name, alone(owner, name))
 
 
 @pytest.fixture
@@ -185,7 +187,7 @@ def test_a_cancelled_request_leaves_nothing_behind(apart: Session, synchronous: 
         while engine.busy:
             engine.step()
         for cache in drafter.prefix_cache.caches:  # every cell belongs to a text
-            assert drafter.context.seq_end(cache.main) == cache.length
+            assert drafter.context.memory.end(cache.main) == cache.length
         assert drafter.pool.free == drafter.pool.n - len(drafter.prefix_cache.caches)
     assert (
         answer(engine, request(prompt, "model", 40)).ids == answer(synchronous.engine, request(prompt, "off", 40)).ids

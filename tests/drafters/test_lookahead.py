@@ -156,7 +156,7 @@ def test_a_window_s_rows_are_those_of_decoding_each_column_alone(llama: Path) ->
         window = drafter.window(view, TokenTree.root(33), 100, 30)
         kept = TokenTree.chain(33, [40, 41])
         tree = kept.with_probes(window.tree)
-        cache = SequenceCache(context, pool)
+        cache = SequenceCache(context.memory, pool)
         context.batch.add_run(text[:-1], 0, cache.main)
         context.decode()
         cache.length = 3
@@ -176,7 +176,7 @@ def test_a_window_s_rows_are_those_of_decoding_each_column_alone(llama: Path) ->
                 context.batch.add(token, i, (alone,), logits=i + 1 == len(spelled))
             context.decode()
             np.testing.assert_allclose(context.logits()[0], together[rows[node]], atol=2e-2)
-            context.seq_remove(alone, 0)
+            context.memory.remove(alone, 0)
 
 
 @pytest.mark.parametrize("strategy", ["lookahead:w=8:n=4:g=8", "lookahead:w=15:n=5,ngram:branch=3"])

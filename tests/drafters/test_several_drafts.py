@@ -241,7 +241,7 @@ def test_a_cascade_leaves_the_draft_cache_in_order(demo_pair: Session) -> None:
     strong = cascade.strong
     kept = {cache.main for cache, _ in strong.prefix_cache._idle}
     assert strong.pool.free + len(kept) == strong.pool.n
-    assert all(strong.context.seq_end(cache.main) == cache.length for cache, _ in strong.prefix_cache._idle)
+    assert all(strong.context.memory.end(cache.main) == cache.length for cache, _ in strong.prefix_cache._idle)
 
 
 def test_a_cascade_needs_a_draft_model(llama: Path) -> None:

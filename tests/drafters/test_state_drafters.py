@@ -148,7 +148,7 @@ class Reference:
     def _chained(self, context: Context, text: Sequence[int], rows: list[np.ndarray], n: int) -> list[list[int]]:
         tokens, given, out = list(text), list(rows), list[list[int]]()
         for head in range(n):
-            context.clear()
+            context.memory.clear()
             context.select_head(head)
             best, state = self._decode(context, [(t, i, given[i]) for i, t in enumerate(tokens)])
             out.append(best)

@@ -57,9 +57,10 @@ def test_what_can_run_is_not(changes: dict[str, Any]) -> None:
     check_request(replace(GOOD, **changes), 64, 100)
 
 
-def context(branching: Branching = Branching.TREE, memory: object = "some") -> Context:
+def context(branching: Branching = Branching.TREE, exists: bool = True) -> Context:
     model = SimpleNamespace(options=SimpleNamespace(path=Path("/models/my.gguf")))
-    return cast(Context, SimpleNamespace(branching=branching, memory=memory, model=model))
+    memory = SimpleNamespace(branching=branching, exists=exists)
+    return cast(Context, SimpleNamespace(memory=memory, model=model))
 
 
 NGRAM = SpeculationParams(drafters=(DrafterSpec("ngram"),), auto=False)
@@ -68,9 +69,9 @@ AUTO = SpeculationParams(drafters=(DrafterSpec("ngram"), DrafterSpec("suffix")),
 
 def test_an_encoder_writes_nothing() -> None:
     with pytest.raises(UnsupportedModel, match="my.gguf is an encoder and generates no text"):
-        check_writes(context(memory=None))
+        check_writes(context(exists=False))
     with pytest.raises(UnsupportedModel, match="embeddings"):
-        possible(context(memory=None), NGRAM)
+        possible(context(exists=False), NGRAM)
     check_writes(context())
 
 

@@ -57,8 +57,8 @@ def assert_clean(engine: Engine) -> None:
         kept = {cache.main for cache, _ in shelf._idle}
         assert pool.free + len(kept) + pad == pool.n
         assert len(set(pool._free)) == pool.free
-        assert all(context.seq_end(seq) == 0 for seq in range(pool.n) if seq not in kept)
-        assert all(context.seq_end(cache.main) == cache.length for cache, _ in shelf._idle)
+        assert all(context.memory.end(seq) == 0 for seq in range(pool.n) if seq not in kept)
+        assert all(context.memory.end(cache.main) == cache.length for cache, _ in shelf._idle)
 
 
 @pytest.fixture(scope="module")

@@ -115,7 +115,7 @@ def test_cells_of_a_text_lie_in_its_order(
             for sequence in engine.running:
                 n = sequence.cache.length
                 looked += 1
-                assert positions(context.state(sequence.cache.main), n) == list(range(n))
+                assert positions(context.memory.state(sequence.cache.main), n) == list(range(n))
         return seconds
 
     monkeypatch.setattr(Context, "decode", watched)
@@ -195,7 +195,7 @@ def test_a_state_in_another_format_is_refused(family: str, tmp_path: Path) -> No
     with open_session(options(write_family(family, tmp_path / "m.gguf"), kv_type="f16")) as session:
         answer(session.engine, request(session.prompt_ids("the cat and the dog"), "off", 4))
         cache, _ = session.engine.prefix_cache.latest
-        state = session.engine.context.state(cache.main)
+        state = session.engine.context.memory.state(cache.main)
     assert converted(state, 0, 0, "bf16")
     for cut in (0, 3, 13, 40, len(state) // 2, len(state) - 1):
         with pytest.raises(ValueError):

@@ -170,7 +170,7 @@ def test_freed_cells_below_a_text_are_parked(alone: Session) -> None:
         with Context(alone.model, alone.engine.options) as context:
             pool = SequencePool(context.n_seq)
             pool.parking = Parking(context, pool.take())
-            other, own = SequenceCache(context, pool), SequenceCache(context, pool)
+            other, own = SequenceCache(context.memory, pool), SequenceCache(context.memory, pool)
             for cache, text in ((other, tokens[50:90]), (own, tokens[:60])):
                 if cache is own or beside:
                     context.batch.clear()
@@ -203,7 +203,7 @@ def test_a_shared_beginning_is_taken_whole(alone: Session) -> None:
     with Context(alone.model, alone.engine.options) as context:
         pool = SequencePool(context.n_seq)
         pool.parking = Parking(context, pool.take())
-        first, second = SequenceCache(context, pool), SequenceCache(context, pool)
+        first, second = SequenceCache(context.memory, pool), SequenceCache(context.memory, pool)
         for cache, n in ((first, 40), (second, 10)):
             context.batch.clear()
             context.batch.add_run(tokens[:n], 0, cache.main)
@@ -212,7 +212,7 @@ def test_a_shared_beginning_is_taken_whole(alone: Session) -> None:
         second.share(first, 40)
         assert second.length == 40 and pool.parking.n == 10
         keys_and_values = 16 + 40 * 12  # behind the ids
-        assert context.state(second.main)[keys_and_values:] == context.state(first.main)[keys_and_values:]
+        assert context.memory.state(second.main)[keys_and_values:] == context.memory.state(first.main)[keys_and_values:]
 
 
 @pytest.mark.parametrize(

@@ -58,13 +58,13 @@ def assert_accounted(engine: Engine) -> None:
     assert engine.pool.free + len(mains) + leaves + 1 == engine.pool.n
     assert len(engine.prefix_cache._lent) == len(engine.running)
     for main, length in mains:
-        assert engine.context.seq_end(main) == length
+        assert engine.context.memory.end(main) == length
 
 
 def assert_empty(engine: Engine) -> None:
     """Not a cell is left."""
     assert engine.pool.free + 1 == engine.pool.n
-    assert all(engine.context.seq_end(seq) == 0 for seq in range(engine.pool.n))
+    assert all(engine.context.memory.end(seq) == 0 for seq in range(engine.pool.n))
 
 
 def alone(path: Path, wanted: Request, **changes: object) -> Answer:

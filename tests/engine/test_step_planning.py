@@ -20,10 +20,10 @@ from lcspec.engine.sequence import ActiveSequence
 from lcspec.engine.step_plan import StepPlan
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.sequence_pool import SequencePool
-from lcspec.llama import Branching, Context
+from lcspec.llama import Branching
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
-from tests.cells import Cells
+from tests.cells import Cells, context_on
 
 N_CTX = 4096
 NOBODY = cast(Drafting, SimpleNamespace(planners=(), auto=None))
@@ -35,11 +35,10 @@ class Machine:
     def __init__(self, *, share: bool = True, branching: Branching = Branching.TREE, **options: Any) -> None:
         chosen = ModelOptions(Path("none.gguf"), **{"batch": 256, "max_width": 16, "slots": 4, **options})
         self.cells = Cells()
-        context: Any = self.cells
-        context.options, context.batch = chosen, SimpleNamespace(n_max=chosen.batch)
-        context.branching, context.max_chain = branching, 7
+        self.cells.branching, self.cells.max_chain = branching, 7
+        context = context_on(self.cells, options=chosen, batch=SimpleNamespace(n_max=chosen.batch))
         pool = SequencePool(12)
-        self.caches = PrefixCache(cast(Context, context), pool, chosen.slots, share=share)
+        self.caches = PrefixCache(context, pool, chosen.slots, share=share)
         self.scheduler = Scheduler(self.caches, ExactPolicy(chosen, None), NOBODY)
         self.running: list[ActiveSequence] = []
 

@@ -28,7 +28,7 @@ def context(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     path = HYBRIDS[request.param](tmp_path_factory.mktemp("planes") / "m.gguf")
     made = options(path, slots=4, ctx=256, batch=64, kv_type="f32", rollback=6)
     with Model.load(made) as model, Context(model) as context:
-        assert (context.branching, context.max_rollback) == (Branching.CHAIN, 6)
+        assert (context.memory.branching, context.memory.max_rollback) == (Branching.CHAIN, 6)
         yield context
 
 
@@ -57,7 +57,7 @@ class Texts:
     def cut(self, seq: int, n: int) -> bool:
         """Take back the last `n` tokens."""
         text = self.texts[seq]
-        done = self.context.seq_remove(seq, len(text) - n)
+        done = self.context.memory.remove(seq, len(text) - n)
         if done:
             del text[len(text) - n :]
         return done
@@ -65,7 +65,7 @@ class Texts:
 
 def alone(context: Context, text: list[int], last: int) -> Logits:
     """The last rows of a text that is read in an empty context."""
-    context.clear()
+    context.memory.clear()
     return Texts(context).decode({0: text})[0][-last:]
 
 
@@ -77,7 +77,7 @@ def test_drafts_of_unequal_length_are_taken_back_to_what_was_there(context: Cont
     def some(n: int) -> list[int]:
         return [int(token) for token in rng.integers(60, 100, n)]
 
-    context.clear()
+    context.memory.clear()
     texts = Texts(context)
     compare: list[tuple[list[int], Logits]] = []
     for seq in rng.permutation(4).tolist():
@@ -101,16 +101,16 @@ def test_drafts_of_unequal_length_are_taken_back_to_what_was_there(context: Cont
 
 @pytest.mark.model
 def test_planes_that_others_may_have_moved_are_not_used(context: Context) -> None:
-    context.clear()
+    context.memory.clear()
     texts = Texts(context)
     for seq in range(3):
         texts.decode({seq: [60 + seq, 61, 62, 63]})
-    assert all(context.holds(seq, 3) for seq in range(3))  # one after the other: nothing moves
+    assert all(context.memory.holds(seq, 3) for seq in range(3))  # one after the other: nothing moves
     texts.decode({1: [70, 71, 72]})
-    assert context.holds(1, 6)
+    assert context.memory.holds(1, 6)
     texts.decode({0: [80], 2: [81]})  # side by side: where 1 was
-    assert not context.holds(1, 6) and not texts.cut(1, 1)
-    assert context.holds(1, 7)
+    assert not context.memory.holds(1, 6) and not texts.cut(1, 1)
+    assert context.memory.holds(1, 7)
 
 
 def run(seq: int, start: int, tokens: int, drafts: bool) -> Run:

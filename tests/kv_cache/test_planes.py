@@ -59,7 +59,7 @@ def test_without_drafts_there_is_a_state_for_every_slot_and_no_more(family: str,
     made = options(path, ctx=256, slots=8, rollback=0, kv_type="f32")
     with log_lines() as lines, open_session(made) as session:
         context = session.engine.context
-        assert (context.n_seq, context.branching) == (8, Branching.NONE)
+        assert (context.n_seq, context.memory.branching) == (8, Branching.NONE)
         prompts = [session.prompt_ids("the cat and the dog " * n) for n in range(1, 10)]
         together = side_by_side(session.engine, [request(prompt, "auto", 12, logprobs=0) for prompt in prompts])
     sizes = {
@@ -97,8 +97,8 @@ def test_planes_follow_from_what_may_be_drafted(
     path = write_qwen35(tmp_path / "m.gguf")
     with open_session(model_options(path, o, exact=False)) as session:
         context = session.engine.context
-        assert context.max_rollback == planes
-        assert context.branching is (Branching.CHAIN if planes else Branching.NONE)
+        assert context.memory.max_rollback == planes
+        assert context.memory.branching is (Branching.CHAIN if planes else Branching.NONE)
         prompt = session.prompt_ids("abcabcabc")
         plain = answer(session.engine, request(prompt, "off", 12)).ids
         if planes:
@@ -137,7 +137,7 @@ def test_planes_give_way_to_memory_and_say_so(
 
     monkeypatch.setattr("lcspec.modelfiles.memory.machine_memory", lambda: some)
     with sessions.open_session(wanted) as session:
-        assert session.engine.context.max_rollback == 6
+        assert session.engine.context.memory.max_rollback == 6
         prompt = session.prompt_ids("abcabcabc")
         drafted = answer(session.engine, request(prompt, "ngram:min_n=1", 20))
         assert drafted.ids == answer(session.engine, request(prompt, "off", 20)).ids
@@ -146,7 +146,7 @@ def test_planes_give_way_to_memory_and_say_so(
     monkeypatch.setattr("lcspec.modelfiles.memory.machine_memory", lambda: none)
     with sessions.open_session(wanted) as session:
         context = session.engine.context
-        assert (context.max_rollback, context.redecodes, context.max_chain) == (0, True, 16)
+        assert (context.memory.max_rollback, context.memory.redecodes, context.memory.max_chain) == (0, True, 16)
         found_ids = answer(session.engine, request(prompt, "ngram:min_n=1", 20)).ids
         assert found_ids == drafted.ids
 

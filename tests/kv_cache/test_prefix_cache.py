@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from lcspec.kv_cache.prefix_cache import TAIL, PrefixCache, Reuse, common_prefix
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
-from lcspec.llama import Context
-from tests.cells import Cells
+from tests.cells import Cells, context_on
 
 SLOTS = 3
 TEXT = st.lists(st.integers(0, 1), min_size=1, max_size=90).map(lambda tail: [7, 8, 9] * 15 + tail)
@@ -47,7 +46,7 @@ def check(cells: Cells, pool: SequencePool, shelf: PrefixCache, busy: list[tuple
 @given(ACTIONS, st.booleans())
 def test_every_cache_holds_its_own_text(actions: list[tuple[str, object]], share: bool) -> None:
     cells, pool = Cells(), SequencePool(8)
-    shelf = PrefixCache(cast(Context, cells), pool, SLOTS, share=share)
+    shelf = PrefixCache(context_on(cells), pool, SLOTS, share=share)
     busy: list[tuple[SequenceCache, list[int]]] = []
     for name, argument in actions:
         if name == "take":
@@ -97,7 +96,7 @@ class Shelf:
 
     def __init__(self, slots: int = 2, share: bool = False) -> None:
         self.cells, self.pool = Cells(), SequencePool(8)
-        self.caches = PrefixCache(cast(Context, self.cells), self.pool, slots, share=share)
+        self.caches = PrefixCache(context_on(self.cells), self.pool, slots, share=share)
 
     def read(self, cache: SequenceCache, text: list[int]) -> None:
         """Evaluate the rest of `text`."""

@@ -330,7 +330,7 @@ def test_the_model_of_the_cells_finds_a_forgotten_copy(monkeypatch: pytest.Monke
     tree = build(7, [(0, 1, 0.9), (0, 2, 0.1)])
     sets = cache.place(tree, tree.batch_order(), 0)
     cells.decode([(tree.tokens[v], tree.depths[v], sets[v]) for v in range(3)])
-    monkeypatch.setattr(Cells, "seq_copy", lambda *args: None)
+    monkeypatch.setattr(Cells, "copy", lambda *args: None)
     cache.commit([2])
     assert [cell.token for cell in cells.of(cache.main)] != [7, 2]
 
@@ -347,8 +347,8 @@ def test_a_step_that_accepts_nothing_cuts_all_branches_of_a_lone_cache_in_one_ca
         other.release()
     tree = build(7, [(0, token, 0.5) for token in range(5)] + [(2, 1, 0.5)])
     cuts: list[int] = []
-    cut = Cells.seq_remove
-    monkeypatch.setattr(Cells, "seq_remove", lambda self, seq, *a: cuts.append(seq) or cut(self, seq, *a))
+    cut = Cells.remove
+    monkeypatch.setattr(Cells, "remove", lambda self, seq, *a: cuts.append(seq) or cut(self, seq, *a))
     for _ in range(3):
         before = len(cuts)
         sets = cache.place(tree, tree.batch_order(), cache.length)
@@ -408,7 +408,7 @@ class Decoder:
 
     def __init__(self, context: Context, pool: SequencePool) -> None:
         self.context = context
-        self.cache = SequenceCache(context, pool)
+        self.cache = SequenceCache(context.memory, pool)
         self.text: list[int] = []
 
     def prefill(self, tokens: Sequence[int]) -> Logits:
@@ -504,13 +504,13 @@ def test_committing_and_going_on_equals_decoding_from_scratch(context: Context, 
                 sequence.cache.abandon()
                 continue
             sequence.commit(tree, path)
-            assert sequence.cache.length == len(sequence.text) == context.seq_end(sequence.cache.main)
+            assert sequence.cache.length == len(sequence.text) == context.memory.end(sequence.cache.main)
             plain = from_scratch(context, pool, sequence.text)
             np.testing.assert_allclose(ours, plain[-len(path) - 1 :], atol=TOLERANCE, rtol=0)
     for sequence in slots:
         sequence.cache.release()
     assert pool.free == context.n_seq
-    assert all(context.seq_end(seq) == 0 for seq in range(context.n_seq))
+    assert all(context.memory.end(seq) == 0 for seq in range(context.n_seq))
 
 
 def test_two_slots_never_read_each_other_s_cells(model: Model) -> None:
@@ -601,7 +601,7 @@ def test_truncating_a_real_cache(context: Context) -> None:
     sequence.prefill([5, 6, 7, 8, 9])
     assert sequence.cache.truncate(3)
     sequence.text = sequence.text[:3]
-    assert context.seq_end(sequence.cache.main) == 3
+    assert context.memory.end(sequence.cache.main) == 3
     after: Any = sequence.prefill([1, 2])
     np.testing.assert_allclose(
         after, from_scratch(context, sequence.cache.pool, [5, 6, 7, 1, 2])[-2:], atol=TOLERANCE, rtol=0

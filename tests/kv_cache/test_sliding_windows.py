@@ -48,7 +48,7 @@ def check(context: Context, prompt: Sequence[int], found: Answer) -> None:
     """Every token is what a context that holds nothing else finds most probable, but for near ties."""
     tokens = [*prompt, *found.ids]
     rows = []
-    context.clear()
+    context.memory.clear()
     for start in range(0, len(tokens), 32):
         context.batch.clear()
         for i, token in enumerate(tokens[start : start + 32]):
@@ -167,7 +167,7 @@ def test_long_answers_and_shared_beginnings_in_the_small_cache(tmp_path: Path) -
         options(write_gemma3(tmp_path / "m.gguf"), slots=2, ctx=1024, batch=40, max_width=16, full_windows=False)
     ) as session:
         engine, text = session.engine, session.prompt_ids(TEXT * 24)
-        assert 0 < engine.context.slack < 200
+        assert 0 < engine.context.memory.slack < 200
         tree = "ngram:branch=3:min_n=1:nodes=12"
         with Context(session.model, whole(session)) as alone:
             # Long answers with trees; beginnings that are shared, restored from a checkpoint, and shorter than before.
@@ -190,7 +190,7 @@ def test_an_exact_request_gets_a_full_cache(tmp_path: Path) -> None:
         options(write_gemma3(tmp_path / "m.gguf"), ctx=1024, batch=40, max_width=16, full_windows=False)
     ) as session:
         engine, prompt = session.engine, session.prompt_ids(TEXT * 5)
-        assert engine.context.slack > 0
+        assert engine.context.memory.slack > 0
         found = [
             answer(engine, request(prompt, how, 300, exact=True, logprobs=0))
             for how in ("off", "ngram:min_n=1:nodes=8", "off")
@@ -198,15 +198,15 @@ def test_an_exact_request_gets_a_full_cache(tmp_path: Path) -> None:
         assert found[0].bits == found[1].bits == found[2].bits
 
 
-def decode(cache: SequenceCache, *trees: TokenTree) -> None:
+def decode(context: Context, cache: SequenceCache, *trees: TokenTree) -> None:
     """Decode trees one after the other and accept nothing but their roots."""
     for tree in trees:
-        batch, order, base = cache.context.batch, tree.batch_order(), cache.length
+        batch, order, base = context.batch, tree.batch_order(), cache.length
         batch.clear()
         sets = cache.place(tree, order, base)
         for node in order:
             batch.add(tree.tokens[node], base + tree.depths[node], sets[node], logits=True)
-        cache.context.decode()
+        context.decode()
         cache.commit([])
 
 
@@ -220,25 +220,25 @@ def test_a_leaf_follows_a_text_whose_beginning_others_have_overwritten(full: boo
         Context(model, replace(made, full_windows=True)) as alone,
     ):
         pool = SequencePool(context.n_seq)
-        text, long, other = (SequenceCache(context, pool) for _ in range(3))
+        text, long, other = (SequenceCache(context.memory, pool) for _ in range(3))
         fork = TokenTree.root(65)
         fork.add(0, 66)
         fork.add(0, 67)
         # Cells before those of `text` are used and freed, so that the library goes on to its cells from there.
-        decode(long, *(TokenTree.root(80 + i % 9) for i in range(100)))
-        decode(text, *(TokenTree.root(70 + i % 9) for i in range(20)), fork)
-        decode(text, *(TokenTree.root(70 + i % 7) for i in range(60)))
+        decode(context, long, *(TokenTree.root(80 + i % 9) for i in range(100)))
+        decode(context, text, *(TokenTree.root(70 + i % 9) for i in range(20)), fork)
+        decode(context, text, *(TokenTree.root(70 + i % 7) for i in range(60)))
         long.truncate(1)
-        decode(other, *(TokenTree.root(80 + i % 9) for i in range(150)))
-        assert context.seq_start(text.main) > 0 and context.holds(text.main, text.length)
-        decode(text, fork)
+        decode(context, other, *(TokenTree.root(80 + i % 9) for i in range(150)))
+        assert context.memory.start(text.main) > 0 and context.memory.holds(text.main, text.length)
+        decode(context, text, fork)
         tokens = [*(70 + i % 9 for i in range(20)), 65, *(70 + i % 7 for i in range(60)), 65]
         assert np.abs(context.logits()[0] - last_row(alone, tokens)).max() < 0.01
 
 
 def last_row(context: Context, tokens: Sequence[int]) -> NDArray[np.float32]:
     """Logits behind a text, read in a context that holds nothing else."""
-    context.clear()
+    context.memory.clear()
     for start in range(0, len(tokens), 32):
         piece = tokens[start : start + 32]
         context.batch.clear()
@@ -259,7 +259,7 @@ def small_cache(tmp_path: Path) -> Iterator[tuple[Context, SequencePool, Context
         Context(model, replace(made, slots=1, full_windows=True)) as alone,
     ):
         own = window_cache(model.header, made, context.n_ctx)
-        assert own is not None and own.cells == 512 and context.slack > 0
+        assert own is not None and own.cells == 512 and context.memory.slack > 0
         yield context, SequencePool(context.n_seq), alone
 
 
@@ -274,12 +274,12 @@ def test_a_shared_beginning_does_not_fill_the_small_cache(tmp_path: Path) -> Non
     Both go on from there: a cell of its own, once overwritten, would have taken the text's earlier ones along.
     """
     with small_cache(tmp_path) as (context, pool, alone):
-        one, two = SequenceCache(context, pool), SequenceCache(context, pool)
-        decode(one, *map(TokenTree.root, words(0, 495)))
+        one, two = SequenceCache(context.memory, pool), SequenceCache(context.memory, pool)
+        decode(context, one, *map(TokenTree.root, words(0, 495)))
         two.share(one, 495)
         for i in range(100):
-            decode(one, TokenTree.root(80 + i % 9))
-            decode(two, TokenTree.root(80 + i % 11))
+            decode(context, one, TokenTree.root(80 + i % 9))
+            decode(context, two, TokenTree.root(80 + i % 11))
         found = context.logits()[0]
         assert np.abs(found - last_row(alone, [*words(0, 495), *(80 + i % 11 for i in range(100))])).max() < 0.01
 
@@ -287,13 +287,13 @@ def test_a_shared_beginning_does_not_fill_the_small_cache(tmp_path: Path) -> Non
 def test_leaves_that_are_not_used_again_do_not_fill_the_small_cache(tmp_path: Path) -> None:
     """Trees with fewer and fewer leaves: every one leaves two leaf ids behind, with cells of its own time."""
     with small_cache(tmp_path) as (context, pool, alone):
-        cache, tokens = SequenceCache(context, pool), list[int]()
+        cache, tokens = SequenceCache(context.memory, pool), list[int]()
         for leaves in range(17, 1, -2):
             tree = TokenTree.root(65)
             for i in range(leaves):
                 tree.add(0, 70 + i)
             more = words(len(tokens), len(tokens) + 75)
-            decode(cache, *map(TokenTree.root, more), tree)
+            decode(context, cache, *map(TokenTree.root, more), tree)
             tokens += [*more, 65]
-        decode(cache, TokenTree.root(66))
+        decode(context, cache, TokenTree.root(66))
         assert np.abs(context.logits()[0] - last_row(alone, [*tokens, 66])).max() < 0.01

@@ -50,7 +50,10 @@ every_kind = pytest.mark.parametrize("kind", KINDS, indirect=True)
 )
 def test_kinds_are_recognised(kind: Path, branching: Branching, rollback: int) -> None:
     with open_session(options(kind)) as session:
-        assert (session.engine.context.branching, session.engine.context.max_rollback) == (branching, rollback)
+        assert (session.engine.context.memory.branching, session.engine.context.memory.max_rollback) == (
+            branching,
+            rollback,
+        )
     told = describe(kind)
     assert told["speculation"] == branching.value
     assert (told["trees"], told["rollback"]) == (branching is Branching.TREE, rollback > 0)
@@ -188,7 +191,7 @@ def test_a_draft_model_goes_back_without_reading_its_text_again(kind: Path, llam
         prompt = session.prompt_ids(TEXTS[0] * 5)
         answer(session.engine, request(prompt, "model:nodes=4", 2))
         context = session.engine.drafting.drafters["model"].context  # type: ignore[attr-defined]
-        assert context.max_rollback == 0  # no memory for planes, which are those of one decode
+        assert context.memory.max_rollback == 0  # no memory for planes, which are those of one decode
         read, decode = [], context.decode
 
         def count(**named: Any) -> float:

@@ -38,7 +38,7 @@ def test_a_linux_library_can_be_switched() -> None:
 def rows(context: Context, width: int, many: bool = False) -> NDArray[np.float32]:
     """Logits of the text after its first 32 tokens, decoded `width` tokens at a time."""
     found = []
-    context.clear()
+    context.memory.clear()
     for start in (0, *range(32, len(TEXT), width)):
         context.batch.clear()
         for i in range(start, 32 if start == 0 else start + width):

@@ -87,6 +87,6 @@ def test_windows_keep_less_where_there_is_no_memory_for_more(
 
     monkeypatch.setattr("lcspec.modelfiles.memory.machine_memory", lambda: short)
     with open_session(wanted) as session:
-        assert session.engine.context.slack > 0
+        assert session.engine.context.memory.slack > 0
         assert len(answer(session.engine, request(session.prompt_ids("abc" * 40), "ngram:min_n=1", 20)).ids) == 20
     assert "keep only their windows" in capsys.readouterr().err

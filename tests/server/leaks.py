@@ -28,7 +28,7 @@ def state_of(server: Background) -> State:
     def look(session: Session) -> State:
         engine = session.engine
         engine.prefix_cache.clear()
-        used = [seq for seq in range(engine.pool.n) if engine.context.seq_end(seq) > 0]
+        used = [seq for seq in range(engine.pool.n) if engine.context.memory.end(seq) > 0]
         return State(len(engine.running), len(engine.waiting), service.capacity.at_hand, engine.pool.free, len(used))
 
     return engine_of(server).call(look).result(300)

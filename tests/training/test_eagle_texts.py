@@ -91,7 +91,7 @@ def test_the_writer_keeps_what_the_model_had(tmp_path: Path) -> None:
             for job in jobs:
                 mine = found[job.group]
                 assert mine.tokens.tolist() == [*job.prompt, *job.tokens[:-1]]
-                context.clear()
+                context.memory.clear()
                 context.batch.clear()
                 for at, token in enumerate(mine.tokens.tolist()):
                     context.batch.add(token, at, (0,), logits=True)
