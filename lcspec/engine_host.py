@@ -12,19 +12,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generator, Protocol, Sequence, TypeVar
 
-from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, model_drafter
 from lcspec.engine.events import Event, TokenInfo
 from lcspec.engine.metrics import Totals
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.fill_in_middle import FillInMiddle
 from lcspec.modelfiles.modelfile import ModelHeader
-from lcspec.session import Session
+from lcspec.session import Progress, Session
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
     from lcspec.engine.request import Request
+    from lcspec.profiles.cost_curve import CostCurve
     from lcspec.sampling.grammar import CompiledGrammar
 
 T = TypeVar("T")
@@ -65,6 +66,7 @@ class EngineFacts:
     Attributes:
         options: the options it was loaded with.
         n_ctx: positions of a slot; slots: the most requests that run at a time.
+        threads: CPU threads that decode; spare: whether that leaves a core free.
         draft: the files to draft with.
         writes: whether it generates text; an encoder only makes embeddings.
         n_ctx_train, n_embd, n_params: see lcspec.llama.model.Traits.
@@ -73,6 +75,8 @@ class EngineFacts:
     options: ModelOptions
     n_ctx: int
     slots: int
+    threads: int
+    spare: bool
     draft: DraftFiles
     writes: bool
     n_ctx_train: int
@@ -113,11 +117,29 @@ class Life:
     pid: int | None = None
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What was decided about drafting.
+
+    Attributes:
+        speculation: as it can run: without drafters if nothing can be drafted for this model.
+        curve: what decodes cost; None: nobody needed to know.
+        draft_seconds: what a step of the first draft model takes; 0.0: there is none, or it was not timed.
+    """
+
+    speculation: SpeculationParams
+    curve: CostCurve | None
+    draft_seconds: float
+
+
 class Submitted(Protocol):
     """A submitted request."""
 
     def cancel(self) -> None:
         """End it between two steps; its last event is Finished with reason `cancelled`."""
+
+    def switch(self, speculation: SpeculationParams) -> Future[None]:
+        """Change its drafters between two steps (see Engine.switch); the future fails with the same errors."""
 
 
 class EngineHost(Protocol):
@@ -142,8 +164,15 @@ class EngineHost(Protocol):
             LcspecError: it could not be loaded.
         """
 
-    def submit(self, request: Request, sink: Sink) -> Future[Any]:
-        """Queue a request; the future becomes a `Submitted`. `sink` gets its events in order, on another thread."""
+    def prepare(self, speculation: SpeculationParams) -> Future[Prepared]:
+        """Load what drafts, and measure what steps cost if nobody has; tells the host's `progress`. The future fails
+        with an LcspecError if a part of `speculation` cannot be made."""
+
+    def submit(self, request: Request, sink: Sink, *, details: bool = False) -> Future[Any]:
+        """Queue a request; the future becomes a `Submitted`. `sink` gets its events in order, on another thread.
+
+        `details`: its prompt's progress, too, and a Step for each of its steps.
+        """
 
     def call(self, function: Callable[[Session], T]) -> Future[T]:
         """Run a short `function` on the engine's thread, between two steps."""
@@ -174,11 +203,15 @@ def start_of_text(vocab: TextVocab) -> tuple[int, ...]:
 
 def facts_of(session: Session) -> EngineFacts:
     """The facts of a session's model."""
+    from lcspec.llama.threads import default_threads
+
     context, traits = session.engine.context, session.model.traits
     return EngineFacts(
         options=session.model.options,
         n_ctx=context.n_ctx,
         slots=session.engine.options.slots,
+        threads=context.n_threads,
+        spare=session.model.gpu_layers != 0 or context.n_threads < default_threads(),
         draft=session.engine.drafting.env.draft,
         writes=context.memory.exists,
         n_ctx_train=traits.n_ctx_train,
@@ -190,6 +223,24 @@ def facts_of(session: Session) -> EngineFacts:
 def totals(session: Session) -> Totals:
     """The engine's totals."""
     return session.engine.totals()
+
+
+def prepare(speculation: SpeculationParams, session: Session, progress: Progress) -> Prepared:
+    """See EngineHost.prepare."""
+    from lcspec.llama import Branching
+
+    engine = session.engine
+    if engine.context.memory.branching is not Branching.NONE:
+
+        def measured(share: float) -> None:
+            progress("measuring how fast this machine is", share)
+
+        engine.drafting.make_planner(measured)  # also without the planner: what a step costs is shown in the inspector
+    progress("loading what drafts", 1.0)
+    settled, planner = engine.prepare(speculation), engine.drafting.auto
+    if planner is None:
+        return Prepared(settled, None, 0.0)
+    return Prepared(settled, planner.curve, planner.costly.step_seconds.get(model_drafter(0), 0.0))
 
 
 def warm_up(speculation: SpeculationParams, session: Session) -> None:

@@ -23,8 +23,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generator, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
+from lcspec.engine.details import Details
 from lcspec.engine.events import Event, Failed, Finished
-from lcspec.engine_host import Life, Loaded, Sink, facts_of
+from lcspec.engine_host import Life, Loaded, Prepared, Sink, facts_of, prepare
 from lcspec.errors import LcspecError, WorkerLost
 from lcspec.pulse import PULSE
 from lcspec.session import Progress, Session, open_session
@@ -81,6 +82,7 @@ class EngineThread:
         self._orders: queue.SimpleQueue[Callable[[Engine], None]] = queue.SimpleQueue()
         self._sinks: dict[int, Sink] = {}
         self._flush = flush or (lambda: None)
+        self._progress = progress or (lambda what, fraction: None)
         self._pieces: list[_Pieces] = []  # generators that run between steps
         self._state = "open"  # open | draining | closed
         self._away: str | None = None  # why requests are refused at the moment
@@ -89,13 +91,21 @@ class EngineThread:
         )
         self._thread.start()
 
-    def submit(self, request: Request, sink: Sink) -> Future[Ticket]:
+    def prepare(self, speculation: SpeculationParams) -> Future[Prepared]:
+        """See EngineHost.prepare; `progress` is called on the engine thread."""
+        return self.call(lambda session: prepare(speculation, session, self._progress))
+
+    def submit(self, request: Request, sink: Sink, *, details: bool = False) -> Future[Ticket]:
         """Queue a request. `sink` gets its events, in order, on the engine thread: it must pass them on and return.
 
         If Engine.submit refuses the request, the future fails and no event comes. A sink that raises ends its own
-        request only.
+        request only. `details`: see EngineHost.submit.
         """
         result: Future[Ticket] = Future()
+
+        def detailed(engine: Engine) -> Sink:
+            added = Details(engine, request.speculation.exact).added
+            return lambda events: sink(added(events))
 
         def enter(engine: Engine) -> None:
             if self._state != "open":
@@ -103,7 +113,7 @@ class EngineThread:
             if self._away is not None:
                 raise WorkerLost(self._away)
             number = engine.submit(request)
-            self._sinks[number] = sink
+            self._sinks[number] = detailed(engine) if details else sink
             result.set_result(Ticket(self, number))
 
         self._promise(enter, result)

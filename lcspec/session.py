@@ -70,11 +70,9 @@ class Session:
 
     def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """Token ids of a conversation ready for the assistant's answer, and the template's stop strings."""
-        from lcspec.llama.template import ChatTemplate
+        from lcspec.llama.template import chat_ids
 
-        template = ChatTemplate(self.model)
-        text = template.render(messages)
-        return tuple(self.model.vocab.tokenize(text, special=not template.has_bos(text))), template.stop
+        return chat_ids(self.model, messages)
 
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], list[int]]:
         """Embeddings of `texts`: vectors of unit length, float32 [n, n_embd], and each text's tokens.

@@ -18,12 +18,12 @@ from lcspec.engine.request import Request
 POISON = (97, 98, 97, 98)
 
 
-def unhurried() -> None:
+def unhurried(_: object = None, seconds: float = 0.005) -> None:
     """Every step takes a while, so an answer does not end before a test has done what it wants to do to it."""
     step = Engine.step
 
     def slow(self: Engine) -> list[Event]:
-        time.sleep(0.005)
+        time.sleep(seconds)
         return step(self)
 
     Engine.step = slow  # type: ignore[method-assign]

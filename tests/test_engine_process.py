@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from lcspec.config import ModelOptions
-from lcspec.engine.events import Event, Failed, Finished, Started, Tokens
+from lcspec.engine.events import Event, Failed, Finished, Prefill, Started, Step, StepStats, Tokens
 from lcspec.engine.request import Request
 from lcspec.engine_host import embed, totals
 from lcspec.engine_process import parent
@@ -32,15 +32,18 @@ from lcspec.errors import (
     ModelFileError,
     ModelLoadError,
     TokenizeError,
+    UsageError,
 )
 from lcspec.llama import Model
 from lcspec.sampling.parameters import SamplingParams
+from lcspec.session import parse_speculation
 from tests import engine_faults, tiny_gguf
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 WAIT = 120.0
 PROMPT = (5, 6, 7, 8)
+NGRAM = parse_speculation("ngram:min_n=1")
 SEEDED = SamplingParams(temperature=0.8, seed=7, repeat_penalty=1.3)
 
 
@@ -127,6 +130,53 @@ def test_a_process_gives_what_a_thread_gives(path: Path, engine: EngineProcess) 
         assert os.getpid() != engine.life.pid
     finally:
         assert here.close(timeout=WAIT)
+
+
+@pytest.mark.parametrize("kind", [EngineThread, EngineProcess])
+def test_an_interface_is_told_about_steps(kind: Any, path: Path) -> None:
+    """The prompt's progress, who drafts, what plain decoding would take, and drafters that change midway."""
+    shares: list[float] = []
+    worker = kind(options(path), progress=lambda what, share: shares.append(share))
+    try:
+        worker.loaded()
+        loading = len(shares)
+        found = worker.prepare(parse_speculation("auto")).result(WAIT)
+        assert found.speculation.auto and found.curve is not None and 1 in found.curve.points and len(shares) > loading
+        switched: list[Any] = []
+        sent: Future[Any] = Future()
+        sink = Sink(20, lambda: switched.append(sent.result(WAIT).result(WAIT).switch(NGRAM)))
+        sent.set_result(worker.submit(request(200), sink, details=True))
+        assert sink.last().completion_tokens == 200 and switched[0].result(WAIT) is None
+        steps = [event for event in sink.events if isinstance(event, Step)]
+        assert any(isinstance(event, Prefill) for event in sink.events)
+        assert sum(len(step.stats.emitted) for step in steps) == 199  # the first comes from the prompt
+        assert all(step.plain_seconds and step.expected_seconds for step in steps)
+        first, last = steps[0], steps[-1]
+        assert first.plain and "ngram" not in first.names and "ngram" in last.names
+        assert any(step.drafters_of(1) == ["ngram"] for step in steps if not step.plain)
+        plain = Sink()
+        worker.submit(request(200), plain).result(WAIT)
+        assert plain.last().completion_tokens == 200 and plain.ids == sink.ids
+        assert kind is EngineThread or not any(isinstance(e, (Prefill, Step, StepStats)) for e in plain.events)
+        with pytest.raises(UsageError, match="nobody"):
+            worker.prepare(parse_speculation("nobody")).result(WAIT)
+    finally:
+        assert worker.close(timeout=WAIT)
+
+
+def test_drafters_stay_switched_in_the_next_process(engine: EngineProcess) -> None:
+    sent: Future[Any] = Future()
+
+    def switch_and_kill() -> None:
+        sent.result(WAIT).result(WAIT).switch(NGRAM).add_done_callback(lambda _: kill(engine))
+
+    whole, killed = Sink(), Sink(20, switch_and_kill)
+    engine.submit(request(200), whole).result(WAIT)
+    whole.last()
+    sent.set_result(engine.submit(request(200), killed, details=True))
+    assert isinstance(killed.last(), Finished) and killed.ids == whole.ids and engine.life.restarts == 1
+    last = [event for event in killed.events if isinstance(event, Step)][-1]
+    assert last.names == ("ngram",)
 
 
 def test_what_is_wrong_is_said_as_by_a_thread(path: Path, tmp_path: Path, engine: EngineProcess) -> None:

@@ -207,6 +207,9 @@ class Answering:
         screen, say = self.screen, self.screen.transcript.say
         if turn.prompt.notice:
             await say(Notice(turn.prompt.notice))
+        why = screen.source.interruption()
+        if why is not None and message.state != "failed":
+            await say(Notice(f"Meanwhile {why}. It was started again, and the answer went on where it was."))
         if message.state == "failed":
             gone = not screen.source.alive
             await say(

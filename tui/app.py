@@ -53,6 +53,7 @@ class ChatOptions:
         notice: said once the first model is there (what was paired with it).
         lora: adapters of `model`.
         history: use and keep what earlier texts taught the drafters.
+        apart: run the engine in a process of its own, so that the chat stays if that dies.
         resume: open the conversation used last.
         overrides: settings given on the command line, by the names of `choices.changed`.
         store: where chats are kept; None = the user's data directory.
@@ -68,6 +69,7 @@ class ChatOptions:
     notice: str = ""
     lora: tuple[Lora, ...] = ()
     history: bool = True
+    apart: bool = True
     resume: bool = False
     overrides: Mapping[str, Any] | None = None
     store: Path | None = None
@@ -156,7 +158,7 @@ class ChatApp(App[int]):
         except LcspecError as error:
             self._pick(str(error))
             return
-        self._open(Bridge(options, files, self.options.history), params)
+        self._open(Bridge(options, files, self.options.history, apart=self.options.apart), params)
 
     def connect(self, server: Server) -> None:
         """Talk to a server."""

@@ -1,4 +1,5 @@
-"""The engine as the interface sees it. Events cross threads in a deque: the engine appends, the interface drains.
+"""The engine as the interface sees it, in a process of its own. Events cross threads in a deque: the engine's host
+appends, the interface drains.
 
 Nothing here waits: a slow screen makes the deque longer and the engine no slower.
 """
@@ -7,22 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import math
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Mapping, Sequence
 
+from lcspec import engine_host
 from lcspec.answers.formats import format_of, opened_by
 from lcspec.answers.stored import ThinkTags
-from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, model_drafter
-from lcspec.engine.events import Event, Failed, Finished, Started, StepStats
-from lcspec.engine_thread import EngineThread, Ticket
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
+from lcspec.engine.events import Event, Failed, Finished, StepStats
+from lcspec.engine_host import EngineHost, Submitted
+from lcspec.engine_thread import EngineThread
 from lcspec.errors import LcspecError
 from lcspec.profiles.steadiness import disturbance
-from lcspec.session import Session
 from lcspec.tui.source import Asked, Item, Loaded, Progress, Question, Running
-from lcspec.tui.speculation import Step
 from lcspec.tui.wording import name_of
 
 if TYPE_CHECKING:
@@ -39,29 +39,21 @@ TAIL = 24
 
 
 class Answer:
-    """One running request. `sink` belongs to the engine thread, everything else to the interface."""
+    """One running request. `sink` is called on another thread, everything else by the interface."""
 
     counts = True
 
-    def __init__(self, session: Session, exact: bool) -> None:
+    def __init__(self) -> None:
         self.done = False
-        self.ticket: Ticket | None = None
-        self._session = session
-        self._exact = exact
+        self.ticket: Submitted | None = None
         self._queue: collections.deque[Item] = collections.deque()
-        self._length = 0
         self._cancelled = False
 
     def sink(self, events: Sequence[Event]) -> None:
-        """Hand events on, steps with what they need from the engine. Called on the engine thread; never blocks."""
+        """Hand events on; never blocks."""
         for event in events:
-            if isinstance(event, Started):
-                self._length = event.prompt_tokens
-            if isinstance(event, StepStats):
-                self._length += len(event.emitted)
-                self._queue.append(self._step(event))
-            else:
-                self._queue.append(event)
+            assert not isinstance(event, StepStats), "details were asked for"
+            self._queue.append(event)
 
     def drain(self) -> list[Item]:
         """Everything that came since the last time."""
@@ -82,7 +74,7 @@ class Answer:
         """Items nobody has drained yet."""
         return len(self._queue)
 
-    def settled(self, future: Future[Ticket]) -> None:
+    def settled(self, future: Future[Submitted]) -> None:
         """The engine took the request, or refused it: a refusal comes out of `drain` as Failed."""
         error = future.exception()
         if error is not None:
@@ -99,35 +91,39 @@ class Answer:
         if self.ticket is not None:
             self.ticket.cancel()
 
-    def _step(self, stats: StepStats) -> Step:
-        engine = self._session.engine
-        names = tuple(engine.drafting.drafters)
-        if engine.drafting.auto is None:
-            return Step(stats, names)
-        curve, widths = engine.drafting.auto.curve, frozenset({1})
-        if self._exact and engine.exact.certificate is not None:
-            widths = engine.exact.certificate.widths  # plain decoding is padded to one of these, too
-        plain = min((curve.seconds(w, self._length) for w in widths), default=math.inf)
-        expected = stats.plan.seconds or curve.seconds(max(stats.width, stats.plan.width), self._length)
-        return Step(stats, names, _known(plain), _known(expected))
 
+class Tokenizer:
+    """Counts conversations for a loaded model (see ChatTokenizer)."""
 
-def _known(seconds: float) -> float | None:
-    return seconds if math.isfinite(seconds) else None
+    def __init__(self, loaded: engine_host.Loaded) -> None:
+        self._loaded = loaded
+
+    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Token ids of a conversation ready for the answer, and the template's stop strings."""
+        from lcspec.llama.template import chat_ids
+
+        return chat_ids(self._loaded, messages)
 
 
 class Bridge:
-    """One engine thread, and the requests on it: a `Source`."""
+    """One engine, and the requests on it: a `Source`."""
 
     local = True
 
-    def __init__(self, options: ModelOptions, files: DraftFiles, history: bool = True) -> None:
-        """Start loading."""
+    def __init__(self, options: ModelOptions, files: DraftFiles, history: bool = True, *, apart: bool = True) -> None:
+        """Start loading. `apart`: in a process of its own, which can die without the interface."""
         self.options = options
         self.files = files
         self.progress = Progress()
-        self.worker = EngineThread(options, files, self.progress, history)
-        self._session: Session | None = None
+        self.worker: EngineHost
+        if apart:
+            from lcspec.engine_process.parent import EngineProcess
+
+            self.worker = EngineProcess(options, files, self.progress, history, quiet=True)
+        else:
+            self.worker = EngineThread(options, files, self.progress, history)
+        self._loaded: engine_host.Loaded | None = None
+        self._restarts = 0  # of the engine before the latest request
 
     @property
     def draft(self) -> Path | None:
@@ -146,37 +142,37 @@ class Bridge:
         return self.worker.alive
 
     @property
-    def tokenizer(self) -> Session:
-        """The session."""
-        return self.session
+    def tokenizer(self) -> Tokenizer:
+        """The loaded model's."""
+        return Tokenizer(self.loaded)
 
     def tokenize(self, text: str) -> Sequence[int]:
         """Token ids, without special tokens."""
-        return self.session.model.vocab.tokenize(text)
+        return self.loaded.vocab.tokenize(text)
 
     def piece(self, token: int) -> str:
         """The text of a token."""
-        return self.session.model.vocab.text([token], special=True)
+        return self.loaded.vocab.text([token], special=True)
 
     @property
-    def session(self) -> Session:
-        """The loaded session, for what may be used from any thread (see lcspec.engine_thread).
+    def loaded(self) -> engine_host.Loaded:
+        """The loaded model.
 
         Raises:
             RuntimeError: it is still loading.
         """
-        if self._session is None:
+        if self._loaded is None:
             raise RuntimeError("the model is still loading")
-        return self._session
+        return self._loaded
 
-    async def ready(self) -> Session:
+    async def ready(self) -> engine_host.Loaded:
         """Wait for the model.
 
         Raises:
             LcspecError: it cannot be loaded.
         """
-        self._session = await asyncio.wrap_future(self.worker.ready)
-        return self._session
+        self._loaded = await asyncio.to_thread(self.worker.loaded)
+        return self._loaded
 
     async def prepare(self, speculation: SpeculationParams) -> Loaded:
         """Load what drafting needs, measure this machine on first use, and say what was decided.
@@ -184,60 +180,43 @@ class Bridge:
         Raises:
             LcspecError: the drafters cannot be had.
         """
-        return await asyncio.wrap_future(self.worker.call(lambda session: self._prepare(session, speculation)))
-
-    def _prepare(self, session: Session, speculation: SpeculationParams) -> Loaded:
-        from lcspec.llama import Branching
-        from lcspec.llama.threads import default_threads
-
-        header, engine = session.model.header, session.engine
-        if engine.context.memory.branching is not Branching.NONE:
-            # also without the planner: what a step costs is shown in the inspector
-            engine.drafting.make_planner(lambda share: self._tell("measuring how fast this machine is", share))
-        self._tell("loading what drafts", 1.0)
-        settled = engine.prepare(speculation)
-        planner = engine.drafting.auto
+        found = await asyncio.wrap_future(self.worker.prepare(speculation))
+        header, facts = self.loaded.header, self.loaded.facts
+        notes = decisions(speculation, found.speculation, found.curve, found.draft_seconds)
         return Loaded(
             path=self.options.path,
             files=self.files,
             name=name_of(self.options.path, header.name),
             quantization=header.quantization,
-            n_ctx=engine.context.n_ctx,
-            threads=engine.context.n_threads,
-            spare=session.model.gpu_layers != 0 or engine.context.n_threads < default_threads(),
+            n_ctx=facts.n_ctx,
+            threads=facts.threads,
+            spare=facts.spare,
             n_ctx_train=header.context_length or 0,
-            notes=tuple(
-                decisions(
-                    speculation,
-                    settled,
-                    planner.curve if planner else None,
-                    planner.costly.step_seconds.get(model_drafter(0), 0.0) if planner else 0.0,
-                )
-            ),
+            notes=tuple(notes),
         )
 
-    def _tell(self, what: str, fraction: float) -> None:
-        self.progress(what, fraction)
+    def interruption(self) -> str | None:
+        """See Source."""
+        life = self.worker.life
+        return life.last if life.restarts > self._restarts else None
 
     def submit(self, request: Request) -> Answer:
         """Submit a request; its events, a refusal included, come out of `Answer.drain`."""
-        answer = Answer(self.session, request.speculation.exact)
-        self.worker.submit(request, answer.sink).add_done_callback(answer.settled)
+        answer, self._restarts = Answer(), self.worker.life.restarts
+        self.worker.submit(request, answer.sink, details=True).add_done_callback(answer.settled)
         return answer
 
     async def ask(self, question: Question) -> Asked:
         """Submit the request of a question."""
         from lcspec.engine.request import Request
 
-        model, prompt, before = self.session.model, question.prompt, question.before
-        form = format_of(model.header.chat_template or "")
-        tags: ThinkTags | None = ThinkTags(
-            form, opened_by(form, model.vocab.text(list(prompt.ids[-TAIL:]), special=True))
-        )
+        vocab, prompt, before = self.loaded.vocab, question.prompt, question.before
+        form = format_of(self.loaded.header.chat_template or "")
+        tags: ThinkTags | None = ThinkTags(form, opened_by(form, vocab.text(list(prompt.ids[-TAIL:]), special=True)))
         if before is not None:
             opening = "".join(piece.text for piece in tags.opening) if tags is not None else ""
             start = len(opening) if before.text.startswith(opening) else 0  # the prompt has it already
-            written = await asyncio.to_thread(model.vocab.tokenize, before.text[start:], special=False)
+            written = await asyncio.to_thread(vocab.tokenize, before.text[start:], special=False)
             prompt = replace(prompt, ids=(*prompt.ids, *written), fill=prompt.fill.plus(len(written)))
             tags = None
         request = Request(prompt.ids, question.sampling, question.speculation, question.max_tokens, prompt.stop)
@@ -250,16 +229,17 @@ class Bridge:
             LcspecError: they cannot be had; the answer goes on as before.
         """
         if isinstance(running, Answer) and running.ticket is not None and not running.done:
-            future: Future[None] = running.ticket.switch(speculation)
-            await asyncio.wrap_future(future)
+            await asyncio.wrap_future(running.ticket.switch(speculation))
 
     def give_up(self) -> None:
-        """Stop loading as soon as the library asks whether to go on."""
+        """Stop loading: a thread as soon as the library asks whether to go on, a process at once."""
         self.progress.given_up = True
+        if not isinstance(self.worker, EngineThread):
+            self.worker.close(timeout=0)
 
     def close(self, timeout: float = 10.0) -> bool:
         """End everything; False if the engine did not come back in time (a decode cannot be interrupted)."""
-        self.give_up()
+        self.progress.given_up = True
         return self.worker.close(timeout=timeout)
 
 

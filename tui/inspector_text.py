@@ -6,8 +6,9 @@ from typing import Callable
 
 from textual.content import Content
 
+from lcspec.engine.events import Step
 from lcspec.tui.lens import style_of
-from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
+from lcspec.tui.speculation import SpeculationLog, accepted_nodes, expected_accepted
 from lcspec.tui.wording import saved, steps
 
 PieceOf = Callable[[int], str]  # text of a token id

@@ -223,6 +223,9 @@ class ServerSource:
         """
         raise ServerError("the server decides about drafting")
 
+    def interruption(self) -> None:
+        """A server that is gone is an error of the answer."""
+
     def give_up(self) -> None:
         """Nothing is loaded here."""
 

@@ -1,4 +1,4 @@
-"""Where answers come from: an engine on a thread of its own (`bridge`), or a server (`remote`)."""
+"""Where answers come from: an engine of the chat's own (`bridge`), or a server (`remote`)."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Protocol, Sequence, Union
 
 from lcspec.answers.stored import ThinkTags
 from lcspec.config import DraftFiles, SpeculationParams
-from lcspec.engine.events import Failed, Finished, Prefill, Started, Tokens
+from lcspec.engine.events import Failed, Finished, Prefill, Started, Step, Tokens
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.tui.conversation import ChatTokenizer, Prompt
-from lcspec.tui.speculation import Step
 from lcspec.tui.store import Message
 
 # The context of a server that does not tell its own.
@@ -132,7 +131,7 @@ class Source(Protocol):
 
     @property
     def local(self) -> bool:
-        """Whether the engine is in this process: lens, inspector and drafters need that."""
+        """Whether the engine is on this machine and the chat's own: lens, inspector and drafters need that."""
         ...
 
     @property
@@ -188,6 +187,10 @@ class Source(Protocol):
         Raises:
             LcspecError: they cannot be had; the answer goes on as before.
         """
+        ...
+
+    def interruption(self) -> str | None:
+        """Why the engine had to be started again since the latest question; None: it had not."""
         ...
 
     def give_up(self) -> None:

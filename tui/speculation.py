@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Sequence
 
-from lcspec.engine.events import RequestStats, StepStats
+from lcspec.engine.events import RequestStats, Step
 from lcspec.spec.token_tree import TokenTree
 
 # Steps the inspector can show.
@@ -20,38 +20,6 @@ UNSURE = 0.03
 # Share of the answer's time below which nobody notices a difference.
 NOTICED = 0.02
 UNSURE_BEFORE = 0.15
-
-
-@dataclass(frozen=True)
-class Step:
-    """A decode step as the bridge hands it on.
-
-    Attributes:
-        stats: the engine's own account.
-        names: drafter names by bit of `TokenTree.sources`.
-        plain_seconds: what plain decoding would have taken for one token at this context; None when nobody measured.
-        expected_seconds: what the target was expected to take for this step; None when nobody measured.
-    """
-
-    stats: StepStats
-    names: tuple[str, ...] = ()
-    plain_seconds: float | None = None
-    expected_seconds: float | None = None
-
-    @property
-    def plain(self) -> bool:
-        """Whether nothing was drafted or looked at besides the answer's own token."""
-        return not self.stats.tree.n_drafted and not self.stats.probes
-
-    @property
-    def seconds(self) -> float:
-        """Time of the whole step."""
-        return self.stats.target_seconds + self.stats.draft_seconds + self.stats.overhead_seconds
-
-    def drafters_of(self, node: int) -> list[str]:
-        """Who proposed a node."""
-        source = self.stats.tree.sources[node]
-        return [name for i, name in enumerate(self.names) if source >> i & 1]
 
 
 def accepted_nodes(tree: TokenTree, emitted: Sequence[int], accepted: int) -> list[int]:

@@ -17,8 +17,6 @@ from lcspec.modelfiles.library import last_model
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.choices import MODEL, OTHER, SAMPLING, SPECULATION
 
-# The engine thread needs the interpreter for a moment after every decode; it must not wait 5 ms for it.
-SWITCH_SECONDS = 0.0005
 # Options that say how a model is loaded or speculated: with a server they are its own.
 THE_SERVERS = SPECULATION | MODEL | {"draft", "lora", "store", "heads", "no_draft", "no_history", "speculate"}
 
@@ -128,7 +126,6 @@ def run(given: dict[str, Any]) -> int:
         if starter is not None:
             given = {**given, "model": starter}
     app = ChatApp(chat_options(given))
-    sys.setswitchinterval(SWITCH_SECONDS)
     code = app.run() or 0
     line = parting(app)
     saved = app.shut_down()

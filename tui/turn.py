@@ -8,11 +8,11 @@ from typing import Any, Sequence
 
 from lcspec.answers.stored import ThinkTags
 from lcspec.answers.text import Piece
-from lcspec.engine.events import Failed, Finished, Prefill, Started, Tokens
+from lcspec.engine.events import Failed, Finished, Prefill, Started, Step, Tokens
 from lcspec.errors import LcspecError
 from lcspec.tui.conversation import ContextFill, Prompt
 from lcspec.tui.source import Running
-from lcspec.tui.speculation import SpeculationLog, Step
+from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.store import Answer as StoredAnswer
 from lcspec.tui.store import Message
 

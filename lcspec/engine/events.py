@@ -78,6 +78,43 @@ class StepStats(NamedTuple):
     probes: int = 0
 
 
+@dataclass(frozen=True)
+class Step:
+    """A decode step, and what is needed to judge it (see lcspec.engine.details).
+
+    Attributes:
+        stats: the engine's own account.
+        names: drafter names by bit of `TokenTree.sources`.
+        plain_seconds: what plain decoding would have taken for one token at this context; None when nobody measured.
+        expected_seconds: what the target was expected to take for this step; None when nobody measured.
+    """
+
+    stats: StepStats
+    names: tuple[str, ...] = ()
+    plain_seconds: float | None = None
+    expected_seconds: float | None = None
+
+    @property
+    def request(self) -> int:
+        """The request's number."""
+        return self.stats.request
+
+    @property
+    def plain(self) -> bool:
+        """Whether nothing was drafted or looked at besides the answer's own token."""
+        return not self.stats.tree.n_drafted and not self.stats.probes
+
+    @property
+    def seconds(self) -> float:
+        """Time of the whole step."""
+        return self.stats.target_seconds + self.stats.draft_seconds + self.stats.overhead_seconds
+
+    def drafters_of(self, node: int) -> list[str]:
+        """Who proposed a node."""
+        source = self.stats.tree.sources[node]
+        return [name for i, name in enumerate(self.names) if source >> i & 1]
+
+
 @dataclass
 class RequestStats:
     """Totals of one request. `accepted_by_depth[d]` counts accepted nodes at depth d + 1. Probes do not count as
@@ -185,4 +222,4 @@ class Failed:
     error: LcspecError
 
 
-Event = Union[Started, Prefill, Tokens, StepStats, Finished, Failed]
+Event = Union[Started, Prefill, Tokens, StepStats, Step, Finished, Failed]

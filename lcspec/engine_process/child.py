@@ -36,10 +36,12 @@ from lcspec.engine_process.protocol import (
     Message,
     Open,
     Pipe,
+    Prepare,
     Progress,
     Ready,
     Result,
     Submit,
+    Switch,
     Tokenize,
     portable,
     sendable,
@@ -88,6 +90,10 @@ class Host:
             self._submit(message)
         elif isinstance(message, Cancel):
             self._cancel(message.number)
+        elif isinstance(message, Switch):
+            self._switch(message)
+        elif isinstance(message, Prepare):
+            self._answer(message.number, self.worker.prepare(message.speculation))
         elif isinstance(message, Call):
             start = self.worker.in_pieces if message.pieces else self.worker.call
             self._answer(message.number, start(message.function))
@@ -128,26 +134,27 @@ class Host:
 
     def _submit(self, message: Submit) -> None:
         number, request = message.number, portable(message.request, partial(self._vocab.piece, special=True))
+        enter = partial(self._enter, details=message.details)
         promise: Future[Any] = Future()
         self._tickets[number] = promise
         grammar = request.sampling.grammar
         if not isinstance(grammar, str):
-            self._enter(number, request, promise)
+            enter(number, request, promise)
             return
         known = self._known(grammar)
         if known is not None:
-            self._enter(number, _with_grammar(request, known), promise)
+            enter(number, _with_grammar(request, known), promise)
             return
 
-        def enter(compiled: Future[CompiledGrammar]) -> None:
+        def ready(compiled: Future[CompiledGrammar]) -> None:
             if (error := compiled.exception()) is not None:
                 self._refuse(number, promise, error)
             else:
-                self._enter(number, _with_grammar(request, compiled.result()), promise)
+                enter(number, _with_grammar(request, compiled.result()), promise)
 
-        self._text.submit(self._compiled, grammar).add_done_callback(enter)
+        self._text.submit(self._compiled, grammar).add_done_callback(ready)
 
-    def _enter(self, number: int, request: Request, promise: Future[Any]) -> None:
+    def _enter(self, number: int, request: Request, promise: Future[Any], details: bool) -> None:
         def entered(ticket: Future[Any]) -> None:
             if (error := ticket.exception()) is not None:
                 self._refuse(number, promise, error)
@@ -155,12 +162,27 @@ class Host:
             self._pipe.send(Result(number))
             promise.set_result(ticket.result())
 
-        self.worker.submit(request, self._sink(number)).add_done_callback(entered)
+        sink = self._sink(number, details)
+        self.worker.submit(request, sink, details=details).add_done_callback(entered)
 
     def _refuse(self, number: int, promise: Future[Any], error: BaseException) -> None:
         self._tickets.pop(number, None)
         self._pipe.send(Result(number, error=sendable(error)))
         promise.set_exception(error)
+
+    def _switch(self, message: Switch) -> None:
+        """Switch a request that has been accepted; one that has ended needs nothing."""
+
+        def switch(entered: Future[Any]) -> None:
+            if entered.exception() is None:
+                self._answer(message.number, entered.result().switch(message.speculation))
+            else:
+                self._pipe.send(Result(message.number))
+
+        if (ticket := self._tickets.get(message.of)) is not None:
+            ticket.add_done_callback(switch)
+        else:
+            self._pipe.send(Result(message.number))
 
     def _cancel(self, number: int) -> None:
         if (asked := self._asked.get(number)) is not None:
@@ -168,11 +190,12 @@ class Host:
         elif (ticket := self._tickets.get(number)) is not None:
             ticket.add_done_callback(lambda entered: None if entered.exception() else entered.result().cancel())
 
-    def _sink(self, number: int) -> Sink:
-        """A sink that collects a request's events, without the step statistics and prompt progress."""
+    def _sink(self, number: int, details: bool) -> Sink:
+        """A sink that collects a request's events; without `details` no step statistics and prompt progress."""
+        unwanted = () if details else (StepStats, Prefill)
 
         def put(events: Sequence[Event]) -> None:
-            wanted: list[Event] = [event for event in events if not isinstance(event, (StepStats, Prefill))]
+            wanted: list[Event] = [event for event in events if not isinstance(event, unwanted)]
             if not wanted:
                 return
             if isinstance(wanted[-1], (Failed, Finished)):

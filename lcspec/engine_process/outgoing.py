@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 
-from lcspec.engine.events import Event, Failed, Finished, Tokens
+from lcspec.engine.events import Event, Failed, Finished, Prefill, Step, Tokens
 
 # Seconds between two texts of an answer: as often as a film changes its picture.
 INTERVAL = 0.04
@@ -31,7 +31,8 @@ class Outgoing:
         """Hold events of a request; text is joined to text that still waits."""
         held = self._held.setdefault(number, [])
         for event in events:
-            self._urgent |= not isinstance(event, Tokens) or number not in self._begun
+            can_wait = isinstance(event, (Prefill, Step)) or (isinstance(event, Tokens) and number in self._begun)
+            self._urgent |= not can_wait
             if isinstance(event, Tokens) and held and isinstance(held[-1], Tokens):
                 before = held.pop()
                 assert isinstance(before, Tokens)

@@ -16,9 +16,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from lcspec.config import DraftFiles, ModelOptions
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.request import Request
-from lcspec.engine_host import Life, Loaded, Sink
+from lcspec.engine_host import Life, Loaded, Prepared, Sink
 from lcspec.engine_process.heartbeat import LIMIT
 from lcspec.engine_process.process import Child
 from lcspec.engine_process.protocol import (
@@ -30,9 +30,11 @@ from lcspec.engine_process.protocol import (
     Events,
     Message,
     Open,
+    Prepare,
     Progress,
     Ready,
     Result,
+    Switch,
     Tokenize,
     portable,
 )
@@ -66,6 +68,10 @@ class Ticket:
         """End it between two steps; its last event is Finished with reason `cancelled`."""
         self.engine.cancel(self.number)
 
+    def switch(self, speculation: SpeculationParams) -> Future[None]:
+        """See lcspec.engine_host.Submitted."""
+        return self.engine.switch(self.number, speculation)
+
 
 class EngineProcess:
     """Loads a model in another process and runs requests there until closed."""
@@ -78,6 +84,7 @@ class EngineProcess:
         history: bool = True,
         *,
         verbose: bool = False,
+        quiet: bool = False,
         limit: float = LIMIT,
         prelude: Callable[[], None] | None = None,
     ) -> None:
@@ -85,12 +92,12 @@ class EngineProcess:
 
         Args:
             options, draft, history: see EngineThread.
-            verbose: show the library's own log.
+            verbose: show the library's own log; quiet: write nothing to stderr, a screen is shown there.
             limit: seconds without a sign of life after which it is killed, and started again; 0: never.
             prelude: a function that the process calls before it loads anything; for tests.
         """
         self.error: LcspecError | None = None  # the error that ended it
-        self._opening = Open(options, draft, history, verbose, True, limit, prelude)
+        self._opening = Open(options, draft, history, verbose, quiet, True, limit, prelude)
         self._progress = progress
         self._ready: Future[Loaded] = Future()
         self._numbers = itertools.count(1)
@@ -126,12 +133,24 @@ class EngineProcess:
         """
         return self._ready.result()
 
-    def submit(self, request: Request, sink: Sink) -> Future[Ticket]:
+    def prepare(self, speculation: SpeculationParams) -> Future[Prepared]:
+        """See EngineHost.prepare."""
+        return self._asked(lambda number: Prepare(number, speculation))
+
+    def submit(self, request: Request, sink: Sink, *, details: bool = False) -> Future[Ticket]:
         """Queue a request (see EngineThread.submit). While a process is starting, the request waits."""
-        answer = Answer(next(self._numbers), portable(request), sink)
+        answer = Answer(next(self._numbers), portable(request), sink, details)
         self._ask(answer)
         answer.result.add_done_callback(partial(self._unwanted, answer.number))
         return answer.result
+
+    def switch(self, number: int, speculation: SpeculationParams) -> Future[None]:
+        """Change a request's drafters, in later processes, too (see Engine.switch)."""
+        result: Future[None] = self._asked(lambda own: Switch(own, number, speculation))
+        answer = self._tasks.get(number)
+        if isinstance(answer, Answer):
+            result.add_done_callback(partial(answer.switched, speculation))
+        return result
 
     def call(self, function: Callable[[Session], T]) -> Future[T]:
         """Run `function` on the engine's thread, between two steps. It must be picklable."""
@@ -347,7 +366,7 @@ class EngineProcess:
         elif isinstance(message, Result):
             self._settle(message)
         elif isinstance(message, Progress):
-            if self._progress is not None and not self._ready.done():
+            if self._progress is not None and (self._open or not self._ready.done()):
                 self._progress(message.what, message.fraction)
         elif isinstance(message, Ready):
             self._opened(child, message)

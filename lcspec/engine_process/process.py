@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from multiprocessing.connection import Connection
 
 from lcspec.engine_process.heartbeat import Watch
@@ -13,6 +15,9 @@ from lcspec.engine_process.protocol import Beat, Message, Open, QueuedPipe
 
 # With -c the interpreter puts the current folder on its path; nothing must be imported from there.
 RUN = "import sys; sys.path[:] = filter(None, sys.path); from lcspec.engine_process.child import main; main()"
+
+# Bytes at the end of what a process wrote in which its last line is looked for.
+LAST = 4096
 
 
 class Child:
@@ -24,13 +29,18 @@ class Child:
         Raises:
             OSError: no process can be started.
         """
+        self._said = tempfile.TemporaryFile() if opening.quiet else None  # noqa: SIM115 (`wait` closes it)
         ours, theirs = socket.socketpair()
         with theirs:
             try:
                 command = [sys.executable, "-c", RUN, str(theirs.fileno()), "lcspec-engine", str(opening.options.path)]
                 # A session of its own: the interrupt key is the program's, which finishes what it has accepted.
                 self._process = subprocess.Popen(
-                    command, stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()], start_new_session=True
+                    command,
+                    stdin=subprocess.DEVNULL,
+                    stderr=self._said,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,
                 )
             except BaseException:
                 ours.close()
@@ -68,15 +78,25 @@ class Child:
         self._watch.close()
         self._pipe.close()
         code = self._process.wait()
-        return "gave no sign of life and was killed" if self._hangs and code else ended(code)
+        words = self._last_words()
+        return "gave no sign of life and was killed" if self._hangs and code else ended(code, words)
+
+    def _last_words(self) -> str | None:
+        """The last line that it wrote ("": none); None if that was shown."""
+        if self._said is None:
+            return None
+        with self._said as said:
+            said.seek(max(0, said.seek(0, os.SEEK_END) - LAST))
+            lines = [line for line in said.read().decode("utf-8", "replace").splitlines() if line.strip()]
+        return lines[-1].removeprefix("lcspec: ") if lines else ""
 
     def _kill_hanging(self) -> None:
         self._hangs = True
         self.kill()
 
 
-def ended(code: int) -> str:
-    """Describe an exit code."""
+def ended(code: int, words: str | None = None) -> str:
+    """Describe an exit code; `words`: what the process said last ("": nothing), if nobody has seen it."""
     if code >= 0:
         return f"ended with code {code}"
     try:
@@ -84,7 +104,7 @@ def ended(code: int) -> str:
     except ValueError:
         name = f"signal {-code}"
     why = {
-        "SIGABRT": "the library gave up; its last words are in the log",
+        "SIGABRT": "the library gave up; its last words are in the log" if words is None else words,
         "SIGKILL": "by hand, or because memory ran out",
         "SIGSEGV": "an error in the library",
         "SIGBUS": "the model file changed or its disk failed",

@@ -14,7 +14,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Union
 
-from lcspec.config import DraftFiles, ModelOptions
+from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.events import Event
 from lcspec.engine.request import Request
 from lcspec.engine_host import EngineFacts
@@ -30,7 +30,7 @@ class Open:
 
     Attributes:
         options, draft, history: see EngineThread.
-        verbose: show the library's own log.
+        verbose: show the library's own log; quiet: show nothing, not even last words (see Child.wait).
         tables: send the vocabulary's tables.
         limit: seconds after which an engine without a sign of life hangs (0: none does; see heartbeat).
         prelude: called before anything is loaded; tests use it to cause failures.
@@ -40,6 +40,7 @@ class Open:
     draft: DraftFiles | Path | None
     history: bool
     verbose: bool
+    quiet: bool
     tables: bool
     limit: float
     prelude: Callable[[], None] | None
@@ -47,10 +48,28 @@ class Open:
 
 @dataclass(frozen=True)
 class Submit:
-    """Submit a request. The answer is a Result, and then Events."""
+    """Submit a request. The answer is a Result, and then Events; `details`: see EngineHost.submit."""
 
     number: int
     request: Request
+    details: bool = False
+
+
+@dataclass(frozen=True)
+class Switch:
+    """Change the drafters of the request `of`. The answer is a Result."""
+
+    number: int
+    of: int
+    speculation: SpeculationParams
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """See EngineHost.prepare. Progress comes before the Result."""
+
+    number: int
+    speculation: SpeculationParams
 
 
 @dataclass(frozen=True)
@@ -143,7 +162,8 @@ class Ended:
     error: BaseException | None
 
 
-Message = Union[Open, Submit, Call, Tokenize, Compile, Cancel, Close, Progress, Ready, Result, Events, Beat, Ended]
+FromProgram = Union[Open, Submit, Switch, Prepare, Call, Tokenize, Compile, Cancel, Close]
+Message = Union[FromProgram, Progress, Ready, Result, Events, Beat, Ended]
 
 
 # --- the pipe ---------------------------------------------------------------------------------------------------------

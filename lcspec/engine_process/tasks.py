@@ -8,6 +8,7 @@ from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
+from lcspec.config import SpeculationParams
 from lcspec.engine.events import Event, Failed, Finished, RequestStats, Started, Tokens
 from lcspec.engine.request import Request
 from lcspec.engine_host import Sink
@@ -41,21 +42,30 @@ class Task:
 class Answer(Task):
     """A request and its events."""
 
-    def __init__(self, number: int, request: Request, sink: Sink) -> None:
+    def __init__(self, number: int, request: Request, sink: Sink, details: bool = False) -> None:
         self.request = request
+        self._details = details
         self._sink = sink
         self.accepted = False  # it has a ticket, so its end is reported by an event
         self.cancelled = False
         self._seed: int | None = None
         self._emitted: list[int] = []
-        super().__init__(number, Submit(number, request))
+        super().__init__(number, Submit(number, request, details))
 
     def message(self) -> Message:
         """The request, to continue after the tokens it already has."""
         if self._seed is None:
-            return Submit(self.number, self.request)
+            return Submit(self.number, self.request, self._details)
         sampling = replace(self.request.sampling, seed=self._seed)
-        return Submit(self.number, replace(self.request, sampling=sampling, emitted=tuple(self._emitted)))
+        request = replace(self.request, sampling=sampling, emitted=tuple(self._emitted))
+        return Submit(self.number, request, self._details)
+
+    def switched(self, speculation: SpeculationParams, result: Future[None]) -> None:
+        """Another process will go on with these drafters, unless they were refused."""
+        if not result.cancelled() and result.exception() is None:
+            before = self.request.speculation
+            wanted = replace(speculation, verifier=before.verifier, exact=before.exact)
+            self.request = replace(self.request, speculation=wanted)
 
     def take(self, events: Sequence[Event]) -> bool:
         """Pass on a step's events; returns True if the last one was among them."""

@@ -326,3 +326,10 @@ def _text(message: Message) -> str:
 
 def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def chat_ids(model: TemplateModel, messages: Messages) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Token ids of a conversation ready for the assistant's answer, and the template's stop strings."""
+    template = ChatTemplate(model)
+    text = template.render(messages)
+    return tuple(model.vocab.tokenize(text, special=not template.has_bos(text))), template.stop

@@ -22,7 +22,7 @@ from lcspec.llama.batch import Batch
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
-from tests.cells import Cells, cache_on
+from tests.cells import Cells, cache_on, context_on
 
 pytestmark = pytest.mark.model
 
@@ -364,7 +364,7 @@ def test_a_step_that_accepts_nothing_cuts_all_branches_of_a_lone_cache_in_one_ca
 
 def test_the_shelf_reuses_the_longest_beginning() -> None:
     cells, pool = Cells(), SequencePool(8)
-    shelf = PrefixCache(cast(Context, cells), pool, 2)
+    shelf = PrefixCache(context_on(cells), pool, 2)
     texts = [[1, 2, 3, 4, 5], [1, 2, 9, 9]]
     caches = [shelf.take(text) for text in texts]
     for cache, text in zip(caches, texts):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,14 +144,17 @@ Start = Callable[..., contextlib.AbstractAsyncContextManager[Driver]]
 
 @pytest.fixture()
 def start(pair: tuple[Path, Path]) -> Start:
-    """`async with start(...) as driver:` runs the app; keywords are settings, or ChatOptions with `options`."""
+    """`async with start(...) as driver:` runs the app; keywords are settings, or ChatOptions with `options`.
+
+    The engine is on a thread, which starts sooner; tests/tui/test_engine_apart.py has it in its own process.
+    """
 
     @contextlib.asynccontextmanager
     async def run(
-        size: tuple[int, int] = SIZE, options: ChatOptions | None = None, **overrides: Any
+        size: tuple[int, int] = SIZE, options: ChatOptions | None = None, apart: bool = False, **overrides: Any
     ) -> AsyncIterator[Driver]:
         chosen = options or ChatOptions(model=pair[0], overrides={**PLAIN, **overrides})
-        app = ChatApp(chosen)
+        app = ChatApp(replace(chosen, apart=apart))
         try:
             async with app.run_test(size=size) as pilot:
                 yield Driver(app, pilot)

@@ -9,6 +9,7 @@ import pytest
 from textual import events
 from textual.widgets import Static
 
+from lcspec.engine_thread import EngineThread
 from lcspec.tui.app import ChatOptions
 from lcspec.tui.bridge import Answer, Bridge
 from lcspec.tui.markdown import code_blocks
@@ -166,7 +167,8 @@ async def test_a_slow_interface_never_holds_up_the_engine(start: Start) -> None:
         running: Answer = chat.answering.turn.running
         brake.release()
         assert isinstance(chat.source, Bridge)
-        engine = chat.source.session.engine
+        assert isinstance(chat.source.worker, EngineThread)
+        engine = chat.source.worker.ready.result().engine
         await driver.until(lambda: running.ticket is not None and running.waiting and not engine.busy, "it is answered")
         assert chat.answering.turn.tokens == 0
         chat.following(True)

@@ -15,14 +15,14 @@ from textual.pilot import Pilot
 from textual.widgets import DataTable
 
 from lcspec.answers.text import Piece
-from lcspec.engine.events import StepStats
+from lcspec.engine.events import Step, StepStats
 from lcspec.planner.base import Plan
 from lcspec.spec.token_tree import TokenTree
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.screens.chat import DARK, LIGHT, ChatScreen
 from lcspec.tui.screens.loading import LoadingScreen
 from lcspec.tui.screens.picker import PickerScreen
-from lcspec.tui.speculation import SpeculationLog, Step
+from lcspec.tui.speculation import SpeculationLog
 from lcspec.tui.widgets.answer import AnswerView
 from lcspec.tui.widgets.notice import Notice
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from lcspec.engine.events import RequestStats, StepStats
+from lcspec.engine.events import RequestStats, Step, StepStats
 from lcspec.planner.base import Plan
 from lcspec.spec.token_tree import TokenTree
 from lcspec.tui.inspector_text import steps_content, totals_content
-from lcspec.tui.speculation import SpeculationLog, Step, accepted_nodes, expected_accepted
+from lcspec.tui.speculation import SpeculationLog, accepted_nodes, expected_accepted
 
 pytestmark = pytest.mark.tui
 
