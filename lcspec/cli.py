@@ -112,6 +112,10 @@ def chat(ctx: click.Context, /, **options: Any) -> None:
 
     It answers text on standard input (echo text | lcspec chat) as `lcspec generate --chat` does.
     """
+    if not options["connect"] and sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty():
+        from lcspec.engine_process.spawn import start_early
+
+        start_early()  # it loads the library while the screen is imported, half a second
     from lcspec.tui.start import given_for, overrides, piped_text, run, usual_files
 
     given = given_for({k: (v, ctx.get_parameter_source(k)) for k, v in options.items()})

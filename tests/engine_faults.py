@@ -64,6 +64,12 @@ def abort_while_loading() -> None:
     os.abort()
 
 
+def give_up_as_the_library_does(_: Any) -> None:
+    """The process says where, and aborts (a call is tried in two processes)."""
+    os.write(2, b"lcspec: llama.cpp gave up at some.cpp:7\n")
+    os.abort()
+
+
 def hang_once() -> None:
     """The first process whose engine reaches its 30th step hangs there; it is unhurried.
 

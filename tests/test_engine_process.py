@@ -19,7 +19,7 @@ from lcspec.config import ModelOptions
 from lcspec.engine.events import Event, Failed, Finished, Prefill, Started, Step, StepStats, Tokens
 from lcspec.engine.request import Request
 from lcspec.engine_host import embed, totals
-from lcspec.engine_process import parent
+from lcspec.engine_process import parent, spawn
 from lcspec.engine_process.parent import EngineProcess
 from lcspec.engine_process.process import Child, ended
 from lcspec.engine_process.vocabulary import RemoteVocab, Tables
@@ -177,6 +177,24 @@ def test_drafters_stay_switched_in_the_next_process(engine: EngineProcess) -> No
     assert isinstance(killed.last(), Finished) and killed.ids == whole.ids and engine.life.restarts == 1
     last = [event for event in killed.events if isinstance(event, Step)][-1]
     assert last.names == ("ngram",)
+
+
+def test_one_started_early_is_taken_and_shows_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    spawn.start_early()
+    [early] = spawn._early
+    engine = EngineProcess(options(path), quiet=True)
+    try:
+        engine.loaded()
+        assert engine.life.pid == early.process.pid and not spawn._early
+        engine.call(engine_faults.give_up_as_the_library_does)
+        sink = Sink()
+        engine.submit(request(5), sink).result(WAIT)
+        assert sink.last().completion_tokens == 5
+        assert engine.life.last == "the engine's process was ended by SIGABRT (llama.cpp gave up at some.cpp:7)"
+    finally:
+        assert engine.close(timeout=WAIT)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_what_is_wrong_is_said_as_by_a_thread(path: Path, tmp_path: Path, engine: EngineProcess) -> None:

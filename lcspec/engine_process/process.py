@@ -4,17 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
-import subprocess
-import sys
-import tempfile
 from multiprocessing.connection import Connection
 
 from lcspec.engine_process.heartbeat import Watch
 from lcspec.engine_process.protocol import Beat, Message, Open, QueuedPipe
-
-# With -c the interpreter puts the current folder on its path; nothing must be imported from there.
-RUN = "import sys; sys.path[:] = filter(None, sys.path); from lcspec.engine_process.child import main; main()"
+from lcspec.engine_process.spawn import started
 
 # Bytes at the end of what a process wrote in which its last line is looked for.
 LAST = 4096
@@ -29,22 +23,7 @@ class Child:
         Raises:
             OSError: no process can be started.
         """
-        self._said = tempfile.TemporaryFile() if opening.quiet else None  # noqa: SIM115 (`wait` closes it)
-        ours, theirs = socket.socketpair()
-        with theirs:
-            try:
-                command = [sys.executable, "-c", RUN, str(theirs.fileno()), "lcspec-engine", str(opening.options.path)]
-                # A session of its own: the interrupt key is the program's, which finishes what it has accepted.
-                self._process = subprocess.Popen(
-                    command,
-                    stdin=subprocess.DEVNULL,
-                    stderr=self._said,
-                    pass_fds=[theirs.fileno()],
-                    start_new_session=True,
-                )
-            except BaseException:
-                ours.close()
-                raise
+        self._process, ours, self._said = started(opening.quiet, str(opening.options.path))
         self.pid = self._process.pid
         self._pipe = QueuedPipe(Connection(ours.detach()))
         self._hangs = False

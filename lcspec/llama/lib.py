@@ -28,6 +28,7 @@ __all__ = [
     "log_to_stderr",
     "logits_address",
     "may_repack",
+    "token_to_piece",
     "version",
 ]
 
@@ -36,6 +37,17 @@ ERROR_LEVEL = 4  # GGML_LOG_LEVEL_ERROR
 # The binding's own returns a typed pointer, whose conversion to a number costs more than all else between two decodes.
 _ADDRESS = ctypes.CFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p)
 logits_address = _ADDRESS(ctypes.cast(C.llama_get_logits, ctypes.c_void_p).value or 0)
+# Vocabulary, token, where to write and for how many bytes, spaces to strip, special: bytes written. As above: numbers.
+_SPELL = ctypes.CFUNCTYPE(
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_void_p,
+    ctypes.c_int32,
+    ctypes.c_int32,
+    ctypes.c_bool,
+)
+token_to_piece = _SPELL(ctypes.cast(C.llama_token_to_piece, ctypes.c_void_p).value or 0)
 
 _recent: collections.deque[str] = collections.deque(maxlen=40)
 _echo = bool(os.environ.get("LCSPEC_LLAMA_LOG"))

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.errors import TokenizeError, VocabularyMismatch
-from lcspec.llama.lib import C
+from lcspec.llama.lib import C, token_to_piece
 from lcspec.llama.lifetime import Lifetime
 from lcspec.modelfiles.fill_in_middle import FillInMiddle
 from lcspec.modelfiles.modelfile import ByteCoverage, byte_coverage
@@ -78,6 +78,23 @@ class Vocab:
             found = self._pieces[key] = buffer.raw[:n]
         return found
 
+    def spelled(self) -> list[bytes]:
+        """The bytes of all tokens, control tokens spelled out."""
+        room, at, ends = 8 * self.n_tokens, 0, [0]
+        with self.alive:
+            handle = ctypes.cast(self.handle, ctypes.c_void_p).value
+            buffer = ctypes.create_string_buffer(room)
+            start = ctypes.addressof(buffer)
+            for token in range(self.n_tokens):
+                while (n := token_to_piece(handle, token, start + at, room - at, 0, True)) < 0:
+                    room = 2 * room - n
+                    ctypes.resize(buffer, room)
+                    start = ctypes.addressof(buffer)
+                at += n
+                ends.append(at)
+            data = ctypes.string_at(start, at)
+        return [data[begin:end] for begin, end in zip(ends, ends[1:])]
+
     def spelling(self, token: int) -> tuple[bytes, str]:
         """`piece`, and how a control token is spelled ("" for tokens with text of their own)."""
         found = self._spellings.get(token)
@@ -124,12 +141,14 @@ class Vocab:
     @cached_property
     def control_tokens(self) -> frozenset[int]:
         """Ids of the tokens that only templates write: where messages begin and end."""
-        return frozenset(t for t in range(self.n_tokens) if self.attributes(t) & C.LLAMA_TOKEN_ATTR_CONTROL)
+        return frozenset(np.flatnonzero(self.attributes & C.LLAMA_TOKEN_ATTR_CONTROL).tolist())
 
-    def attributes(self, token: int) -> int:
-        """llama.cpp's LLAMA_TOKEN_ATTR_* of a token."""
+    @cached_property
+    def attributes(self) -> NDArray[np.int32]:
+        """llama.cpp's LLAMA_TOKEN_ATTR_* of every token, int32 [n_tokens]."""
         with self.alive:
-            return int(C.llama_vocab_get_attr(self.handle, token))
+            attribute, handle = C.llama_vocab_get_attr, self.handle
+            return np.array([attribute(handle, token) for token in range(self.n_tokens)], dtype=np.int32)
 
     @cached_property
     def fill_in_middle(self) -> FillInMiddle | None:
