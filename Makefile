@@ -4,7 +4,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Every file in one process, those with slow tests first (tests/conftest.py).
-PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Tests with models and servers wait for a third of their time, so half as many processes again as there are cores.
+CORES  := $(shell getconf _NPROCESSORS_ONLN)
+ALL    := $(shell echo $$(( $(CORES) + ($(CORES) + 1) / 2 )))
 RUNS   := model or server or tui or slow
 # What fails here is run once more, and both runs are shown: docs/tests.md.
 AGAIN  := --reruns 1 -rR
@@ -20,12 +23,12 @@ demo: setup
 	$(BIN)/python scripts/demo.py
 
 test: setup-test lint
-	$(PYTEST) -m "not ($(RUNS))"
-	$(PYTEST) -m "$(RUNS)" $(AGAIN)
+	$(PYTEST) -n $(CORES) -m "not ($(RUNS))"
+	$(PYTEST) -n $(ALL) -m "$(RUNS)" $(AGAIN)
 
 # What needs no model, no server and no screen, in less than a minute.
 test-fast: setup-test
-	$(PYTEST) -m "not ($(RUNS))"
+	$(PYTEST) -n $(CORES) -m "not ($(RUNS))"
 
 lint: setup-test
 	$(BIN)/ruff check lcspec tui scripts tests

@@ -47,7 +47,7 @@ from tests.engine_faults import children_of
 from tests.server.test_disorder import hangs_up
 
 AT_ONCE = 16
-# Parts that the requests come in; between them nobody is at hand, and memory is looked at.
+# Parts that many requests come in; between them nobody is at hand, and memory is looked at.
 PARTS = 10
 GROWTH = 0.02
 # Fewer requests than these say nothing about memory.
@@ -248,8 +248,9 @@ def run(
             if stranger is not None:
                 stranger.start()
             names, memory = plan(requests, chance, condition.harm), list[int]()
-            for part in range(PARTS):
-                chosen = names[part * requests // PARTS : (part + 1) * requests // PARTS]
+            parts = max(1, min(PARTS, requests // AT_ONCE))
+            for part in range(parts):
+                chosen = names[part * requests // parts : (part + 1) * requests // parts]
                 some, failed = asyncio.run(storm(url, pid, chosen, chance, condition.models, patience))
                 wrong += failed
                 counts = {kind: counts.get(kind, 0) + some.get(kind, 0) for kind in {**counts, **some}}

@@ -161,11 +161,13 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
             else:
                 _fill(contexts[2])
             steps = _in_turn(contexts, [[0] * width for width in WIDTHS])
-            for context in contexts:
-                state = context.memory.state(0)
-                for seq in range(1, slots):
-                    context.memory.set_state(seq, state)
-            crowds = _in_turn(contexts, [list(range(slots))])
+            crowds = [own[:1] for own in steps]
+            if slots > 1:
+                for context in contexts:
+                    state = context.memory.state(0)
+                    for seq in range(1, slots):
+                        context.memory.set_state(seq, state)
+                crowds = _in_turn(contexts, [list(range(slots))])
     for own in steps[3:]:  # row by row a single row takes the code that it takes otherwise
         own[0] = steps[1][0] = min(own[0], steps[1][0])
     reads = (*reading[:2], reading[0], *reading[2:])

@@ -29,9 +29,12 @@ pytestmark = pytest.mark.model
 N = 10
 
 
-@pytest.fixture(autouse=True)
-def cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+@pytest.fixture(autouse=True, scope="module")
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Of these tests alone: the curve below is not kept for others."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        yield
 
 
 @pytest.fixture(autouse=True)

@@ -11,6 +11,7 @@ import pytest
 
 from lcspec.engine.events import Finished
 from lcspec.engine.request import Request
+from lcspec.errors import ModelLoadError
 from lcspec.kv_cache.parking import Parking
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
@@ -144,6 +145,23 @@ def test_an_ended_conversation_is_read_ahead(alone: Session, texts: list[tuple[i
     assert found.started.reused == len(said)
     with open_session(exact(alone.model.options.path)) as session:
         assert answer(session.engine, request(turn, "off", N, logprobs=0)).bits == found.bits
+
+
+def test_without_memory_nothing_is_read_ahead(
+    alone: Session, texts: list[tuple[int, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An answer makes a conversation one that is read apart, and there is no room for the context that reads it."""
+
+    def refused(*given: Any, **more: Any) -> Context:
+        raise ModelLoadError("no context")
+
+    with make_engine(alone.model, exact(alone.model.options.path)) as engine:
+        short = texts[4][: LONG_PROMPT - N // 2]
+        first = answer(engine, request(short, "off", N, logprobs=0))
+        assert engine.prompts.reader is None and engine.prompts.wants((*short, *first.ids))
+        monkeypatch.setattr("lcspec.kv_cache.prompt_reader.Context", refused)
+        assert not engine.read_ahead() and not engine.read_ahead()
+        assert answer(engine, request(short, "ngram", N, logprobs=0)).bits == first.bits
 
 
 def test_pieces_do_not_show_in_what_is_read_apart(alone: Session, texts: list[tuple[int, ...]]) -> None:
