@@ -20,7 +20,7 @@ from unittest.mock import patch
 import click
 
 from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
-from lcspec.profiles import cost_curve
+from lcspec.profiles import cost_curve, drift
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
@@ -75,7 +75,9 @@ CHANGES = [
     *constant(record, "RATE", 0.005, 0.05),
     *constant(record, "TIME_RATE", 0.03, 0.3),
     *constant(record, "EARLIER", 2, 50),
-    *constant(cost_curve, "DRIFT_RATE", 0.0, 0.2),
+    *constant(drift, "BEFORE", 0.05, 0.5),
+    *constant(drift, "NOISE", 0.05, 0.5),
+    *constant(drift, "KEPT", 0.99, 0.9999),
     *constant(cost_curve, "WIDTH_RATE", 0.0, 0.3),
     Change("nothing bounds a text's loss", ((loss_budget.LossBudget, "takes", lambda self: False),)),
     *constant(loss_budget, "CREDIT", 1.0, 10.0),

@@ -32,7 +32,8 @@ def rescaled(curve: CostCurve, plain: Sequence[Run], n_prompt: int) -> CostCurve
     expected = sum(curve.seconds(s.width, n_prompt + 1 + s.position) for run in plain for s in run.steps)
     if not (math.isfinite(expected) and expected > 0 and took > 0):
         return curve
-    return replace(curve, drift=curve.drift + math.log(took / expected))
+    factor, drift = took / expected, curve.drift
+    return replace(curve, drift=replace(drift, scale=drift.scale * factor, shift=drift.shift * factor))
 
 
 def chain_acceptance(steps: Sequence[Step]) -> float | None:

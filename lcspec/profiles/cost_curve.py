@@ -11,10 +11,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from lcspec.profiles.drift import Drift
 from lcspec.profiles.stake import Stake
 
-# How fast real steps correct the measured curve: one step in 20 for the machine as a whole, one in 10 for a width.
-DRIFT_RATE = 0.05
+# How fast real steps correct the measured curve for a width.
 WIDTH_RATE = 0.1
 # What a step leaves of every width's own factor: a width that a disturbed moment made look dear is not taken any more,
 # so nothing else would ever correct it.
@@ -32,15 +32,15 @@ class CostCurve:
 
     Attributes:
         points: width -> {context length in tokens: seconds}.
-        drift: log of the factor by which the machine as a whole is slower now than when it was measured.
-        bias: width -> log of the factor that is particular to that width; forgotten slowly while other widths run.
+        drift: how the machine as a whole differs from when it was measured.
+        bias: width -> log of the factor that is particular to that width (1 has none); forgotten slowly.
         stake: seconds to save and load a state, where drafts are verified so (see lcspec.profiles.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
             figures still cannot be right. Not stored.
     """
 
     points: dict[int, dict[int, float]] = field(default_factory=dict)
-    drift: float = 0.0
+    drift: Drift = field(default_factory=Drift)
     bias: dict[int, float] = field(default_factory=dict)
     stake: Stake | None = None
     retaken: tuple[int, ...] = field(default=(), compare=False)
@@ -77,7 +77,13 @@ class CostCurve:
 
     def seconds(self, width: int, context: int) -> float:
         """Expected seconds of a decode `width` tokens wide at `context` tokens, as the machine is now."""
-        return self.measured(width, context) * math.exp(self.drift + self.bias.get(width, 0.0))
+        measured = self.measured(width, context)
+        if not math.isfinite(measured):
+            return measured
+        return self.drift.seconds(measured, self._narrow(context)) * math.exp(self.bias.get(width, 0.0))
+
+    def _narrow(self, context: int) -> float:
+        return self.measured(1 if 1 in self.points else min(self.points), context)
 
     def effective(self, context: int, allowed: frozenset[int] | None = None) -> dict[int, tuple[float, int]]:
         """For each need n: the cheapest (seconds, width) among widths >= n, i.e. with padding allowed.
@@ -97,22 +103,22 @@ class CostCurve:
 
     def observe(self, width: int, context: int, seconds: float) -> None:
         """A real decode took `seconds`."""
-        expected = self.measured(width, context)
+        expected = self.seconds(width, context)
         if not math.isfinite(expected) or seconds <= 0 or expected <= 0:
             return
-        error = math.log(seconds / expected) - self.drift - self.bias.get(width, 0.0)
-        if error > math.log(OUTLIER):
-            error = math.log(OUTLIER) * 0.25
+        if seconds > OUTLIER * expected:
+            seconds = OUTLIER**0.25 * expected
         own = self.bias.get(width, 0.0)
-        self.bias = {other: KEPT * factor for other, factor in self.bias.items()}
-        self.bias[width] = KEPT * own + WIDTH_RATE * error
-        self.drift += (1 - KEPT) * own + DRIFT_RATE * error  # `width` itself loses nothing
+        self.drift.learn(self.measured(width, context), self._narrow(context), seconds / math.exp(own))
+        if width > 1:  # what all widths together do not explain
+            self.bias = {other: KEPT * factor for other, factor in self.bias.items()}
+            self.bias[width] = KEPT * own + WIDTH_RATE * math.log(seconds / self.seconds(width, context))
 
     def as_dict(self) -> dict[str, Any]:
         """For the cache file."""
         return {
             "points": {str(n): {str(c): s for c, s in by.items()} for n, by in self.points.items()},
-            "drift": self.drift,
+            "drift": self.drift.as_list(),
             "bias": {str(n): b for n, b in self.bias.items()},
             **({"state": [self.stake.save, self.stake.load]} if self.stake is not None else {}),
         }
@@ -126,11 +132,11 @@ class CostCurve:
         """
         try:
             points = {int(n): {int(c): float(s) for c, s in by.items()} for n, by in data["points"].items()}
-            curve = cls(points, float(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
+            curve = cls(points, Drift.from_list(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
             if "state" in data:
                 save, load = data["state"]
                 curve.stake = Stake(float(save), float(load))
-        except (KeyError, TypeError, AttributeError, OverflowError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a cost curve: {error}") from error
         values = [s for by in points.values() for s in by.values()]
         values += [curve.stake.save, curve.stake.load] if curve.stake is not None else []
@@ -138,6 +144,6 @@ class CostCurve:
             raise ValueError("not a cost curve: bad numbers")
         if not all(points.values()) or not 0 < min(points) <= max(points) <= WIDEST:
             raise ValueError("not a cost curve: bad widths")
-        if not all(abs(x) <= FURTHEST for x in [curve.drift, *curve.bias.values()]):
+        if not all(abs(x) <= FURTHEST for x in curve.bias.values()):
             raise ValueError("not a cost curve: bad numbers")
         return curve

@@ -65,7 +65,16 @@ class Meter:
             self.length = stop
 
     def time(self, width: int, offset: int = 0) -> float:
-        """Seconds of one decode of `width` tokens with logits for each, which is then taken back."""
+        """Seconds of one decode of `width` tokens with logits for each, which is then taken back.
+
+        The library builds a graph at every change of width. A step with drafts mostly follows one without, and one
+        without others like it, so a width of 1 is timed the second time.
+        """
+        if width == 1:
+            self._decode(1, offset)
+        return self._decode(width, offset)
+
+    def _decode(self, width: int, offset: int) -> float:
         ctx = self.context
         ctx.batch.clear()
         for i in range(width):
@@ -126,7 +135,7 @@ def measure(
                 if spent() + per_token * length > budget:
                     break
             meter.fill(length)
-            meter.time(1)  # the first decode of a shape pays for building its graph
+            meter.time(1)  # the first decode of all takes longer
             for round_ in range(repeat):
                 if round_ > 0 and spent() > enough * (i + 1) / len(set(lengths)):
                     break
@@ -223,7 +232,7 @@ def adapter_key(options: ModelOptions) -> list[object]:
 
 def _key(context: Context) -> str:
     planes = 0 if context.model.traits.attention_only else context.memory.max_rollback
-    return curve_key(context.options, context.n_threads, context.model.gpu_layers, planes)
+    return disk_cache.key_of(curve_key(context.options, context.n_threads, context.model.gpu_layers, planes), "steady")
 
 
 def load_curve(context: Context) -> CostCurve | None:
