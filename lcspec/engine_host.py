@@ -8,7 +8,7 @@ plain values as arguments (`functools.partial`). The ones that front ends need a
 from __future__ import annotations
 
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generator, Protocol, Sequence, TypeVar
 
@@ -70,6 +70,7 @@ class EngineFacts:
         draft: the files to draft with.
         writes: whether it generates text; an encoder only makes embeddings.
         n_ctx_train, n_embd, n_params: see lcspec.llama.model.Traits.
+        notes: see lcspec.session.Session.
     """
 
     options: ModelOptions
@@ -82,6 +83,7 @@ class EngineFacts:
     n_ctx_train: int
     n_embd: int
     n_params: int
+    notes: tuple[str, ...] = field(default=(), compare=False)  # they depend on the memory that is left
 
 
 @dataclass(frozen=True)
@@ -217,6 +219,7 @@ def facts_of(session: Session) -> EngineFacts:
         n_ctx_train=traits.n_ctx_train,
         n_embd=traits.n_embd,
         n_params=traits.n_params,
+        notes=session.notes,
     )
 
 

@@ -55,10 +55,11 @@ class ModelPair:
 
 @dataclass
 class Session:
-    """A loaded target with its engine."""
+    """A loaded target with its engine; `notes`: sentences on what did not go as asked for."""
 
     model: Model
     engine: Engine
+    notes: tuple[str, ...] = ()
     _embedder: Embedder | None = None
     closes: Session | None = None  # the session whose model and engine this one holds
 
@@ -159,14 +160,15 @@ def open_session(
 
     draft = sort_drafts(options.path, DraftFiles.of(draft))
     options, positions = fit_positions(options)
-    notes = [positions]
+    found = [positions]
     options = replace(options, mtp=options.rollback > 0 and draft.mtp == options.path)
     if options.gpu_layers == 0 or not offloads(options.placement):  # only the library knows a GPU's free memory
         options, planes = fit_rollback(options, draft)
         options, windows = fit_windows(options, draft)
         check_memory(options, draft)
-        notes += [planes, windows]
-    for note in filter(None, notes):
+        found += [planes, windows]
+    notes = tuple(filter(None, found))
+    for note in notes:
         print(f"lcspec: {note}", file=sys.stderr)
     reserved = reserved_for_drafts(options, DraftFiles.of(draft).models)
     load = functools.partial(Model.load, progress=report(options.path.name), reserved=reserved)
@@ -190,7 +192,7 @@ def open_session(
         engine.drafting.make(["mtp"])  # it may share the cells, which must be free when it is made
     with model:
         gc.freeze()  # what is loaded stays: the garbage collector need not visit it between steps
-        session = Session(model, engine)
+        session = Session(model, engine, notes)
         with engine:
             try:
                 yield session

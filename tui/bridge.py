@@ -182,7 +182,7 @@ class Bridge:
         """
         found = await asyncio.wrap_future(self.worker.prepare(speculation))
         header, facts = self.loaded.header, self.loaded.facts
-        notes = decisions(speculation, found.speculation, found.curve, found.draft_seconds)
+        drafting = decisions(speculation, found.speculation, found.curve, found.draft_seconds)
         return Loaded(
             path=self.options.path,
             files=self.files,
@@ -192,7 +192,7 @@ class Bridge:
             threads=facts.threads,
             spare=facts.spare,
             n_ctx_train=header.context_length or 0,
-            notes=tuple(notes),
+            notes=(*(f"{note}." for note in facts.notes), *drafting),
         )
 
     def interruption(self) -> str | None:

@@ -32,7 +32,7 @@ class Loaded:
             unknown).
         threads: CPU threads in use.
         spare: whether decoding leaves a core free.
-        notes: sentences on what was decided about drafting.
+        notes: sentences on what did not go as asked for, and on what was decided about drafting.
         server: where the server is; empty for a model on this machine.
     """
 

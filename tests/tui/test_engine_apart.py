@@ -17,6 +17,7 @@ from lcspec.tui.bridge import Bridge
 from lcspec.tui.screens.chat import ChatScreen
 from lcspec.tui.widgets.notice import Notice
 from tests.engine_faults import unhurried
+from tests.tiny_gguf import write_gpt2
 
 from .conftest import PLAIN, Start
 
@@ -66,6 +67,14 @@ async def test_one_that_dies_while_nobody_asks_is_not_mentioned(start: Start) ->
         await driver.until(lambda: engine_of(chat).life.restarts == 1)
         again = await driver.again("ctrl+t")
         assert again.text == first.text and not chat.transcript.query(Notice)
+
+
+async def test_what_did_not_go_as_asked_for_is_said(start: Start, tmp_path: Path) -> None:
+    write_gpt2(tmp_path / "old.gguf", n_ctx=128)
+    chosen = ChatOptions(model=tmp_path / "old.gguf", overrides={**PLAIN, "ctx": 1024})
+    async with start(apart=True, options=chosen) as driver:
+        chat = await driver.ready()
+        await driver.until(lambda: any("holds 128 tokens" in n.text for n in chat.transcript.query(Notice)))
 
 
 async def test_loading_can_be_given_up(start: Start, pair: tuple[Path, Path]) -> None:
