@@ -150,12 +150,12 @@ def _no_more_bytes() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
 
-def conditions(folder: Path) -> dict[str, Condition]:
-    """By name."""
+def conditions(folder: Path, cache: Path | None = None) -> dict[str, Condition]:
+    """By name; `cache`: where those that may write one find what was measured of this machine before."""
     (folder / "file").write_text("in the way")
     (folder / "jumps").mkdir()
     (folder / "jumps" / "sitecustomize.py").write_text(JUMPS)  # which every Python reads, the engine's too
-    own = {"LCSPEC_CACHE_DIR": str(folder / "cache")}
+    own = {"LCSPEC_CACHE_DIR": str(cache or folder / "cache")}
     (folder / "models").mkdir()
     shutil.copy(demo_path(DEMO_TARGET), folder / "models" / "a.gguf")
     for i, name in enumerate(("b", "c")):
@@ -232,6 +232,7 @@ def run(
     models: Sequence[str] = (),
     timed: bool = False,
     patience: float = PATIENCE,
+    cache: Path | None = None,
 ) -> tuple[dict[str, int], list[str], list[str]]:
     """One condition: how many requests of each kind there were, what was wrong, and what else there is to say."""
     wrong: list[str] = []
@@ -239,7 +240,7 @@ def run(
     counts: dict[str, int] = {}
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        condition = conditions(Path(folder))[name]
+        condition = conditions(Path(folder), cache)[name]
         with serving(condition, models, wrong, patience) as (url, pid):
             if not url:
                 return counts, wrong, told

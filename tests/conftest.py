@@ -45,10 +45,12 @@ OF_THE_USER = ("LCSPEC_", "HF_", "HUGGINGFACE_", "OLLAMA_", "LLAMA_", "XDG_", "N
 @pytest.fixture(scope="session", autouse=True)
 def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Nothing of the user's is read or written: neither what lcspec learned here before, nor a configuration."""
+    everybody = tmp_path_factory.getbasetemp()  # all processes share what is measured of this machine
+    everybody = everybody.parent if "PYTEST_XDIST_WORKER" in os.environ else everybody
     with pytest.MonkeyPatch.context() as patch:
         for name in [name for name in os.environ if name.startswith(OF_THE_USER)]:
             patch.delenv(name)
-        patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LCSPEC_CACHE_DIR", str(everybody / "cache"))
         patch.setenv("LCSPEC_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import statistics
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Sequence
@@ -36,8 +37,9 @@ CONTEXT = 1024
 PIECE = 256
 WIDTHS = (1, 2, 4)
 STEPS = 64
-REPEAT = 7
+# A piece is read so many times; steps are taken so many times, or for so many seconds, the least number apart.
 READS = 2
+REPEAT, LEAST_REPEAT, ENOUGH = 7, 3, 1.5
 # Layers of the model that is timed, where heads are small: what a decode takes besides then weighs little. Larger heads
 # get fewer, so that the measurement is short.
 LAYERS = 8
@@ -155,7 +157,7 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
                 for attention, values in ways
             ]
             plain = [context for context in contexts if context.options.kv_type_v is None]
-            reading = [min(_fill(context) for _ in range(READS)) for context in plain]
+            reading = [_fill(context) for context in plain]
             if options.kv_type == "f16":  # exact prompts are read with F16 values
                 contexts[2].memory.set_state(0, converted(contexts[0].memory.state(0), 0, 0, "bf16"))
             else:
@@ -214,9 +216,14 @@ def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
 
 
 def _fill(context: Context) -> float:
-    """Read the text anew; returns the seconds of its last piece."""
-    context.memory.remove(0, 0)
-    return [_decode(context, [(0, start + i) for i in range(PIECE)]) for start in range(0, CONTEXT, PIECE)][-1]
+    """Read the text; returns the seconds of its last piece, the shortest of READS."""
+    for start in range(0, CONTEXT - PIECE, PIECE):
+        _decode(context, [(0, start + i) for i in range(PIECE)])
+    found = []
+    for _ in range(READS):
+        context.memory.remove(0, CONTEXT - PIECE)
+        found.append(_decode(context, [(0, CONTEXT - PIECE + i) for i in range(PIECE)]))
+    return min(found)
 
 
 def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> list[list[float]]:
@@ -227,7 +234,10 @@ def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> lis
     """
     found: list[list[list[float]]] = [[[] for _ in steps] for _ in contexts]
     other = np.empty(OTHER, dtype=np.uint8)
-    for _ in range(REPEAT):
+    start = time.perf_counter()
+    for turn in range(REPEAT):
+        if turn >= LEAST_REPEAT and time.perf_counter() - start > ENOUGH:
+            break
         for i, rows in enumerate(steps):
             for context, times in zip(contexts, found):
                 for again in range(2):

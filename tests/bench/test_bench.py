@@ -23,6 +23,7 @@ from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
+from tests.running import own_cache
 
 pytestmark = pytest.mark.model
 
@@ -33,7 +34,7 @@ N = 10
 def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Of these tests alone: the curve below is not kept for others."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        patch.setenv("LCSPEC_CACHE_DIR", str(own_cache(tmp_path_factory.mktemp("bench"))))
         yield
 
 

@@ -16,6 +16,7 @@ from lcspec.config import DraftFiles
 from lcspec.drafters.suffix import MAX_KEPT, SuffixDrafter
 from lcspec.profiles import history
 from lcspec.session import open_session
+from tests import running
 from tests.commands.test_command_line import PROMPT, fails, ok
 from tests.running import GREEDY, answer, options, request
 
@@ -27,10 +28,11 @@ N = 48
 
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An empty cache, and histories are kept."""
-    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / "cache"))
+    """A cache without histories, which are kept."""
+    cache = running.own_cache(tmp_path)
+    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(cache))
     monkeypatch.delenv("LCSPEC_NO_HISTORY")
-    yield tmp_path / "cache"
+    yield cache
 
 
 def write(path: Path, speculate: str = "suffix", text: str = TEXT, **how: Any) -> tuple[int, list[int]]:

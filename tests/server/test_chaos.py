@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
 import pytest
 
 from scripts.chaos_server import run
@@ -14,6 +17,6 @@ pytestmark = pytest.mark.server
     "condition", ["steady", "usual", "several models", "full disk", "unwritable cache", "clock jumps"]
 )
 def test_a_server_under_faults(condition: str) -> None:
-    counts, wrong, _ = run(condition, 24, seed=4)
+    counts, wrong, _ = run(condition, 24, seed=4, cache=Path(os.environ["LCSPEC_CACHE_DIR"]))
     assert wrong == [] and sum(counts.values()) == 24 and len(counts) >= 7, counts
     assert condition == "steady" or counts["engine killed"] == counts["engine stopped"] == 1
