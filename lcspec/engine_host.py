@@ -159,8 +159,11 @@ class EngineHost(Protocol):
     def life(self) -> Life:
         """Its state and restarts."""
 
+    def loading(self) -> Future[Loaded]:
+        """The model when it is loaded, of the caller's own; it fails with an LcspecError if it could not be."""
+
     def loaded(self) -> Loaded:
-        """Wait for the model to be loaded, and return it.
+        """Wait for `loading`.
 
         Raises:
             LcspecError: it could not be loaded.
@@ -193,6 +196,22 @@ class EngineHost(Protocol):
     def close(self, drain: bool = False, timeout: float | None = None) -> bool:
         """Stop the engine: with `drain` finish the running requests, else cancel them. False if `timeout` came
         first."""
+
+
+def followed(future: Future[Any], then: Callable[[Any], T]) -> Future[T]:
+    """What `then` makes of a future's result; who cancels it cancels nothing else."""
+    out: Future[T] = Future()
+
+    def done(future: Future[Any]) -> None:
+        if not out.set_running_or_notify_cancel():
+            return
+        try:
+            out.set_result(then(future.result()))
+        except BaseException as problem:
+            out.set_exception(problem)
+
+    future.add_done_callback(done)
+    return out
 
 
 def start_of_text(vocab: TextVocab) -> tuple[int, ...]:

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Callable, Generator, TypeVar
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.details import Details
 from lcspec.engine.events import Event, Failed, Finished
-from lcspec.engine_host import Life, Loaded, Prepared, Sink, facts_of, prepare
+from lcspec.engine_host import Life, Loaded, Prepared, Sink, facts_of, followed, prepare
 from lcspec.errors import LcspecError, WorkerLost
 from lcspec.pulse import PULSE
 from lcspec.session import Progress, Session, open_session
@@ -164,10 +164,13 @@ class EngineThread:
         """See lcspec.engine_host."""
         return Life(away=self._away)
 
+    def loading(self) -> Future[Loaded]:
+        """See lcspec.engine_host."""
+        return followed(self.ready, lambda s: Loaded(facts_of(s), s.model.vocab, s.model.header))
+
     def loaded(self) -> Loaded:
         """See lcspec.engine_host."""
-        session = self.ready.result()
-        return Loaded(facts_of(session), session.model.vocab, session.model.header)
+        return self.loading().result()
 
     def compile(self, grammar: str) -> CompiledGrammar:
         """See lcspec.engine_host."""

@@ -171,7 +171,7 @@ class Bridge:
         Raises:
             LcspecError: it cannot be loaded.
         """
-        self._loaded = await asyncio.to_thread(self.worker.loaded)
+        self._loaded = await asyncio.wrap_future(self.worker.loading())  # a thread that waits would keep the chat open
         return self._loaded
 
     async def prepare(self, speculation: SpeculationParams) -> Loaded:

@@ -136,7 +136,7 @@ def build_prompt(
     """The prompt that asks for an answer to the branch.
 
     Args:
-        tokenizer: the session.
+        tokenizer: the source's.
         branch: messages from a first one to the user's newest (answers still empty do not count).
         limit: positions of the context.
         system: the system prompt; it is never dropped.

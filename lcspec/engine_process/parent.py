@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.request import Request
-from lcspec.engine_host import Life, Loaded, Prepared, Sink
+from lcspec.engine_host import Life, Loaded, Prepared, Sink, followed
 from lcspec.engine_process.heartbeat import LIMIT
 from lcspec.engine_process.process import Child
 from lcspec.engine_process.protocol import (
@@ -124,6 +124,10 @@ class EngineProcess:
         """Its state and restarts."""
         with self._lock:
             return replace(self._life, pid=self._child.pid if self._child is not None else None)
+
+    def loading(self) -> Future[Loaded]:
+        """See lcspec.engine_host."""
+        return followed(self._ready, lambda loaded: loaded)
 
     def loaded(self) -> Loaded:
         """Wait for the model to be loaded, and return it.

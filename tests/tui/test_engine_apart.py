@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
+import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 from textual.widgets import Static
 
+from lcspec.config import DraftFiles, ModelOptions
 from lcspec.engine_process.parent import EngineProcess
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.bridge import Bridge
@@ -75,6 +78,22 @@ async def test_what_did_not_go_as_asked_for_is_said(start: Start, tmp_path: Path
     async with start(apart=True, options=chosen) as driver:
         chat = await driver.ready()
         await driver.until(lambda: any("holds 128 tokens" in n.text for n in chat.transcript.query(Notice)))
+
+
+def test_who_leaves_while_it_loads_does_not_wait(pair: tuple[Path, Path]) -> None:
+    bridge = Bridge(ModelOptions(pair[0], threads=1), DraftFiles())
+    while (pid := bridge.worker.life.pid) is None:
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGSTOP)  # so it never ends
+
+    async def leave() -> None:
+        with pytest.raises(asyncio.TimeoutError):
+            await asyncio.wait_for(bridge.ready(), 0.2)
+
+    left = threading.Thread(target=lambda: asyncio.run(leave()), daemon=True)
+    left.start()
+    left.join(100)
+    assert not left.is_alive() and bridge.close(timeout=0)
 
 
 async def test_loading_can_be_given_up(start: Start, pair: tuple[Path, Path]) -> None:
