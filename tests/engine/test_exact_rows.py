@@ -93,7 +93,7 @@ def test_no_bit_depends_on_drafts_or_on_what_was_asked_before(
         assert found.bits == expected[i, name], f"text {i}, {name}, {strategy}"
         accepted += found.finished.stats.accepted
         drafted += found.finished.stats.drafted
-    assert 100 < accepted < drafted
+    assert 60 < accepted < drafted  # about 110: what `auto` drafts depends on time
 
 
 def test_cells_of_a_text_lie_in_its_order(
@@ -172,7 +172,7 @@ def test_with_fused_attention_one_slot_and_several_have_the_same_bits(
         found = side_by_side(engine, [wanted(texts, *key, strategy) for key, strategy in cases])
     for (key, strategy), one in zip(cases, found):
         assert one.bits == expected[key], f"{key}, {strategy}, {slots} slots"
-    assert sum(one.finished.stats.accepted for one in found) > 100
+    assert sum(one.finished.stats.accepted for one in found) > 70  # about 130
 
 
 @pytest.mark.parametrize("exact", [None, True])

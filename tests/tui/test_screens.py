@@ -105,7 +105,7 @@ async def test_a_model_that_was_tried_in_vain_leaves_the_conversation_its_own(st
         await driver.until(lambda: isinstance(driver.app.screen, PickerScreen))
         await driver.press("escape")
         await driver.until(lambda: driver.app.screen is chat and chat.source is driver.app.source)
-        assert f"{name} is ready" in next(iter(chat.transcript.query(Notice))).text
+        await driver.until(lambda: any(f"{name} is ready" in n.text for n in chat.transcript.query(Notice)))
         assert (await driver.answer(HELLO)).state == "done"
 
 
