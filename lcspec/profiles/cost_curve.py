@@ -80,7 +80,8 @@ class CostCurve:
         measured = self.measured(width, context)
         if not math.isfinite(measured):
             return measured
-        return self.drift.seconds(measured, self._narrow(context)) * math.exp(self.bias.get(width, 0.0))
+        narrow = self._narrow(context) if width > 1 else measured
+        return self.drift.seconds(measured, narrow) * math.exp(self.bias.get(width, 0.0))
 
     def _narrow(self, context: int) -> float:
         return self.measured(1 if 1 in self.points else min(self.points), context)
@@ -103,16 +104,18 @@ class CostCurve:
 
     def observe(self, width: int, context: int, seconds: float) -> None:
         """A real decode took `seconds`."""
-        expected = self.seconds(width, context)
-        if not math.isfinite(expected) or seconds <= 0 or expected <= 0:
+        measured = self.measured(width, context)
+        if not math.isfinite(measured) or seconds <= 0 or measured <= 0:
             return
+        narrow, own = self._narrow(context) if width > 1 else measured, self.bias.get(width, 0.0)
+        expected = self.drift.seconds(measured, narrow) * math.exp(own)
         if seconds > OUTLIER * expected:
             seconds = OUTLIER**0.25 * expected
-        own = self.bias.get(width, 0.0)
-        self.drift.learn(self.measured(width, context), self._narrow(context), seconds / math.exp(own))
+        self.drift.learn(measured, narrow, seconds / math.exp(own))
         if width > 1:  # what all widths together do not explain
+            left = math.log(seconds / self.drift.seconds(measured, narrow)) - own
             self.bias = {other: KEPT * factor for other, factor in self.bias.items()}
-            self.bias[width] = KEPT * own + WIDTH_RATE * math.log(seconds / self.seconds(width, context))
+            self.bias[width] = KEPT * own + WIDTH_RATE * left
 
     def as_dict(self) -> dict[str, Any]:
         """For the cache file."""
