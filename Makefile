@@ -5,7 +5,7 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Every file in one process, those with slow tests first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# Tests with models and servers wait for a third of their time, so half as many processes again as there are cores.
+# Tests with models and servers wait for a quarter of their time, so half as many processes again as there are cores.
 CORES  := $(shell getconf _NPROCESSORS_ONLN)
 ALL    := $(shell echo $$(( $(CORES) + ($(CORES) + 1) / 2 )))
 RUNS   := model or server or tui or slow
