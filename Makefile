@@ -6,7 +6,7 @@ BIN    := $(VENV)/bin
 # Every file in one process, those with slow tests first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # Tests with models and servers wait for a quarter of their time, so half as many processes again as there are cores.
-CORES  := $(shell getconf _NPROCESSORS_ONLN)
+CORES  := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
 ALL    := $(shell echo $$(( $(CORES) + ($(CORES) + 1) / 2 )))
 RUNS   := model or server or tui or slow
 # What fails here is run once more, and both runs are shown: docs/tests.md.

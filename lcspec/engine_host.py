@@ -10,7 +10,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Generator, Protocol, Sequence, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, Mapping, Protocol, Sequence, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams, model_drafter
 from lcspec.engine.events import Event, TokenInfo
@@ -98,6 +98,12 @@ class Loaded:
     def options(self) -> ModelOptions:
         """The options it was loaded with."""
         return self.facts.options
+
+    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Token ids of a conversation ready for the assistant's answer, and the template's stop strings."""
+        from lcspec.llama.template import chat_ids
+
+        return chat_ids(self, messages)
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import collections
 from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Mapping, Sequence
+from typing import TYPE_CHECKING, Sequence
 
 from lcspec import engine_host
 from lcspec.answers.formats import format_of, opened_by
@@ -92,19 +92,6 @@ class Answer:
             self.ticket.cancel()
 
 
-class Tokenizer:
-    """Counts conversations for a loaded model (see ChatTokenizer)."""
-
-    def __init__(self, loaded: engine_host.Loaded) -> None:
-        self._loaded = loaded
-
-    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Token ids of a conversation ready for the answer, and the template's stop strings."""
-        from lcspec.llama.template import chat_ids
-
-        return chat_ids(self._loaded, messages)
-
-
 class Bridge:
     """One engine, and the requests on it: a `Source`."""
 
@@ -142,9 +129,9 @@ class Bridge:
         return self.worker.alive
 
     @property
-    def tokenizer(self) -> Tokenizer:
-        """The loaded model's."""
-        return Tokenizer(self.loaded)
+    def tokenizer(self) -> engine_host.Loaded:
+        """The loaded model."""
+        return self.loaded
 
     def tokenize(self, text: str) -> Sequence[int]:
         """Token ids, without special tokens."""

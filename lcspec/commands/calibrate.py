@@ -72,7 +72,6 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
         context.set_threads(n)
         meter = Meter(context, seq)
         meter.fill(16)
-        meter.time(1)
         by_threads[n] = sorted(meter.time(1, i) for i in range(5))[2]
         meter.close()
     context.set_threads(context.n_threads)

@@ -137,12 +137,7 @@ class ModelDrafter(Drafter):
             state.plant(sequence.tokens)
         growth = self._growth(state, budget)
         tree = growth.tree
-        if (
-            rows is not None
-            and state.guess is not None
-            and branch == 1
-            and self.context.memory.branching is Branching.TREE
-        ):
+        if rows is not None and state.guess is not None and branch == 1 and self.trees:
             yield from self._grow_guessing(state, state.guess, sequence, growth, base, depth, rows)
             return tree
         level = [0]

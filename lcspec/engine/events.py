@@ -77,6 +77,11 @@ class StepStats(NamedTuple):
     plan: Plan
     probes: int = 0
 
+    @property
+    def seconds(self) -> float:
+        """Time of the whole step."""
+        return self.target_seconds + self.draft_seconds + self.overhead_seconds
+
 
 @dataclass(frozen=True)
 class Step:
@@ -107,7 +112,7 @@ class Step:
     @property
     def seconds(self) -> float:
         """Time of the whole step."""
-        return self.stats.target_seconds + self.stats.draft_seconds + self.stats.overhead_seconds
+        return self.stats.seconds
 
     def drafters_of(self, node: int) -> list[str]:
         """Who proposed a node."""

@@ -36,7 +36,7 @@ class Explainer:
         plan, n = event.plan, event.tree.n_drafted
         self.steps += 1
         self.emitted += len(event.emitted)
-        spent = event.target_seconds + event.draft_seconds + event.overhead_seconds
+        spent = event.seconds
         self.seconds += spent
         self.target_seconds += event.target_seconds
         self.widths[event.width] = self.widths.get(event.width, 0) + 1

@@ -136,6 +136,10 @@ class ChatTemplate:
         """Whether the rendered text begins with BOS already, so that tokenizing must not add another."""
         return bool(self.tokens["bos_token"]) and text.startswith(self.tokens["bos_token"])
 
+    def ids(self, vocab: TemplateVocab, text: str) -> list[int]:
+        """Token ids of a rendered text."""
+        return vocab.tokenize(text, special=not self.has_bos(text))
+
 
 class Renderer:
     """One compiled template and what it can take, found out by trial.
@@ -331,5 +335,4 @@ def _line(error: BaseException) -> str:
 def chat_ids(model: TemplateModel, messages: Messages) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Token ids of a conversation ready for the assistant's answer, and the template's stop strings."""
     template = ChatTemplate(model)
-    text = template.render(messages)
-    return tuple(model.vocab.tokenize(text, special=not template.has_bos(text))), template.stop
+    return tuple(template.ids(model.vocab, template.render(messages))), template.stop

@@ -50,6 +50,7 @@ class Meter:
         self.seq = seq
         self.tokens = sample_tokens(context, longest + 64 + WIDER[-1])
         self.length = 0
+        self._width = 0  # of the latest decode
 
     def fill(self, length: int) -> None:
         """Bring the sequence to `length` tokens of context."""
@@ -62,7 +63,7 @@ class Meter:
             ctx.batch.clear()
             ctx.batch.add_run(self.tokens[self.length : stop], self.length, self.seq)
             ctx.decode()
-            self.length = stop
+            self.length, self._width = stop, 0
 
     def time(self, width: int, offset: int = 0) -> float:
         """Seconds of one decode of `width` tokens with logits for each, which is then taken back.
@@ -70,8 +71,9 @@ class Meter:
         The library builds a graph at every change of width. A step with drafts mostly follows one without, and one
         without others like it, so a width of 1 is timed the second time.
         """
-        if width == 1:
+        if width == 1 != self._width:
             self._decode(1, offset)
+        self._width = width
         return self._decode(width, offset)
 
     def _decode(self, width: int, offset: int) -> float:

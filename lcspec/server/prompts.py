@@ -262,7 +262,7 @@ def begun_with(message: Mapping[str, Any]) -> str:
 def chat_ids(service: Service, text: str) -> tuple[int, ...]:
     """Token ids of a rendered conversation."""
     service.check_length(text)
-    return tuple(service.vocab.tokenize(text, special=not service.template.has_bos(text)))
+    return tuple(service.template.ids(service.vocab, text))
 
 
 def form_of(form: ResponseFormat | None, schema: dict[str, Any] | None) -> ResponseFormat | None:

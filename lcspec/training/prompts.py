@@ -142,8 +142,7 @@ class PromptMaker:
 def chat_ids(model: Model, template: ChatTemplate | None, messages: Messages) -> list[int]:
     """Token ids of a conversation ready for the assistant's answer."""
     assert template is not None  # made when there is any conversation
-    text = template.render(messages)
-    return model.vocab.tokenize(text, special=not template.has_bos(text))
+    return template.ids(model.vocab, template.render(messages))
 
 
 def opening(model: Model) -> tuple[int, ...]:
@@ -155,7 +154,7 @@ def opening(model: Model) -> tuple[int, ...]:
     if model.header.chat_template:
         template = ChatTemplate(model)
         text = template.render([{"role": "user", "content": MARK}], add_generation_prompt=False).split(MARK)[0]
-        ids = vocab.tokenize(text, special=not template.has_bos(text)) if text else []
+        ids = template.ids(vocab, text) if text else []
         if ids:
             return tuple(ids)
     ids = vocab.tokenize("")

@@ -67,7 +67,7 @@ def tokenize(vocabulary: Path, sources: Sequence[Source]) -> tuple[Texts, list[s
             text = source.text
             if source.messages:
                 text = template.render(source.messages, add_generation_prompt=False)
-            tokens = np.array(model.vocab.tokenize(text, special=not template.has_bos(text)), np.int32)
+            tokens = np.array(template.ids(model.vocab, text), np.int32)
             (held_out if held(text) else train).append(tokens)
             if not source.messages or not held(text):
                 continue

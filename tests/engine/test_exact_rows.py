@@ -88,12 +88,12 @@ def test_no_bit_depends_on_drafts_or_on_what_was_asked_before(
     """In a random order: texts go on from each other's beginnings, long prompts are read apart, drafts are refused."""
     chance, accepted, drafted = random.Random(7), 0, 0
     cases = [(key, strategy) for key in expected for strategy in STRATEGIES]
-    for (i, name), strategy in chance.sample(cases, 20):
+    for (i, name), strategy in chance.sample(cases, 28):
         found = answer(session.engine, wanted(texts, i, name, strategy))
         assert found.bits == expected[i, name], f"text {i}, {name}, {strategy}"
         accepted += found.finished.stats.accepted
         drafted += found.finished.stats.drafted
-    assert 60 < accepted < drafted  # about 110: what `auto` drafts depends on time
+    assert 100 < accepted < drafted
 
 
 def test_cells_of_a_text_lie_in_its_order(
