@@ -6,6 +6,9 @@ The target has one core and one thread. The draft model has one thread: on the t
 (`before`); on a core of its own, during the step as well (`own core`); or during the step but on the target's core
 (`same core`), where the planner must find out that it does not pay. Without files a copy of the bundled pair is made at
 the cost of 0.5 B and 50 M parameters. Needs Linux and two cores on which nothing else runs.
+
+With `--gpu THREADS` the target is on the GPU. The draft model is there as well before every step (`before`), or on so
+many threads of the processor during the step (`own core`).
 """
 
 from __future__ import annotations
@@ -84,6 +87,7 @@ def main() -> None:
     parser.add_argument("-n", type=int, default=96, help="tokens an answer")
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--cores", default="0,1", help="of the target and of the draft model")
+    parser.add_argument("--gpu", type=int, default=0, metavar="THREADS", help="the target is on the GPU")
     o = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LCSPEC_CACHE_DIR"] = folder  # T(n) is measured anew
@@ -101,7 +105,7 @@ def copies(folder: Path, sizes: list[str], quant: str | None) -> list[Path]:
 
 def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
     """Run all ways interleaved, and print what came out."""
-    modes = [mode.strip() for mode in o.modes.split(",")]
+    modes = [mode.strip() for mode in o.modes.split(",") if not o.gpu or mode.strip() != "same core"]
     cores = [int(core) for core in o.cores.split(",")]
     prompts = [prompt.text for prompt in spread(builtin_prompts(), o.prompts)]
     sampling = SamplingParams(temperature=o.temperature, seed=1)
@@ -110,8 +114,12 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
     with ExitStack() as stack:
         ways = {}
         for mode in modes:
-            given = Placement(devices=(), draft_threads=int(mode != "before"))
-            options = ModelOptions(target, ctx=1024, threads=1, gpu_layers=0, placement=given)
+            apart = mode != "before"
+            if o.gpu:
+                given = Placement(draft_devices=() if apart else None, draft_threads=o.gpu * apart)
+            else:
+                given = Placement(devices=(), draft_threads=int(apart))
+            options = ModelOptions(target, ctx=1024, threads=1, gpu_layers=None if o.gpu else 0, placement=given)
             known = {thread.native_id for thread in threading.enumerate()}
             way = ways[mode] = Way(stack.enter_context(open_session(options, files, history=False)))
             warm = Request(way.session.prompt_ids(prompts[0]), sampling, speculation, WARM_UP, ignore_end=True)
@@ -122,9 +130,10 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
             if way.thread is None and mode != "before":
                 raise SystemExit("the draft model was never asked, so there is nothing to compare")
         for mode, way in ways.items():
-            if way.thread is not None:
+            if way.thread is not None and not o.gpu:
                 os.sched_setaffinity(way.thread, {cores[mode == "own core"]})
-        os.sched_setaffinity(threading.get_native_id(), {cores[0]})
+        if not o.gpu:
+            os.sched_setaffinity(threading.get_native_id(), {cores[0]})
         for repetition in range(o.repeat):
             for number, text in enumerate(prompts):
                 turn = (repetition + number) % len(modes)

@@ -27,6 +27,7 @@ from lcspec.bench.runner import AUTO, PLAIN, Bench, BenchOptions
 from lcspec.bench.stats import geometric_mean, median
 from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams, model_drafter
 from lcspec.errors import LcspecError, UsageError
+from lcspec.modelfiles.companions import sort_drafts
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import loading_line, open_session, parse_speculation
 
@@ -82,6 +83,7 @@ def entries(files: DraftFiles, drafts: int, pruned: bool, other: bool) -> list[E
         out.append(added("pruned", model_drafter(drafts)))
     if other:
         out.append(added("translated", model_drafter(drafts + pruned)))
+    out += [added(head, head) for head in ("mtp", "eagle") if head in files.drafters]
     if files.heads is not None:
         out += [added("medusa", "medusa"), added("blockwise", "blockwise")]
     if files.store is not None:
@@ -240,8 +242,8 @@ def measure(target: Path, drafts: tuple[Path, ...], only: tuple[str, ...], out: 
         LcspecError: a file or an option cannot be used.
     """
     extra = [path for path in (o["pruned"], o["other"]) if path is not None]
-    files = DraftFiles((*drafts, *extra), o["store"], o["heads"])
-    rows = entries(files, len(drafts), o["pruned"] is not None, o["other"] is not None)
+    files = sort_drafts(target, DraftFiles((*drafts, *extra), o["store"], o["heads"]))
+    rows = entries(files, len(files.models) - len(extra), o["pruned"] is not None, o["other"] is not None)
     chosen = [row for row in rows if not only or any(name in row.name for name in only)]
     if not chosen:
         raise UsageError(f"no drafter is called {' or '.join(only)}; there are: {', '.join(r.name for r in rows)}")

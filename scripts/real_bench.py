@@ -32,6 +32,7 @@ from lcspec.bench.prompts import Prompt
 from lcspec.bench.runner import AUTO, PLAIN, BenchOptions
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.errors import LcspecError, UsageError
+from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.starter import download_starter
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import open_session, parse_speculation
@@ -69,7 +70,7 @@ class RealBench:
     def strategies(self) -> list[str]:
         """As the user named them, plain decoding first."""
         named = [part.strip() for part in self.o["strategies"].split(";") if part.strip() not in ("", PLAIN)]
-        return list(dict.fromkeys([PLAIN, *named, *(["model"] if self.o["draft"] else [])]))
+        return list(dict.fromkeys([PLAIN, *named, *sort_drafts(self.source, DraftFiles.of(self.o["draft"])).drafters]))
 
     def run(self, cases: Sequence[Case]) -> None:
         """What is missing of the cases; with a time limit every one of them gets the same share of what is left."""
@@ -107,7 +108,7 @@ class RealBench:
         target, draft = copy_of(self.source, case.variant, folder), draft_of(self.o["draft"], case.variant, folder)
         exact = EXACTNESS[case.exactness]
         options = ModelOptions(target, ctx=self.o["ctx"], threads=self.o["threads"], exact=exact)
-        files = DraftFiles.of(draft)
+        files = sort_drafts(target, DraftFiles.of(draft))
         named = {name: parse_speculation(name, files, exact=bool(exact)) for name in self.strategies}
         if self.o["again"] and AUTO in named:
             named[AGAIN] = named[AUTO]
@@ -196,7 +197,11 @@ def say(line: str) -> None:
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=WORK / "real" / "results")
 @click.option("--work", type=click.Path(file_okay=False, path_type=Path), default=WORK / "real", help="For copies.")
 @click.option("--model", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Instead of SmolLM2.")
-@click.option("--draft", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="A draft model for it.")
+@click.option(
+    "--draft",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="A draft model or an EAGLE-3 head for it.",
+)
 @click.option("--variants", default="shipped,Q8_0,Q4_K_M,Q4_0,0.5b,1b", show_default=True)
 @click.option("--exactness", default="default,no-exact", show_default=True, help="Of default, exact and no-exact.")
 @click.option("--temperatures", default="0,0.8", show_default=True)

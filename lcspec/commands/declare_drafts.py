@@ -60,6 +60,11 @@ def answer_options(minutes: float, answer: int, slots: int) -> Callable[[Any], A
         click.argument("model", required=False, type=MODEL_NAME),
         click.option("--text", multiple=True, type=MODEL_PATH, help="Prompts: JSON lines or any text (repeatable)."),
         click.option(
+            "--invent",
+            type=click.IntRange(min=0),
+            help="Prompts the model invents itself, beside --text [default: 400 without --text, else 0].",
+        ),
+        click.option(
             "--minutes", type=click.FloatRange(min=0.01), default=minutes, show_default=True, help="The whole time."
         ),
         click.option(

@@ -120,18 +120,18 @@ def _train(path: Path, recipe: HeadsRecipe, store: StateStore, work: Path, text:
         quantization=identity.quantization,
         target=identity.name,
         licence=identity.licence,
-        facts=_facts(path, store, data, state, found, text),
+        facts=_facts(path, store, data, state, found, sources_line(text, recipe.invent)),
     )
 
 
 def _facts(
-    path: Path, store: StateStore, data: Dataset, state: State, found: Measured, text: list[Path]
+    path: Path, store: StateStore, data: Dataset, state: State, found: Measured, text: str
 ) -> dict[str, str | int | float]:
     return {
         "by": f"lcspec {__version__}",
         "date": datetime.date.today().isoformat(),
         "target_file": path.name,
-        "text": sources_line(text),
+        "text": text,
         "answers": store.answers,
         "positions": len(store),
         "held_out_positions": found.positions,

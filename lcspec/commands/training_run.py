@@ -22,8 +22,12 @@ R = TypeVar("R", bound="Recipe")
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """What collecting and training follow, from the user's options; a run that is resumed must have the same."""
+    """What collecting and training follow, from the user's options; a run that is resumed must have the same.
 
+    `invent`: prompts that the model invents beside those of the user; None: as many as needed where there are none.
+    """
+
+    invent: int | None
     minutes: float
     positions: int
     answer: int

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # Share of the time for collecting when `--positions` does not end it before.
 COLLECT_SHARE = 0.4
 LEAST_POSITIONS = 200
-# Prompts a model invents when it is given none, and the share of the time for collecting that this may take.
+# Prompts a model invents when it is given none, and the share of the time for collecting that any number may take.
 INVENTED = 400
 INVENT_SHARE = 0.15
 # Seconds between two notes of the time spent, for a run that goes on after a kill.
@@ -102,7 +102,11 @@ def collect(
         room = writer.context.n_ctx - recipe.answer
         with bar("collecting") as show:
             early = INVENT_SHARE * limit
-            sources = sources or _invented(model, writer, work, min(room // 2, 64), lambda n: n > 3 and used() > early)
+            if wanted := recipe.invent if recipe.invent is not None or sources else INVENTED:
+                room_of_one = min(room // 2, 64)
+                sources = sources + _invented(
+                    model, writer, work, wanted, room_of_one, lambda n: n > 3 and used() > early
+                )
             maker = PromptMaker(model, sources, room, recipe.seed)
             noted = time.monotonic()
 
@@ -167,12 +171,14 @@ def _loading(path: Path) -> Any:
     return None if line is None else lambda fraction: line(path.name, fraction)
 
 
-def _invented(model: Model, writer: Writer, work: Path, room: int, enough: Callable[[int], bool]) -> list[Source]:
+def _invented(
+    model: Model, writer: Writer, work: Path, n: int, room: int, enough: Callable[[int], bool]
+) -> list[Source]:
     """Prompts of the model's own, made once and kept in the work folder."""
     path = work / "invented.json"
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # not made yet, or half written
         return [Source(tuple(item["messages"]), item["text"]) for item in json.loads(path.read_text())]
-    made = invent(model, writer, INVENTED, room, enough)
+    made = invent(model, writer, n, room, enough)
     path.write_text(json.dumps([{"messages": s.messages, "text": s.text} for s in made]))
     return made
 
@@ -198,15 +204,16 @@ def train(
                 seed=recipe.seed,
                 threads=o["threads"],
                 storage=o["store"],
-                sources=sources_line(o["text"]),
+                sources=sources_line(o["text"], recipe.invent),
                 show=show,
             )
         )
 
 
-def sources_line(text: Sequence[Path]) -> str:
+def sources_line(text: Sequence[Path], invent: int | None) -> str:
     """What the prompts were made from, for people."""
-    return ", ".join(p.name for p in text) or "prompts invented by the model itself"
+    names = [p.name for p in text] + ["prompts invented by the model itself"] * bool(invent or not text)
+    return ", ".join(names)
 
 
 def report(trained: Trained, store: TextStore, *lines: str) -> str:

@@ -8,8 +8,9 @@ arXiv:2406.16858). A head may have a smaller vocabulary than the target; its fil
 from __future__ import annotations
 
 from lcspec.drafters.base import Drafter, DrafterEnv, register
-from lcspec.drafters.feature import FeatureDrafter, States
+from lcspec.drafters.feature import FeatureDrafter
 from lcspec.drafters.growth import MAX_LEVEL
+from lcspec.drafters.known_states import States
 from lcspec.drafters.loading import load_beside
 from lcspec.errors import UsageError
 from lcspec.llama import Context, Model, check_same_vocabulary

@@ -18,12 +18,12 @@ from dataclasses import dataclass, field
 from typing import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView, StateDrafter
 from lcspec.drafters.decoding import checked, step_seconds
 from lcspec.drafters.growth import Growth, children, place_level, placeable
+from lcspec.drafters.known_states import KnownStates, States
 from lcspec.drafters.top_candidates import SHARPNESS
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.prefix_cache import PrefixCache
@@ -41,8 +41,6 @@ GAP = 8
 # How many states are kept of the ends of texts and prompt chunks, for texts that continue from there.
 ENDS = 256
 
-States = NDArray[np.float32]
-
 
 @dataclass
 class FeatureState:
@@ -53,8 +51,7 @@ class FeatureState:
         p_min: the least probable child that is drafted.
         rows: the tokens in those cells.
         next: position in the text of the next row's token.
-        begin: position of the first of `states`; each token needs the state of the token before it.
-        states: known states, float32 [n, width].
+        known: the states that rows still need; each token needs the state of the token before it.
         cells: the target's cache of the text.
         whole: `rows` has no gap.
         node_states: the head's own states of drafted nodes.
@@ -65,21 +62,11 @@ class FeatureState:
     p_min: float
     rows: list[int]
     next: int
-    begin: int
-    states: States
+    known: KnownStates
     cells: SequenceCache | None = None
     whole: bool = True
     node_states: dict[int, States] = field(default_factory=dict)
     placed: dict[int, int] = field(default_factory=dict)
-
-    @property
-    def end(self) -> int:
-        """One past the last position whose state is known."""
-        return self.begin + len(self.states)
-
-    def before(self, start: int, stop: int) -> States:
-        """The states to read with the tokens in [start, stop), float32 [stop - start, width]."""
-        return self.states[start - 1 - self.begin : stop - 1 - self.begin]
 
 
 class FeatureDrafter(StateDrafter):
@@ -126,13 +113,11 @@ class FeatureDrafter(StateDrafter):
         rows = text[: cache.length]
         self.prefix_cache.relabel(cache, rows)
         at = self.lead + len(rows)
-        none = np.zeros((0, self.width), np.float32)
-        state = FeatureState(cache, spec.number("p_min", 0.0), rows, at, at - 1, none)
-        self._running[sequence.id] = sequence, state
         # The first token has no state before it.
-        known = self._ends.get(_key(sequence.tokens[:at])) if at else np.zeros(self.width, np.float32)
-        if known is not None:
-            state.states = known[None]
+        before = self._ends.get(_key(sequence.tokens[:at])) if at else np.zeros(self.width, np.float32)
+        known = KnownStates(at - 1, np.zeros((0, self.width), np.float32) if before is None else before[None])
+        state = FeatureState(cache, spec.number("p_min", 0.0), rows, at, known)
+        self._running[sequence.id] = sequence, state
 
     def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: States) -> None:
         """See StateDrafter."""
@@ -141,15 +126,14 @@ class FeatureDrafter(StateDrafter):
         state = self._running[sequence.id][1]
         state.cells = cells
         stop = start + len(states)
-        if start > state.end:
+        if start > state.known.end:
             self._bridge(sequence, state, start)
-        new = state.end
-        if new < stop:
-            state.states = np.concatenate([state.states, states[new - start :]])
+        if (new := state.known.end) < stop:
+            state.known.append(states[new - start :])
         if start < sequence.n_prompt:
             self._remember(sequence.tokens, state, stop - 2)
             self._remember(sequence.tokens, state, stop - 1)
-        if len(state.states) > self.slice:
+        if len(state.known) > self.slice:
             self._flush(sequence, state)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
@@ -191,7 +175,7 @@ class FeatureDrafter(StateDrafter):
         state = self._running.pop(sequence.id)[1]
         self._flush(sequence, state)
         if state.whole:
-            self._remember(sequence.tokens, state, state.end - 1)
+            self._remember(sequence.tokens, state, state.known.end - 1)
         self.prefix_cache.put(state.cache, state.rows)
 
     def forget(self) -> None:
@@ -215,7 +199,7 @@ class FeatureDrafter(StateDrafter):
 
     def ready(self, state: FeatureState, base: int) -> bool:
         """Whether everything is known that a draft after the token at position `base` needs."""
-        return state.end >= base and state.next <= base
+        return state.known.end >= base and state.next <= base
 
     def branch(self, budget: Budget) -> int:
         """The most children of a node."""
@@ -230,7 +214,7 @@ class FeatureDrafter(StateDrafter):
     def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
         """Decode the row of the pending token, together with the unread rows before it."""
         batch, first, at = self._batch(), state.next, len(state.rows)
-        tokens, states = list(sequence.tokens[first : base + 1]), self.convert(state.before(first, base + 1))
+        tokens, states = list(sequence.tokens[first : base + 1]), self.convert(state.known.before(first, base + 1))
         for i, (token, given) in enumerate(zip(tokens, states)):
             wanted = self.every_row or i == len(tokens) - 1
             batch.add_state(token, at + i, (state.cache.main,), given, logits=wanted)
@@ -285,14 +269,14 @@ class FeatureDrafter(StateDrafter):
 
     def _flush(self, sequence: SequenceView, state: FeatureState) -> None:
         """Read every row whose state is known; the pending token's row is left to the draft."""
-        stop = min(len(sequence.tokens) - 1, state.end + 1)
+        stop = min(len(sequence.tokens) - 1, state.known.end + 1)
         while state.next < stop:
             self._read_slice(sequence, state, stop)
         self._drop_known(state)
 
     def _read_slice(self, sequence: SequenceView, state: FeatureState, stop: int) -> float:
         tokens = list(sequence.tokens[state.next : min(stop, state.next + self.slice)])
-        seconds = self.read(state, tokens, self.convert(state.before(state.next, state.next + len(tokens))))
+        seconds = self.read(state, tokens, self.convert(state.known.before(state.next, state.next + len(tokens))))
         self._took(state, tokens)
         state.cache.length = len(state.rows)
         return seconds
@@ -305,13 +289,12 @@ class FeatureDrafter(StateDrafter):
     @staticmethod
     def _drop_known(state: FeatureState) -> None:
         """Drop the states that no later row needs; keep the last one."""
-        done = min(state.next - 1 - state.begin, len(state.states) - 1)
+        done = min(state.next - 1 - state.known.begin, len(state.known) - 1)
         if done > 0:
-            state.states = state.states[done:].copy()
-            state.begin += done
+            state.known.drop(done)
 
     def _bridge(self, sequence: SequenceView, state: FeatureState, start: int) -> None:
-        """Bridge the unknown states from `state.end` to `start`: share rows of other texts, or do without."""
+        """Bridge the unknown states from `state.known.end` to `start`: share rows of other texts, or do without."""
         self._flush(sequence, state)
         if state.whole:
             for other_slot, other in self._running.values():
@@ -320,27 +303,24 @@ class FeatureDrafter(StateDrafter):
             if self.prefix_cache.top_up(state.cache, sequence.tokens[self.lead :]):
                 state.rows[:] = sequence.tokens[self.lead : self.lead + state.cache.length]
                 state.next = self.lead + state.cache.length
-        empty = np.zeros((0, self.width), np.float32)
         if state.next > start:
-            state.begin, state.states = start, empty
+            state.known = KnownStates(start, np.zeros((0, self.width), np.float32))
             return
-        known = self._ends.get(_key(sequence.tokens[:start]))
-        gap = start - state.next + (known is None)
-        if gap <= GAP:
-            # The token at `next` needs the state before it.
-            state.begin, state.states = state.next - 1, np.zeros((start - state.next + 1, self.width), np.float32)
-        else:
-            state.whole = False
-            state.next, state.begin, state.states = start, start - 1, np.zeros((1, self.width), np.float32)
-        if known is not None:
-            state.states[-1] = known
+        last = self._ends.get(_key(sequence.tokens[:start]))
+        if start - state.next + (last is None) > GAP:
+            state.whole, state.next = False, start
+        # The token at `next` needs the state before it.
+        zeros = np.zeros((start - state.next + 1, self.width), np.float32)
+        if last is not None:
+            zeros[-1] = last
+        state.known = KnownStates(state.next - 1, zeros)
 
     def _remember(self, tokens: Sequence[int], state: FeatureState, position: int) -> None:
         """Keep the state at `position` for texts that begin with the same tokens and continue after it."""
-        at = position - state.begin
-        if position >= 0 and 0 <= at < len(state.states):
+        at = position - state.known.begin
+        if position >= 0 and 0 <= at < len(state.known):
             key = _key(tokens[: position + 1])
-            self._ends[key] = state.states[at].copy()
+            self._ends[key] = state.known.rows[at].copy()
             self._ends.move_to_end(key)
             while len(self._ends) > ENDS:
                 self._ends.popitem(last=False)

@@ -12,8 +12,9 @@ from typing import Sequence
 
 from lcspec.config import DrafterSpec, ModelOptions
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
-from lcspec.drafters.feature import SLICE, FeatureDrafter, FeatureState, States
+from lcspec.drafters.feature import SLICE, FeatureDrafter, FeatureState
 from lcspec.drafters.growth import MAX_LEVEL, Growth
+from lcspec.drafters.known_states import KnownStates, States
 from lcspec.drafters.loading import load_beside
 from lcspec.errors import UsageError
 from lcspec.kv_cache.sequence_cache import SequenceCache
@@ -80,7 +81,7 @@ class ChainedMtpDrafter(MtpDrafter):
         while state.next < base:
             self._read_slice(sequence, state, base)
         self._drop_known(state)
-        self._chain = [(sequence.tokens[base], state.before(base, base + 1)[0])]
+        self._chain = [(sequence.tokens[base], state.known.before(base, base + 1)[0])]
         self._decode(state, 0, self._chain)
 
     def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:
@@ -144,19 +145,21 @@ class AssistantDrafter(MtpDrafter):
         """Options: as FeatureDrafter."""
         spec.check_keys({"branch", "nodes", "p_min"})
         cache = SequenceCache(self.context.memory, self.pool)
-        none = self.context.row_states()[:0]
-        self._running[sequence.id] = sequence, FeatureState(cache, spec.number("p_min", 0.0), [], 0, 0, none)
+        none = KnownStates(0, self.context.row_states()[:0])
+        self._running[sequence.id] = sequence, FeatureState(cache, spec.number("p_min", 0.0), [], 0, none)
 
     def process(self, sequence: SequenceView, cells: SequenceCache, start: int, states: States) -> None:
         """Keep only the latest state."""
         if sequence.id in self._running and len(states):
             state = self._running[sequence.id][1]
-            state.cells, state.begin, state.states = cells, start + len(states) - 1, states[-1:].copy()
+            state.cells, state.known = cells, KnownStates(start + len(states) - 1, states[-1:])
 
     def ready(self, state: FeatureState, base: int) -> bool:
         """Whether the target has decoded the text up to the pending token, in the context whose cells are shared."""
         cells = state.cells
-        return cells is not None and cells.memory is self._target.memory and cells.length == base and state.end == base
+        if cells is None or cells.memory is not self._target.memory:
+            return False
+        return cells.length == state.known.end == base
 
     def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
         return True
@@ -166,7 +169,7 @@ class AssistantDrafter(MtpDrafter):
         assert state.cells is not None
         self._position, self._seq = base, state.cells.main
         batch = self._batch()
-        batch.add_state(sequence.tokens[base], base, (self._seq,), state.states[-1], logits=True)
+        batch.add_state(sequence.tokens[base], base, (self._seq,), state.known.rows[-1], logits=True)
         self.context.decode()
 
     def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:

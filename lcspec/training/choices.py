@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import functools
+import importlib.util
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.sampling.top_k import largest
-from lcspec.training.collect import Job, Writer
+from lcspec.training.collect import TOP_K, Job, Writer
 from lcspec.training.texts import TOP, Text
 
 # Two greedy answers for each that is sampled: most drafting is for greedy answers, and drafts learn them sooner.
@@ -15,6 +19,10 @@ CHOICE_TEMPERATURES = (0.0, 0.0, 0.8)
 
 class ChoiceWriter(Writer):
     """Writes texts side by side and keeps the most probable tokens after every token of an answer."""
+
+    # Of the last step, a row for each job: see best_tokens.
+    _ids: NDArray[np.int32]
+    _logs: NDArray[np.float32]
 
     def text(self, job: Job) -> Text:
         """A finished job as a text. Its last token was never decoded, so it is left out."""
@@ -32,14 +40,51 @@ class ChoiceWriter(Writer):
         """Logits are handed out anyway."""
 
     def _keep_step(self, jobs: list[Job]) -> None:
-        for job, logits in zip(jobs, self.context.logits(), strict=True):
-            job.choices.append(top_tokens(logits))
+        self._ids, self._logs = best_tokens(self.context.logits())
+        ids, shares = self._ids[:, :TOP], np.exp(self._logs[:, :TOP]).astype(np.float16)
+        for row, job in enumerate(jobs):
+            job.choices.append((ids[row], shares[row]))
+
+    def _choose(self, logits: NDArray[np.float32], temperatures: list[float]) -> NDArray[np.int64]:
+        warm = np.array(temperatures)[:, None]
+        noise = np.where(warm > 0, self.rng.gumbel(size=self._logs.shape), 0.0)
+        at = (self._logs / np.where(warm > 0, warm, 1.0) + noise).argmax(axis=1)
+        chosen: NDArray[np.int64] = self._ids[np.arange(len(at)), at].astype(np.int64)
+        return chosen
 
 
-def top_tokens(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float16]]:
-    """The TOP most probable tokens and their probabilities: int32 [TOP], float16 [TOP]."""
-    top = largest(logits, TOP)
-    powers = np.exp(logits - logits[top[0]])
-    ids, out = np.zeros(TOP, np.int32), np.zeros(TOP, np.float16)
-    ids[: len(top)], out[: len(top)] = top, powers[top] / powers.sum()
-    return ids, out
+def best_tokens(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray[np.float32]]:
+    """The TOP_K most probable tokens of every row and the logarithms of their probabilities, the best first.
+
+    On a GPU if PyTorch has one: for 256 rows of 49 152 tokens that is the longer part of a step otherwise.
+
+    Args:
+        logits: float32 [n, n_vocab].
+
+    Returns:
+        int32 [n, TOP_K] and float32 [n, TOP_K]; for a smaller vocabulary zeros and -inf at the end.
+    """
+    n, k = len(logits), min(TOP_K, logits.shape[1])
+    ids, logs = np.zeros((n, TOP_K), np.int32), np.full((n, TOP_K), -np.inf, np.float32)
+    if gpu := _gpu():
+        rows = gpu.from_numpy(logits).cuda()
+        top = rows.topk(k)
+        ids[:, :k] = top.indices.cpu().numpy()
+        logs[:, :k] = (top.values - rows.logsumexp(1, keepdim=True)).cpu().numpy()
+        return ids, logs
+    for row, values in enumerate(logits):
+        top = largest(values, k)
+        best = values[top]
+        ids[row, : len(top)] = top
+        logs[row, : len(top)] = best - best[0] - np.log(np.exp(values - best[0]).sum())
+    return ids, logs
+
+
+@functools.cache
+def _gpu() -> Any:
+    """PyTorch, if it is there and has a GPU."""
+    if importlib.util.find_spec("torch") is None:
+        return None
+    import torch  # optional
+
+    return torch if torch.cuda.is_available() else None

@@ -16,6 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lcspec.training.device import device
 from lcspec.training.network import GGUFNetwork
 from lcspec.training.tensors import Weights
 
@@ -111,7 +112,7 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         """
         self.path, self.sizes, self.seconds, self.seed, self.rate = path, dict(sizes), seconds, seed, rate
         kept = load_checkpoint(path, sizes)
-        self.network: Network = make(kept["weights"] if kept else initial())
+        self.network: Network = make(kept["weights"] if kept else initial()).to(device())
         named = [(name, self.network.of(name.removesuffix(".weight"))) for name in self.network.shapes]
         named = [(name, value) for name, value in named if value.requires_grad]
         matrices = [value for name, value in named if value.ndim > 1 and name not in self.undecayed]
@@ -129,7 +130,7 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         """One shuffled pass over the texts for training."""
 
     @abstractmethod
-    def losses(self, batch: Batch) -> tuple[Tensor, float]:
+    def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         """The loss to lower, and the one to tell: cross entropy in nats a token."""
 
     @abstractmethod
@@ -138,7 +139,7 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
 
     def run(self, show: Callable[[float], None]) -> None:
         """Train; `show` is told the share of the time that is spent. A KeyboardInterrupt leaves a checkpoint."""
-        progress, losses = self.progress, [0.0]
+        progress, losses = self.progress, list[Tensor]()
         watch, looked = Stopwatch(progress.seconds), progress.seconds
         torch.manual_seed(self.seed + progress.step)
         try:
@@ -149,12 +150,12 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
                 losses.append(self._update(batch, progress.seconds / self.seconds))
                 show(progress.seconds / self.seconds)
                 if progress.seconds - looked > min(LOOK_SECONDS, self.seconds / 4):
-                    self.look(float(np.mean(losses[1:])))
+                    self.look(_mean(losses))
                     self.save()
-                    looked, losses = watch.lap(), [0.0]
+                    looked, losses = watch.lap(), []
         finally:
             progress.seconds = watch.lap()
-            self.look(float(np.mean(losses[1:] or [0.0])))
+            self.look(_mean(losses))
             self.save()
 
     def look(self, loss: float) -> None:
@@ -189,8 +190,9 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
                 return
             self.progress.passes += 1
 
-    def _update(self, batch: Batch, spent: float) -> float:
-        """One step of AdamW with a clipped gradient, warm-up and a cosine; returns the loss to tell."""
+    def _update(self, batch: Batch, spent: float) -> Tensor:
+        """One step of AdamW with a clipped gradient, warm-up and a cosine; returns the loss to tell, which nobody waits
+        for."""
         self.progress.step += 1
         cosine = 0.5 * (1.0 + math.cos(math.pi * min(1.0, spent)))
         rate = self.rate * min(1.0, self.progress.step / WARM_UP) * (FINAL_SHARE + (1.0 - FINAL_SHARE) * cosine)
@@ -201,18 +203,22 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         loss.backward()
         torch.nn.utils.clip_grad_norm_(self.network.parameters(), CLIP)
         self.optimizer.step()
-        return told
+        return told.detach()
 
 
 def load_checkpoint(path: Path, sizes: Mapping[str, float]) -> dict[str, Any] | None:
     """The checkpoint in a file; None if there is no sound one for a network of these sizes."""
     try:
-        kept = torch.load(path, weights_only=True)
+        kept = torch.load(path, map_location="cpu", weights_only=True)
         if kept["sizes"] != dict(sizes):
             return None
         return {**kept, **{name: {k: v.numpy() for k, v in kept[name].items()} for name in ("weights", "best")}}
     except (OSError, KeyError, ValueError, RuntimeError, EOFError, TypeError, pickle.UnpicklingError):
         return None
+
+
+def _mean(losses: list[Tensor]) -> float:
+    return float(torch.stack(losses).mean()) if losses else 0.0
 
 
 def _tensors(weights: Weights) -> dict[str, Tensor]:

@@ -27,7 +27,8 @@ class GGUFNetwork(nn.Module):
         """
         super().__init__()
         self.shapes, self.epsilon = dict(shapes), sizes.epsilon
-        self.rates = rotation_rates(sizes.head_dim, sizes.rope_base)
+        self.rates: Tensor
+        self.register_buffer("rates", rotation_rates(sizes.head_dim, sizes.rope_base), persistent=False)
         self.weights = nn.ParameterDict()
         for name, shape in shapes.items():
             value = torch.tensor(np.asarray(weights[name], np.float32))
@@ -41,7 +42,7 @@ class GGUFNetwork(nn.Module):
 
     def arrays(self) -> dict[str, NDArray[np.float32]]:
         """A copy of all weights by their GGUF names."""
-        return {name: self.weights[_safe(name)].detach().numpy().copy() for name in self.shapes}
+        return {name: self.weights[_safe(name)].detach().cpu().numpy().copy() for name in self.shapes}
 
     def norm(self, x: Tensor, name: str) -> Tensor:
         """RMS normalization by the weight `name`."""

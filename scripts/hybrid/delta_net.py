@@ -29,7 +29,7 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, p
     q, k, v = (_pieces(F.pad(x, (0, 0, 0, 0, 0, spare)), piece) for x in (q, k, v))
     g, beta = (_pieces(F.pad(x, (0, 0, 0, spare))[..., None], piece)[..., 0] for x in (g, beta))
     sums = g.cumsum(-1)
-    later = torch.ones(piece, piece, dtype=torch.bool).triu(1)
+    later = torch.ones(piece, piece, dtype=torch.bool, device=q.device).triu(1)
     decay = (sums[..., :, None] - sums[..., None, :]).masked_fill(later, -torch.inf).exp()
     system = (beta[..., None] * (k @ k.mT) * decay).tril(-1)
     wanted = torch.cat([beta[..., None] * v, (beta * sums.exp())[..., None] * k], -1)
@@ -38,7 +38,7 @@ def gated_delta_rule(q: Tensor, k: Tensor, v: Tensor, g: Tensor, beta: Tensor, p
     reading = q * sums.exp()[..., None]
     writing = (k * (sums[..., -1:] - sums).exp()[..., None]).mT
     kept = sums[..., -1].exp()[..., None, None]
-    state, out = torch.zeros(()), []
+    state, out = q.new_zeros(()), []
     for i in range(q.shape[2]):
         moved = alone[:, :, i] if i == 0 else alone[:, :, i] - along[:, :, i] @ state
         read = inside[:, :, i] @ moved

@@ -42,7 +42,7 @@ class Hybrid(GGUFNetwork):
     def forward(self, tokens: Tensor) -> Tensor:
         """States behind the last norm for tokens int64 [texts, length]: float32 [texts, length, width]."""
         x = F.embedding(tokens, self.of("token_embd"))
-        positions = torch.arange(tokens.shape[1])
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         for i in range(self.shape.layers):
             normed = self.norm(x, f"blk.{i}.attn_norm")
             if self.shape.recurrent(i):
@@ -69,7 +69,7 @@ class Hybrid(GGUFNetwork):
         embedded = self.norm(F.embedding(tokens, self.of("token_embd")), f"{block}.nextn.enorm")
         before = F.pad(states, (0, 0, 1, 0))[:, :length]
         x, normed = self._joined(embedded, before)
-        at = torch.arange(length)
+        at = torch.arange(length, device=tokens.device)
         trunk = self._cells(normed, block, at)
         out = [Step(at, self._layer(x, self._attention(normed, block, at, trunk)))]
         branch: list[Cells] = []
@@ -120,7 +120,7 @@ class Hybrid(GGUFNetwork):
         """Attention to the text's rows up to where a branch began, and to the branch's own rows."""
         q, gate = self._queries(x, block, at)
         q = q * self.shape.head_dim**-0.5
-        unseen = torch.arange(trunk[0].shape[2]) > begins[:, None]
+        unseen = torch.arange(trunk[0].shape[2], device=begins.device) > begins[:, None]
         scores = (q @ trunk[0].mT).masked_fill(unseen, -torch.inf)
         own = [(q * keys).sum(-1, keepdim=True) for keys, _ in branch]
         weights = torch.cat([scores, *own], -1).softmax(-1)

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from lcspec.training.clock import CHOICE, ClockTrainer, Measured
+from lcspec.training.device import moved
 from lcspec.training.distil.initial import RANDOM, reduced
 from lcspec.training.tensors import Weights
 
@@ -78,13 +79,13 @@ class Trainer(ClockTrainer[Hybrid, Tensor]):
     def batches(self, rng: np.random.Generator) -> Iterator[Tensor]:
         rows = self.texts.rows(LENGTH, rng)
         for i in range(0, len(rows) - ROWS + 1, ROWS):
-            yield torch.from_numpy(rows[i : i + ROWS].astype(np.int64))
+            yield moved(torch.from_numpy(rows[i : i + ROWS].astype(np.int64)))
 
-    def losses(self, batch: Tensor) -> tuple[Tensor, float]:
+    def losses(self, batch: Tensor) -> tuple[Tensor, Tensor]:
         states = self.network(batch)
         logits = self.network.logits(states)
         own = F.cross_entropy(logits[:, :-1].flatten(0, 1), batch[:, 1:].flatten())
-        begins = torch.randperm(LENGTH - STEPS + 1)[: round(SHARE * LENGTH)].sort().values
+        begins = moved(torch.randperm(LENGTH - STEPS + 1)[: round(SHARE * LENGTH)].sort().values)
         steps = self.network.unroll(batch, states, STEPS, begins)
         with torch.no_grad():
             wanted = (1.0 - CHOICE) * logits.softmax(-1)
@@ -92,7 +93,7 @@ class Trainer(ClockTrainer[Hybrid, Tensor]):
             wanted.scatter_add_(-1, best, torch.full_like(best, CHOICE, dtype=wanted.dtype))
         said = [self.network.logits(step.states).flatten(0, 1) for step in steps]
         heads = [F.cross_entropy(x, wanted[:, step.at].flatten(0, 1)) for x, step in zip(said, steps)]
-        return own + WEIGHT * torch.stack(heads).mean(), float(own.detach())
+        return own + WEIGHT * torch.stack(heads).mean(), own
 
     def look(self, loss: float) -> None:
         """Measure and keep the weights as they are: the model changes as well, so no earlier ones are better."""
@@ -112,7 +113,7 @@ def measure(network: Hybrid, texts: Texts, depth: int = STEPS) -> Measured:
     Those are the easier places, in texts that others wrote; `check.draft` drafts in answers of the model.
     """
     rows = texts.rows(LENGTH, np.random.default_rng(0), held_out=True)[:MEASURED_ROWS].astype(np.int64)
-    tokens, begins = torch.from_numpy(rows), torch.arange(LENGTH - depth + 1)
+    tokens, begins = moved(torch.from_numpy(rows)), moved(torch.arange(LENGTH - depth + 1))
     with torch.no_grad():
         states = network(tokens)
         best = network.logits(states).argmax(-1)

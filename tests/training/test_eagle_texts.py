@@ -13,15 +13,16 @@ from lcspec.commands import draft_eagle
 from lcspec.config import ModelOptions
 from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.llama import Context, Model
-from lcspec.training.choices import ChoiceWriter, top_tokens
-from lcspec.training.collect import Job
+from lcspec.training.choices import ChoiceWriter, best_tokens
+from lcspec.training.collect import TOP_K, Job
 from lcspec.training.eagle.collect import FeatureWriter, default_layers
 from lcspec.training.texts import TOP, Text, TextStore
 from tests.tiny_families import write_family
 
 OPTIONS = {
-    "text": (), "out": None, "minutes": 0.02, "positions": 400, "answer": 16, "vocab": 4096, "store": "q8_0",
-    "slots": 4, "ctx": 128, "threads": 1, "seed": 1, "gpu_layers": 0, "device": (), "tensor_split": None,
+    "text": (), "invent": None, "out": None, "minutes": 0.02, "positions": 400, "answer": 16, "vocab": 4096,
+    "store": "q8_0", "slots": 4, "ctx": 128, "threads": 1, "seed": 1, "gpu_layers": 0, "device": (),
+    "tensor_split": None,
 }  # fmt: skip
 
 
@@ -60,14 +61,18 @@ def test_some_texts_are_always_held_out(tmp_path: Path) -> None:
     assert store.held_out() == [False, False, True]
 
 
-def test_top_tokens() -> None:
-    logits = np.full(100, -5.0, np.float32)
-    logits[[7, 3]] = 2.0, 1.0
-    ids, shares = top_tokens(logits)
-    assert ids[:2].tolist() == [7, 3]
-    assert shares[0] / shares[1] == pytest.approx(np.e, rel=1e-2)
-    kept, rest = np.e**2 + np.e + 14 * np.e**-5, 84 * np.e**-5  # tokens beyond the TOP are part of the whole
-    assert float(shares.astype(np.float32).sum()) == pytest.approx(kept / (kept + rest), abs=2e-3)
+def test_best_tokens() -> None:
+    logits = np.full((2, 100), -5.0, np.float32)
+    logits[0, [7, 3]] = 2.0, 1.0
+    logits[1, 99] = 900.0
+    ids, logs = best_tokens(logits)
+    assert ids.shape == logs.shape == (2, TOP_K)
+    assert ids[0, :2].tolist() == [7, 3] and ids[1, 0] == 99
+    assert logs[0, 0] - logs[0, 1] == pytest.approx(1.0, abs=1e-5) and logs[1, 0] == 0.0
+    rest = np.e**2 + np.e + 98 * np.e**-5  # tokens beyond the first ones are part of the whole
+    assert logs[0, 0] == pytest.approx(2.0 - np.log(rest), abs=1e-5)
+    ids, logs = best_tokens(logits[:, :3])
+    assert (ids[:, 3:] == 0).all() and np.isneginf(logs[:, 3:]).all()
 
 
 @pytest.mark.model

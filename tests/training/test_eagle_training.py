@@ -153,12 +153,15 @@ def test_a_head_from_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[s
     out = tmp_path / "head.gguf"
     texts = tmp_path / "texts.txt"
     texts.write_text(TEXT * 200)
-    assert train(target, out, minutes=0.5, positions=3000, answer=32, text=(texts,)) == 0
+    assert train(target, out, minutes=0.5, positions=3000, answer=32, text=(texts,), invent=4) == 0
     told = capsys.readouterr().out
     assert "acceptance" in told and f"lcspec generate {target} --draft {out}" in told
     assert sorted(p.name for p in tmp_path.iterdir()) == ["head.gguf", "llama.gguf", "texts.txt"]
     metadata = read_gguf(out).metadata
-    assert metadata["general.architecture"] == "eagle3" and metadata["lcspec.eagle.text"] == "texts.txt"
+    assert (
+        metadata["general.architecture"] == "eagle3"
+        and metadata["lcspec.eagle.text"] == "texts.txt, prompts invented by the model itself"
+    )
     assert len(target_layers(out)) == 3
     with open_session(options(target, ctx=256), sort_drafts(target, DraftFiles((out,)))) as session:
         prompt = session.prompt_ids(TEXT)

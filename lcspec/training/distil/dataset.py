@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from lcspec.training.clock import CHOICE
+from lcspec.training.device import moved
 from lcspec.training.distil.network import Batch
 from lcspec.training.texts import TextSet
 
@@ -45,9 +46,5 @@ class Dataset(TextSet):
         shares *= 1.0 - CHOICE
         shares[:, 0] += CHOICE
         ids = np.concatenate([text.ids[text.first :] for text in texts]).astype(np.int64)
-        return Batch(
-            torch.from_numpy(tokens),
-            torch.from_numpy(np.concatenate(learn)),
-            torch.from_numpy(ids),
-            torch.from_numpy(shares),
-        )
+        parts = (tokens, np.concatenate(learn), ids, shares)
+        return Batch(*(moved(torch.from_numpy(part)) for part in parts))

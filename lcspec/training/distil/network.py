@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -43,7 +44,7 @@ class Draft(GGUFNetwork):
     def forward(self, tokens: Tensor) -> Tensor:
         """States after the last norm for tokens int64 [texts, length]: float32 [texts, length, width]."""
         x = F.embedding(tokens, self.of("token_embd"))
-        positions = torch.arange(tokens.shape[1])
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
         for i in range(self.shape.layers):
             x = x + self._attention(x, f"blk.{i}", positions)
             x = x + self.feed_forward(x, f"blk.{i}")
@@ -63,8 +64,8 @@ class Draft(GGUFNetwork):
         """
         states = self(batch.tokens).flatten(0, 1)[batch.learn]
         candidates, weights = self._candidates(batch.ids)
-        place = torch.zeros(self.shape.vocab, dtype=torch.int64)
-        place[candidates] = torch.arange(len(candidates))
+        place = torch.zeros(self.shape.vocab, dtype=torch.int64, device=candidates.device)
+        place[candidates] = torch.arange(len(candidates), device=candidates.device)
         own = place[batch.ids]
         logits = F.linear(states, self.output.index_select(0, candidates)) + weights
         chosen = logits.gather(1, own)
@@ -75,15 +76,16 @@ class Draft(GGUFNetwork):
 
     def _candidates(self, ids: Tensor) -> tuple[Tensor, Tensor]:
         """Tokens whose logits are computed, int64 [m], and what is added to them, float32 [m]."""
-        named = torch.zeros(self.shape.vocab, dtype=torch.bool)
+        named = torch.zeros(self.shape.vocab, dtype=torch.bool, device=ids.device)
         named[ids.flatten()] = True
         others = (~named).nonzero()[:, 0]
         named_ids = named.nonzero()[:, 0]
         if len(others) <= SAMPLED:
-            return torch.cat([named_ids, others]), torch.zeros(self.shape.vocab)
-        drawn = others[torch.randint(len(others), (SAMPLED,))]
-        weight = torch.log(torch.tensor(len(others) / SAMPLED))
-        return torch.cat([named_ids, drawn]), torch.cat([torch.zeros(len(named_ids)), weight.expand(SAMPLED)])
+            return torch.cat([named_ids, others]), torch.zeros(self.shape.vocab, device=ids.device)
+        drawn = others[torch.randint(len(others), (SAMPLED,), device=ids.device)]
+        weights = torch.zeros(len(named_ids) + SAMPLED, device=ids.device)
+        weights[len(named_ids) :] = math.log(len(others) / SAMPLED)
+        return torch.cat([named_ids, drawn]), weights
 
     def _attention(self, x: Tensor, block: str, positions: Tensor) -> Tensor:
         shape = self.shape

@@ -55,9 +55,9 @@ class Trainer(ClockTrainer[Draft, Batch]):
     def batches(self, rng: np.random.Generator) -> Iterator[Batch]:
         return self.data.batches(BATCH, rng)
 
-    def losses(self, batch: Batch) -> tuple[Tensor, float]:
+    def losses(self, batch: Batch) -> tuple[Tensor, Tensor]:
         loss = self.network.loss(batch)
-        return loss, float(loss.detach())
+        return loss, loss
 
     def measured(self) -> Measured:
         return measure(self.network, self.data, LOOK_ROWS)
@@ -102,5 +102,5 @@ def agreement(draft: Draft, data: Dataset, which: int) -> NDArray[np.bool_]:
     with torch.no_grad():
         states = draft(batch.tokens)[0, batch.learn]
         found = [(part @ draft.output.T).argmax(1) for part in states.split(rows)]
-    hits: NDArray[np.bool_] = (torch.cat(found) == batch.ids[:, 0]).numpy()
+    hits: NDArray[np.bool_] = (torch.cat(found) == batch.ids[:, 0]).cpu().numpy()
     return hits

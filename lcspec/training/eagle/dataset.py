@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from lcspec.training.clock import CHOICE
+from lcspec.training.device import moved
 from lcspec.training.eagle.network import Rows
 from lcspec.training.texts import Text, TextSet
 
@@ -61,12 +62,13 @@ class Dataset(TextSet):
         known = self.reduced[ids]
         shares[known < 0] = 0.0
         lengths = [len(t) - 1 for t in texts]
+        features = np.concatenate([t.features[:-1] for t in texts])
         return Rows(
-            features=torch.from_numpy(np.concatenate([t.features[:-1] for t in texts]) / self.scale),
-            embeddings=torch.from_numpy(self.embeddings[tokens].astype(np.float32)),
-            positions=torch.from_numpy(np.concatenate([np.arange(n) for n in lengths])),
-            shares=torch.from_numpy(shares),
-            ids=torch.from_numpy(np.maximum(known, 0)),
+            features=moved(torch.from_numpy(features)).float() / moved(torch.from_numpy(self.scale)),
+            embeddings=moved(torch.from_numpy(self.embeddings[tokens])).float(),
+            positions=moved(torch.from_numpy(np.concatenate([np.arange(n) for n in lengths]))),
+            shares=moved(torch.from_numpy(shares)),
+            ids=moved(torch.from_numpy(np.maximum(known, 0))),
             top=torch.from_numpy(top),
             learn=torch.from_numpy(learn),
             reached=torch.from_numpy(tokens == before),

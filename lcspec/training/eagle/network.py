@@ -6,7 +6,7 @@ token i. From the second drafted token on its own state takes the place of the t
 from states of step s - 1, one token further, and sees the features' rows up to where its branch began and its branch's
 own rows.
 
-The rows of several texts lie one after the other; attention runs text by text, so nothing is padded.
+The rows of several texts lie one after the other; for attention alone they are put side by side.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from lcspec.training.device import moved
 from lcspec.training.layer_sizes import LayerSizes
 from lcspec.training.network import GGUFNetwork, rotate
 from lcspec.training.tensors import Weights
@@ -42,11 +43,14 @@ class HeadSizes(LayerSizes):
 class Rows:
     """Rows of several texts, one after the other. Row r is token i of a text, i from 1 on.
 
+    What the network computes with is on its device; what says which rows belong together stays with the processor.
+
     Attributes:
-        features: the target's at token i - 1, float32 [n, 3 * width].
-        embeddings: the target's of token i, float32 [n, width].
-        positions: int64 [n].
-        shares: what the target says after token i, in the head's vocabulary, float32 [n, k], and `ids` int64 [n, k].
+        features: the target's at token i - 1, float32 [n, 3 * width]; on the device.
+        embeddings: the target's of token i, float32 [n, width]; on the device.
+        positions: int64 [n]; on the device.
+        shares: what the target says after token i, in the head's vocabulary, float32 [n, k], and `ids` int64 [n, k];
+            on the device.
         top: its first choice in the head's vocabulary, -1 if that is not in it, int64 [n].
         learn: whether that is known, bool [n].
         starts: the first row of every text, and the number of rows.
@@ -67,7 +71,7 @@ class Rows:
 @dataclass
 class Step:
     """What one step of the unrolled head says: the row each answer belongs to and the row its branch began at, int64
-    [m], and logits [m, vocab]."""
+    [m], and logits [m, vocab] on the device."""
 
     rows: Tensor
     base: Tensor
@@ -89,14 +93,16 @@ class Head(GGUFNetwork):
         fused = F.linear(rows.features, self.of("fc"))
         embedded = self.norm(rows.embeddings, "blk.0.attn_norm")
         both = torch.cat([embedded, self.norm(fused, "blk.0.attn_norm_2")], dim=1)
-        keys, values = self._keys(both, rows.positions)
+        texts = Side(rows.starts, torch.arange(rows.starts[-1]))
+        keys, values = (texts.side_by_side(part) for part in self._keys(both, rows.positions))
         base = at = rows.learn.nonzero()[:, 0]
-        state, both = fused[base], both[base]
-        last = torch.tensor(rows.starts[1:])[torch.bucketize(base, torch.tensor(rows.starts[1:]), right=True)] - 1
+        state, both = fused[moved(base)], both[moved(base)]
+        starts = torch.tensor(rows.starts)
+        last = starts[torch.bucketize(base, starts[1:], right=True) + 1] - 1
         branch: list[tuple[Tensor, Tensor]] = []
         out: list[Step] = []
         for step in range(steps):
-            state = self._layer(both, state, base, at, keys, values, branch, rows)
+            state = self._layer(both, state, rows.positions[moved(at)], Side(rows.starts, base), keys, values, branch)
             out.append(Step(at, base, F.linear(self.norm(state, "output_norm"), self.of("output"))))
             if step + 1 == steps:
                 break
@@ -105,46 +111,41 @@ class Head(GGUFNetwork):
                 keep = keep[torch.rand(len(keep)) < share]
             if not len(keep):
                 break
-            base, at, last, state = base[keep], at[keep] + 1, last[keep], state[keep]
-            branch = [(k[keep], v[keep]) for k, v in branch]
-            both = torch.cat([embedded[at], self.norm(state, "blk.0.attn_norm_2")], dim=1)
-            branch.append(self._keys(both, rows.positions[at]))
+            base, at, last = base[keep], at[keep] + 1, last[keep]
+            kept, now = moved(keep), moved(at)
+            state = state[kept]
+            branch = [(k[kept], v[kept]) for k, v in branch]
+            both = torch.cat([embedded[now], self.norm(state, "blk.0.attn_norm_2")], dim=1)
+            branch.append(self._keys(both, rows.positions[now]))
         return out
 
     def _layer(
         self,
         both: Tensor,
         state: Tensor,
-        base: Tensor,
-        at: Tensor,
+        positions: Tensor,
+        side: Side,
         keys: Tensor,
         values: Tensor,
         branch: list[tuple[Tensor, Tensor]],
-        rows: Rows,
     ) -> Tensor:
+        """The layer for rows whose branches began at those of `side`; keys and values are the texts', side by side."""
         sizes = self.sizes
         q = F.linear(both, self.of("blk.0.attn_q")).view(-1, sizes.heads, sizes.head_dim)
-        q = rotate(q, rows.positions[at], self.rates) * sizes.head_dim**-0.5
-        q = q.view(len(q), sizes.kv_heads, -1, sizes.head_dim)
-        bounds = torch.searchsorted(base, torch.tensor(rows.starts)).tolist()
-        found = []
-        for i, (first, stop) in enumerate(zip(rows.starts, rows.starts[1:])):
-            part = slice(bounds[i], bounds[i + 1])
-            if part.start == part.stop:
-                continue
-            mine, n = q[part].permute(1, 2, 0, 3), part.stop - part.start  # [kv, group, n, dim]
-            seen = keys[first:stop].permute(1, 2, 0)[:, None]
-            scores = mine @ seen
-            hidden = torch.arange(stop - first)[None] > (base[part] - first)[:, None]
-            scores = scores.masked_fill(hidden, -torch.inf)
-            own = [(mine * k[part].permute(1, 0, 2)[:, None]).sum(-1, keepdim=True) for k, _ in branch]
-            weight = torch.cat([scores, *own], dim=-1).softmax(-1)
-            mixed = weight[..., : stop - first] @ values[first:stop].permute(1, 0, 2)[:, None]
-            for j, (_, v) in enumerate(branch):
-                column = stop - first + j
-                mixed = mixed + weight[..., column : column + 1] * v[part].permute(1, 0, 2)[:, None]
-            found.append(mixed.permute(2, 0, 1, 3).reshape(n, -1))
-        state = state + F.linear(torch.cat(found), self.of("blk.0.attn_output"))
+        q = rotate(q, positions, self.rates) * sizes.head_dim**-0.5
+        q = side.side_by_side(q.view(len(q), sizes.kv_heads, -1, sizes.head_dim)).permute(0, 2, 3, 1, 4)
+        k, v = keys.permute(0, 2, 3, 1)[:, :, None], values.permute(0, 2, 1, 3)[:, :, None]
+        unseen = torch.arange(keys.shape[1], device=q.device) > side.places[..., None]
+        scores = (q @ k).masked_fill(unseen[:, None, None], -torch.inf)  # [texts, kv, group, rows, length]
+        own = [tuple(side.side_by_side(x).transpose(1, 2)[:, :, None] for x in pair) for pair in branch]
+        scores = torch.cat([scores, *((q * k).sum(-1, keepdim=True) for k, _ in own)], dim=-1)
+        length = keys.shape[1]
+        weight = scores.softmax(-1)
+        mixed = weight[..., :length] @ v
+        for j, (_, v) in enumerate(own, start=length):
+            mixed = mixed + weight[..., j : j + 1] * v
+        found = side.in_a_row(mixed.permute(0, 3, 1, 2, 4)).flatten(1)
+        state = state + F.linear(found, self.of("blk.0.attn_output"))
         return state + self.feed_forward(state, "blk.0")
 
     def _keys(self, both: Tensor, positions: Tensor) -> tuple[Tensor, Tensor]:
@@ -153,9 +154,36 @@ class Head(GGUFNetwork):
         return rotate(keys, positions, self.rates), F.linear(both, self.of("blk.0.attn_v")).view(shape)
 
 
+class Side:
+    """Rows of several texts, one after the other, as a row of rows for each text, filled up at their ends."""
+
+    def __init__(self, starts: Sequence[int], rows: Tensor) -> None:
+        """`starts`: of the texts, and the end; `rows`: some of their rows, int64 [m], ascending."""
+        first = torch.tensor(starts)
+        bounds = torch.searchsorted(rows, first)
+        text = torch.bucketize(rows, first[1:], right=True)
+        rank = torch.arange(len(rows)) - bounds[text]
+        n = int(bounds.diff().max())
+        places = torch.zeros(len(starts) - 1, n, dtype=torch.int64)
+        filled = torch.zeros(len(starts) - 1, n, dtype=torch.int64)
+        places[text, rank], filled[text, rank] = rows - first[text], torch.arange(len(rows))
+        # Where in its text every row is, int64 [texts, n] on the device.
+        self.places = moved(places)
+        self._filled, self._flat = moved(filled), moved(text * n + rank)
+
+    def side_by_side(self, x: Tensor) -> Tensor:
+        """[m, ...] as [texts, n, ...]. What is filled up repeats the first row."""
+        return x[self._filled]
+
+    def in_a_row(self, x: Tensor) -> Tensor:
+        """The reverse."""
+        return x.flatten(0, 1)[self._flat]
+
+
 def step_loss(step: Step, rows: Rows) -> Tensor:
     """Mean cross entropy with what the target says, where any of that is in the head's vocabulary."""
-    shares, ids = rows.shares[step.rows], rows.ids[step.rows]
+    at = moved(step.rows)
+    shares, ids = rows.shares[at], rows.ids[at]
     share = shares.sum(1)
     normaliser = step.logits.logsumexp(1)
     chosen = step.logits.gather(1, ids)
