@@ -8,7 +8,8 @@ tokens are dropped after every draft.
 Only the target can give states. A text that was taken over from another request, or read while no drafter wanted
 states, has none. If rows of its beginning are in another text's cache, they are shared. A few unknown states are read
 as zeros, like the one before the first token. A longer stretch is left out; drafts then know only the text after it.
-Drafts never decide the text, so this costs only acceptance.
+Drafts never decide the text, so this costs only acceptance. Reading costs time, so a head that is seldom asked leaves
+out all but the latest tokens.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
 SLICE = 512
 # The most unknown states that are read as zeros; a longer stretch is left out.
 GAP = 8
+# A head rests while fewer than this share of its latest steps drafted; what a token leaves of that share.
+REST, USED = 0.1, 0.98
 # How many states are kept of the ends of texts and prompt chunks, for texts that continue from there.
 ENDS = 256
 
@@ -101,6 +104,12 @@ class FeatureDrafter(StateDrafter):
         self.n_vocab = context.model.n_vocab
         self._running: dict[int, tuple[SequenceView, FeatureState]] = {}
         self._ends: collections.OrderedDict[bytes, States] = collections.OrderedDict()
+        self._used = 1.0  # share of the latest steps in which it was asked
+
+    @property
+    def resting(self) -> bool:
+        """Whether it is asked so seldom that it should not read whole texts."""
+        return self._used < REST
 
     # ---------------------------------------------------------------- the protocol
 
@@ -133,12 +142,15 @@ class FeatureDrafter(StateDrafter):
         if start < sequence.n_prompt:
             self._remember(sequence.tokens, state, stop - 2)
             self._remember(sequence.tokens, state, stop - 1)
+        if start >= sequence.n_prompt:
+            self._used *= USED ** len(states)
         if len(state.known) > self.slice:
-            self._flush(sequence, state)
+            self._skip(state) if self.resting else self._flush(sequence, state)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Grow a tree below the pending token, one level per decode of the head."""
         state, base = self._running[sequence.id][1], len(sequence.tokens) - 1
+        self._used += 1.0 - USED
         depth = min(budget.depth, self.context.n_ctx - base - 1)
         depth = depth if self.deepest is None else min(depth, self.deepest)
         if depth <= 0 or budget.nodes <= 0 or not self.ready(state, base):
@@ -173,7 +185,8 @@ class FeatureDrafter(StateDrafter):
         if sequence.id not in self._running:
             return
         state = self._running.pop(sequence.id)[1]
-        self._flush(sequence, state)
+        if not self.resting:
+            self._flush(sequence, state)
         if state.whole:
             self._remember(sequence.tokens, state, state.known.end - 1)
         self.prefix_cache.put(state.cache, state.rows)
@@ -272,6 +285,12 @@ class FeatureDrafter(StateDrafter):
         stop = min(len(sequence.tokens) - 1, state.known.end + 1)
         while state.next < stop:
             self._read_slice(sequence, state, stop)
+        self._drop_known(state)
+
+    def _skip(self, state: FeatureState) -> None:
+        """Leave out the rows that wait but for the latest quarter of a slice."""
+        state.whole = False
+        state.next = state.known.end - self.slice // 4
         self._drop_known(state)
 
     def _read_slice(self, sequence: SequenceView, state: FeatureState, stop: int) -> float:

@@ -3,7 +3,8 @@
 The policy imagines a chain of a drafter's tokens, accepted at its usual rate. It asks the drafter if the step has a
 better rate with the chain than without, and begins with the drafter whose chain is best. What it has drafted ahead
 takes no time, so it is taken in any case. A drafter that is not worth its time is probed when 1 % of the decode time
-has paid for one level. While it drafts, it goes on level by level as long as another level promises a better rate.
+has paid for one level and for catching up with the text. While it drafts, it goes on level by level as long as another
+level promises a better rate.
 """
 
 from __future__ import annotations
@@ -187,7 +188,8 @@ class DraftPolicy:
                 levels.finish()
             else:
                 # It is still reading the text; that says nothing about what its drafts cost and gain.
-                self.reading += levels.seconds / len(asked)
+                record.reading = levels.seconds / len(asked)
+                self.reading += record.reading
 
     def _begin(self, drafter: Drafter, request: DraftRequest) -> tuple[Budget, Levels] | None:
         """The budget with which to ask `drafter`, and its levels; None if it is not worth asking."""
@@ -199,7 +201,7 @@ class DraftPolicy:
         price = rate(costs, known, base)
         ready = drafter.levels_ready(request.sequence)
         worth = ready > 0 or imagined(costs, known, left_open(before, reach), hope, level, base) > price
-        if not worth and record.waited * PROBE_SHARE < record.level_seconds:
+        if not worth and record.waited * PROBE_SHARE < record.probe_seconds:
             return None
 
         def goes_on(draft: TokenTree, frontier: Iterable[int], levels: int) -> bool:

@@ -24,6 +24,7 @@ class DrafterRecord:
         tested: number of observations behind `acceptance`.
         level_seconds: what a level costs, for all sequences that are asked together.
         sharing: the number of sequences that were last asked together; 0: not known.
+        reading: seconds it last took to catch up with the text before it drafted.
         waited: seconds of decoding since it was last asked.
     """
 
@@ -31,7 +32,13 @@ class DrafterRecord:
     tested: int = 0
     level_seconds: float = 0.0
     sharing: int = 0
+    reading: float = 0.0
     waited: float = 0.0
+
+    @property
+    def probe_seconds(self) -> float:
+        """What it takes to ask it for a level."""
+        return self.level_seconds + self.reading
 
     def share(self, sequences: int) -> float:
         """What a level costs each of `sequences` that may be asked together, seconds."""
@@ -44,6 +51,8 @@ class DrafterRecord:
 
     def took(self, seconds: float, sure: bool = True) -> None:
         """A level took `seconds`; if not `sure`, at most that: the first level after a pause also catches up."""
+        if not sure:
+            self.reading = max(0.0, seconds - self.level_seconds) if self.level_seconds else 0.0
         faster = seconds < self.level_seconds
         if self.level_seconds and not (sure or faster):
             return

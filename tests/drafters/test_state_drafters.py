@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.llama import Context, Model, states
 from lcspec.llama.batch import StateBatch
 from lcspec.modelfiles.companions import sort_drafts
+from lcspec.planner.policy import DraftPolicy
 from lcspec.session import Session, open_session
 from tests.family_matrix import Bench
 from tests.running import GREEDY, SEEDED, Answer, answer, options, request, side_by_side
@@ -305,6 +307,35 @@ def test_nothing_is_loaded_nor_kept_without_speculation(cases: dict[str, Case]) 
             session.engine.submit(request(session.prompt_ids(TEXT), "mtp", 4))
     with cases["glm4moe"].open(rollback=0) as session, pytest.raises(UsageError, match="speculation was off"):
         session.engine.submit(request(session.prompt_ids(TEXT), "mtp", 4))
+
+
+def test_a_head_that_is_seldom_asked_does_not_read_the_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it read the next one; asked again, it drafts from where it is, and texts are what they were."""
+    target = write_family("llama", tmp_path / "llama-knows.gguf", change=forget_context)
+    head = write_eagle(tmp_path / "eagle-knows.gguf", knows="llama")
+    rows = list[int]()
+    read = EagleDrafter.read
+
+    def counting(self: EagleDrafter, state: Any, tokens: Sequence[int], states: Any) -> float:
+        rows.append(len(tokens))
+        return read(self, state, tokens, states)
+
+    monkeypatch.setattr(EagleDrafter, "read", counting)
+    monkeypatch.setattr(EagleDrafter, "slice", 16)
+    with open_session(options(target, kv_type="f32", ctx=512), head) as session:
+        prompt = session.prompt_ids(TEXT)
+        plain = answer(session.engine, request(prompt, "off", 300)).ids
+        with monkeypatch.context() as patch:
+            patch.setattr(DraftPolicy, "_begin", lambda *_: None)  # nobody asks it
+            rows.clear()
+            assert answer(session.engine, request(prompt, "auto", 300, draft=DraftFiles(eagle=head))).ids == plain
+            assert 50 < sum(rows) < 200
+            rows.clear()
+            assert answer(session.engine, request(prompt, "auto", 300, draft=DraftFiles(eagle=head))).ids == plain
+            assert not rows
+        found = answer(session.engine, request(prompt, "eagle:nodes=1", 300, draft=DraftFiles(eagle=head)))
+        assert found.ids == plain
+        assert found.finished.stats.accepted == found.finished.stats.drafted > 100
 
 
 def test_states_are_kept_for_those_who_read_them_only(cases: dict[str, Case]) -> None:
