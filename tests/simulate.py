@@ -211,9 +211,13 @@ def run(
     noise: float = 0.03,
     seed: int = 0,
     together: bool = False,
+    change: tuple[float, float] = (0.0, 0.0),
 ) -> Outcome:
-    """Decode until every slot (`together`: the first) has `tokens` more; the machine's times scatter by `noise`."""
-    rng = random.Random(seed)
+    """Decode until every slot (`together`: the first) has `tokens` more; the machine's times scatter by `noise`.
+
+    `change`: what the first and the second plain step after one with drafts take longer, in plain steps.
+    """
+    rng, since = random.Random(seed), 2
     out = Outcome()
     ends = {s.id: len(s.tokens) + tokens for s in slots}
     while running := [s for s in slots if len(s.tokens) < ends[s.id]]:
@@ -223,7 +227,8 @@ def run(
         began = clock.now
         if (rest := planner.backoff(base - 1)) is not None:
             width = max(1, rest.width)
-            seconds = UNIT * relative[width - 1] * rng.lognormvariate(0.0, noise)
+            seconds = UNIT * (relative[width - 1] + (*change, 0.0)[since]) * rng.lognormvariate(0.0, noise)
+            since = min(2, since + 1)
             clock.now += seconds
             out.steps += 1
             out.expected += 1.0
@@ -239,7 +244,9 @@ def run(
         plan = planner.select(proposals, base, sum(len(s.tokens) for s in running) // base)
         width = base + sum(p.kept.n_drafted for p in proposals if p.kept is not None)
         width = max(width, plan.width)
-        seconds = UNIT * relative[width - 1] * rng.lognormvariate(0.0, noise)
+        longer = (*change, 0.0)[since] if width == base else 0.0
+        since = min(2, since + 1) if width == base else 0
+        seconds = UNIT * (relative[width - 1] + longer) * rng.lognormvariate(0.0, noise)
         clock.now += seconds
         out.steps += 1
         out.expected += plan.tokens

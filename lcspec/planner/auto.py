@@ -54,7 +54,7 @@ class AutoPlanner:
         self.overlap = Overlap()
         self.decode_seconds = 0.0
         self._costs: Table = {}
-        self._tables: dict[frozenset[int] | None, Table] = {}
+        self._tables: dict[tuple[frozenset[int] | None, int, int], Table] = {}
         self._table_age = 0
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, sequences that decode, those of them planned for, tokens so far,
@@ -63,6 +63,7 @@ class AutoPlanner:
         self._streams = self._planned = 1
         self._tokens = 0
         self._narrowest = self._decode = 0.0
+        self._plain_width = 1  # of a step without drafts
 
     @property
     def speedup(self) -> float | None:
@@ -87,7 +88,7 @@ class AutoPlanner:
         context = sum([len(sequence.tokens) for sequence in sequences]) // len(sequences)
         requests: dict[int, DraftRequest] = {}
         for i, (sequence, limit) in enumerate(zip(sequences, capped)):
-            costs, streams = self._table(context, limit.widths), len(sequences)
+            costs, streams = self._table(context, limit.widths, others + 1), len(sequences)
             if limit.nodes > 0 and others + 1 in costs and any([drafter.costly for drafter in sequence.drafters]):
                 requests[i] = DraftRequest(
                     sequence, limit, trees[i], others, costs, self.curve.stake, streams, self.acceptance
@@ -117,7 +118,8 @@ class AutoPlanner:
 
     def select(self, proposals: Sequence[Proposal], base: int, context: int, streams: int = 0) -> Plan:
         """Keep the n most probable nodes of all sequences together; n maximises expected tokens per second."""
-        self._costs = self._table(context, proposals[0].limits.widths)
+        self._costs = self._table(context, proposals[0].limits.widths, base)
+        self._plain_width = self._costs[base][1] if base in self._costs else base
         # Streams without drafts lose as much by a longer step as the others.
         streams = self._streams = max(streams, len(proposals))
         self._planned, self._tokens = len(proposals), 0
@@ -159,6 +161,7 @@ class AutoPlanner:
                 p.kept = cutting.with_leaves(kept, p.limits.leaves)
         expected -= sum([item.worth for item in pool[:n]])
         seconds, width = self._costs.get(need + n, (0.0, 0))
+        seconds = max(0.0, seconds - self.curve.change.price) if need + n > base else seconds
         # No draft saves more time than its tokens would have taken plainly.
         least = max(0.0, expected / streams * self._narrowest - seconds - drafting)
         self.overlap.saved = min(self._saved(proposals), least)
@@ -203,7 +206,7 @@ class AutoPlanner:
             alone = self.curve.seconds(width, context)
             self.overlap.slower = seconds - alone if math.isfinite(alone) else 0.0
         else:
-            self.curve.observe(width, context, seconds)
+            self.curve.observe(width, context, seconds, width == self._plain_width)
         self._decode = seconds
         self.decode_seconds += seconds
         self.costly.save(seconds)
@@ -252,9 +255,14 @@ class AutoPlanner:
         for record in self.costly.records.values():
             record.renew()
 
-    def _table(self, context: int, widths: frozenset[int] | None) -> Table:
-        """`CostCurve.effective`, kept for a few steps, in which the context grows little."""
-        table = self._tables.get(widths)
+    def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Table:
+        """`CostCurve.effective`, kept for a few steps, in which the context grows little. Needs beyond `base` have
+        drafts, and so cost later steps something, too."""
+        change = self.curve.change
+        key = widths, base, change.since
+        table = self._tables.get(key)
         if table is None:
-            table = self._tables[widths] = self.curve.effective(context, widths)
+            table = self._tables[key] = self.curve.effective(context, widths)
+            if price := change.price:
+                table |= {n: (seconds + price, width) for n, (seconds, width) in table.items() if n > base}
         return table

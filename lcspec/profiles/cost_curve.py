@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from lcspec.profiles.change import Change
 from lcspec.profiles.drift import Drift
 from lcspec.profiles.stake import Stake
 
@@ -34,6 +35,7 @@ class CostCurve:
         points: width -> {context length in tokens: seconds}.
         drift: how the machine as a whole differs from when it was measured.
         bias: width -> log of the factor that is particular to that width (1 has none); forgotten slowly.
+        change: what a change of width costs the steps after it.
         stake: seconds to save and load a state, where drafts are verified so (see lcspec.profiles.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
             figures still cannot be right. Not stored.
@@ -42,6 +44,7 @@ class CostCurve:
     points: dict[int, dict[int, float]] = field(default_factory=dict)
     drift: Drift = field(default_factory=Drift)
     bias: dict[int, float] = field(default_factory=dict)
+    change: Change = field(default_factory=Change)
     stake: Stake | None = None
     retaken: tuple[int, ...] = field(default=(), compare=False)
     unsteady: tuple[int, ...] = field(default=(), compare=False)
@@ -102,13 +105,15 @@ class CostCurve:
                 out[width] = best
         return out
 
-    def observe(self, width: int, context: int, seconds: float) -> None:
-        """A real decode took `seconds`."""
+    def observe(self, width: int, context: int, seconds: float, plain: bool | None = None) -> None:
+        """A real decode took `seconds`; `plain`: without drafts, or with some. None: not one of a row of steps."""
         measured = self.measured(width, context)
         if not math.isfinite(measured) or seconds <= 0 or measured <= 0:
             return
         narrow, own = self._narrow(context) if width > 1 else measured, self.bias.get(width, 0.0)
         expected = self.drift.seconds(measured, narrow) * math.exp(own)
+        if plain is not None:
+            seconds = max(0.5 * expected, seconds - self.change.took(width, plain, seconds, expected))
         if seconds > OUTLIER * expected:
             seconds = OUTLIER**0.25 * expected
         self.drift.learn(measured, narrow, seconds / math.exp(own))
@@ -123,6 +128,7 @@ class CostCurve:
             "points": {str(n): {str(c): s for c, s in by.items()} for n, by in self.points.items()},
             "drift": self.drift.as_list(),
             "bias": {str(n): b for n, b in self.bias.items()},
+            "change": self.change.as_list(),
             **({"state": [self.stake.save, self.stake.load]} if self.stake is not None else {}),
         }
 
@@ -136,6 +142,8 @@ class CostCurve:
         try:
             points = {int(n): {int(c): float(s) for c, s in by.items()} for n, by in data["points"].items()}
             curve = cls(points, Drift.from_list(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
+            if "change" in data:
+                curve.change = Change.from_list(data["change"])
             if "state" in data:
                 save, load = data["state"]
                 curve.stake = Stake(float(save), float(load))

@@ -69,10 +69,12 @@ class Meter:
         """Seconds of one decode of `width` tokens with logits for each, which is then taken back.
 
         The library builds a graph at every change of width. A step with drafts mostly follows one without, and one
-        without others like it, so a width of 1 is timed the second time.
+        without others like it, so a width of 1 is timed the second time; on a GPU the fourth time (see
+        lcspec.profiles.change).
         """
         if width == 1 != self._width:
-            self._decode(1, offset)
+            for _ in range(3 if self.context.model.gpu_layers else 1):
+                self._decode(1, offset)
         self._width = width
         return self._decode(width, offset)
 
@@ -234,7 +236,9 @@ def adapter_key(options: ModelOptions) -> list[object]:
 
 def _key(context: Context) -> str:
     planes = 0 if context.model.traits.attention_only else context.memory.max_rollback
-    return disk_cache.key_of(curve_key(context.options, context.n_threads, context.model.gpu_layers, planes), "steady")
+    layers = context.model.gpu_layers
+    key = curve_key(context.options, context.n_threads, layers, planes)
+    return disk_cache.key_of(key, "replayed" if layers else "steady")
 
 
 def load_curve(context: Context) -> CostCurve | None:

@@ -1,0 +1,80 @@
+"""What a step with drafts costs the plain steps after it.
+
+llama.cpp keeps the graph of its latest decode and builds another one where the number of rows changes. On a CUDA GPU
+the first decode with a graph launches its kernels one by one, the second one records them, and only the third replays
+what was recorded: for small models that is half as long. Widths are measured as they are mostly met, one token among
+others like it, and others right after a change. So the step with drafts has its own price, and what the next two plain
+steps take longer is learned here.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+# Plain steps after a change that may take longer.
+STEPS = 2
+# Weight of a new observation; the first ones have more.
+RATE, FIRST = 0.05, 4
+# No step teaches more than so many times what a plain step takes: then something else interrupted it.
+MOST = 3.0
+
+
+@dataclass
+class Change:
+    """Seconds that the first plain steps after a change of width take longer, as learned from real ones.
+
+    Attributes:
+        extra: of the first and of the second one.
+        seen: how many of each there were.
+        since: plain steps of one width since the latest change, at most STEPS.
+    """
+
+    extra: list[float] = field(default_factory=lambda: [0.0] * STEPS)
+    seen: list[int] = field(default_factory=lambda: [0] * STEPS, compare=False)
+    since: int = field(default=STEPS, compare=False)
+    _width: int = field(default=0, compare=False)
+
+    @property
+    def price(self) -> float:
+        """Seconds by which drafts in the next step make later plain steps longer that would not have been so anyway."""
+        return max(0.0, sum(self.extra[: self.since]))
+
+    def took(self, width: int, plain: bool, seconds: float, expected: float) -> float:
+        """Note a step, and learn from it; returns how many of its seconds the change before it cost.
+
+        Args:
+            width: of the decode.
+            plain: nothing was drafted.
+            seconds, expected: what it took, and what a plain step among others takes.
+        """
+        if not plain:
+            self.since = 0
+            return 0.0
+        if width != self._width:
+            self._width, self.since = width, 0
+        at = self.since
+        if at == STEPS:
+            return 0.0
+        self.since += 1
+        self.seen[at] += 1
+        error = min(seconds - expected, MOST * expected) - self.extra[at]
+        self.extra[at] += max(RATE, 1.0 / (self.seen[at] + FIRST)) * error
+        return max(0.0, self.extra[at])
+
+    def as_list(self) -> list[float]:
+        """For the cache file."""
+        return list(self.extra)
+
+    @classmethod
+    def from_list(cls, data: Any) -> Change:
+        """Read what `as_list` wrote.
+
+        Raises:
+            ValueError, TypeError: the data has another form, or impossible numbers.
+        """
+        extra = [float(x) for x in data]
+        if len(extra) != STEPS or not all(math.isfinite(x) for x in extra):
+            raise ValueError("not the costs of a change of width")
+        return cls(extra, [FIRST] * STEPS)
