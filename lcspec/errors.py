@@ -23,6 +23,10 @@ class ModelLoadError(LcspecError):
     """The library could not load the model or create a context (memory, unknown architecture)."""
 
 
+class LibraryError(LcspecError):
+    """llama-cpp-python is not installed, or was built for another machine. The cause is what Python said."""
+
+
 class ModelClosed(LcspecError):
     """The model was unloaded, or its engine stopped, while a caller still needed it."""
 

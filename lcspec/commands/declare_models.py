@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lcspec.commands.options import MODEL_NAME, MODEL_PATH
+from lcspec.errors import LibraryError
 
 
 @click.command()
@@ -40,10 +41,10 @@ def doctor(as_json: bool) -> None:
     """Say what this installation can do on this machine, and the command that makes a faster one."""
     try:
         from lcspec.commands.doctor import run
-    except (ImportError, OSError, RuntimeError) as error:  # a library built for another machine
+    except LibraryError as error:
         from lcspec.commands.rebuild import broken
 
-        raise broken(error) from error
+        raise broken(error.__cause__ or error) from error
     run(as_json)
 
 

@@ -94,7 +94,7 @@ def command(advice: Advice) -> str:
     return build_line(advice, importlib.metadata.version(LIBRARY), header, Path(sys.executable), installer())
 
 
-def broken(error: Exception) -> LcspecError:
+def broken(error: BaseException) -> LcspecError:
     """The error for a library that cannot be loaded: why, and the line that makes it again, for the CPU alone."""
     why = str(error).splitlines()[0] if str(error) else type(error).__name__
     try:

@@ -13,7 +13,13 @@ from typing import Any, Iterator
 # A failed assertion inside the library would start a debugger to print its stack.
 os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
-import llama_cpp as C
+from lcspec.errors import LibraryError
+
+try:
+    import llama_cpp as C
+except (ImportError, OSError, RuntimeError) as error:
+    why = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise LibraryError(f"llama-cpp-python cannot be loaded ({why}); `lcspec doctor` says what to do") from error
 
 from lcspec.llama import amx
 

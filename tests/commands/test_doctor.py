@@ -90,3 +90,22 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, env=env)
     assert done.returncode == 1 and done.stdout == "" and len(done.stderr.splitlines()) == 1
     assert "libcuda.so.1" in done.stderr and "--no-binary=llama-cpp-python" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [["generate", "-p", "x"], ["verify"], ["doctor"]])
+def test_a_library_that_cannot_be_loaded(tmp_path: Path, arguments: list[str]) -> None:
+    """Built for another machine, say: one line, and the one that makes it again."""
+    (tmp_path / "libllama.so").write_bytes(b"not a library")
+    (tmp_path / "libllama.dylib").write_bytes(b"not a library")
+    done = subprocess.run(
+        [sys.executable, "-m", "lcspec", *arguments],
+        env={**os.environ, "LLAMA_CPP_LIB_PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and not done.stdout
+    [line] = done.stderr.splitlines()
+    assert line.startswith("lcspec: llama-cpp-python cannot be loaded (")
+    assert ("--force-reinstall" if arguments == ["doctor"] else "`lcspec doctor` says what to do") in line
