@@ -75,7 +75,7 @@ class EndingBench(Bench):
 
     def _run(self, prompt: tuple[int, ...], strategy: str, repeat: int, order: int, n: int) -> Run:
         engine, witness = self.engine, self._witnesses.get(strategy)
-        engine.forget_texts()
+        self._forget()
         engine.drafting.auto = witness or self._base
         speculation = self.options.strategies[strategy]
         request = Request(prompt, self.options.sampling, speculation, n, self.stop, ignore_end=not self.ends)

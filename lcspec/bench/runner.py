@@ -1,10 +1,11 @@
 """Runs strategies side by side on one engine.
 
 So that nothing but the strategy differs: every prompt is in the target's cache before the first strategy starts and has
-to be read by every strategy's draft model, all answers have the same length (end tokens are ignored) and the same seed,
-the order rotates from prompt to prompt and repeat to repeat, and drafters that remember earlier answers start each one
-without memory (they would otherwise know it from the strategy before). What the planner learns about acceptance stays,
-as it does in everyday use; strategies that plan have a planner each, which sees that strategy's steps alone.
+to be read by every strategy's draft model (where heads draft, the target reads it for every strategy, because they read
+along), all answers have the same length (end tokens are ignored) and the same seed, the order rotates from prompt to
+prompt and repeat to repeat, and drafters that remember earlier answers start each one without memory (they would
+otherwise know it from the strategy before). What the planner learns about acceptance stays, as it does in everyday use;
+strategies that plan have a planner each, which sees that strategy's steps alone.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from lcspec.bench.prompts import Prompt, fit
 from lcspec.bench.records import PromptResult, Run, Step, first_difference
 from lcspec.config import SpeculationParams
 from lcspec.drafters import create
+from lcspec.drafters.base import state_drafters
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Finished, StepStats, Tokens
 from lcspec.engine.request import Request
@@ -189,8 +191,15 @@ class Bench:
             run.difference = first_difference(plain[0].ids, run.ids) if plain else None
         return result
 
+    def _forget(self) -> None:
+        """Forget earlier texts: free drafters start afresh in their old places (see the module's note). Where heads
+        draft, cells go, too: of a prompt that was read while none of them wanted its states they know nothing."""
+        self.engine.forget_texts()
+        if state_drafters(self.engine.drafting.drafters.values()):
+            self.engine.prefix_cache.clear()
+
     def _run(self, prompt: tuple[int, ...], strategy: str, repeat: int, order: int, n: int) -> Run:
-        self.engine.forget_texts()  # free drafters start afresh in their old places: see the module's note
+        self._forget()
         witness = self._witnesses.get(strategy)
         if witness is not None:
             witness.proposed.clear()

@@ -17,13 +17,16 @@ from lcspec.bench.prompts import Prompt
 from lcspec.bench.records import STEP_COLUMNS
 from lcspec.bench.runner import Bench, BenchOptions
 from lcspec.cli import cli
-from lcspec.config import BY_ROWS, ModelOptions
+from lcspec.config import BY_ROWS, DraftFiles, ModelOptions
+from lcspec.drafters.eagle import EagleDrafter
 from lcspec.errors import LcspecError, UsageError
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
 from tests.running import own_cache
+from tests.tiny_families import write_family
+from tests.tiny_heads import write_eagle
 
 pytestmark = pytest.mark.model
 
@@ -174,6 +177,28 @@ def test_no_answer_is_known_from_an_earlier_one(session: Session) -> None:
     assert not isinstance(result, str)
     drafted = [sum(s.drafted for s in run.steps) for run in result.of("suffix")]
     assert len(drafted) == 3 and len(set(drafted)) == 1
+
+
+def test_heads_know_the_prompt_that_another_strategy_has_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    target = write_family("llama", tmp_path / "llama.gguf")
+    files = DraftFiles(eagle=write_eagle(tmp_path / "head.gguf"))
+    text, told = "the cat and the dog and the rat and the cat and the dog", dict[str, int]()
+    process = EagleDrafter.process
+
+    def counting(self: EagleDrafter, sequence: Any, cells: Any, start: int, states: Any) -> None:
+        strategy = ",".join(spec.name for spec in sequence.request.speculation.drafters)
+        told[strategy] = told.get(strategy, 0) + max(0, min(sequence.n_prompt, start + len(states)) - start)
+        process(self, sequence, cells, start, states)
+
+    monkeypatch.setattr(EagleDrafter, "process", counting)
+    with open_session(ModelOptions(target, ctx=256, threads=1), files, history=False) as session:
+        strategies = {name: parse_speculation(name, files) for name in ("off", "ngram", "eagle")}
+        made = Bench(session, BenchOptions(strategies, SamplingParams(temperature=0.0), n=8, repeat=2))
+        made.prepare()
+        prompt = session.prompt_ids(text)
+        told.clear()
+        assert not isinstance(made.run_prompt(Prompt("1", "x", text), 0), str)
+    assert told["eagle"] >= 2 * (len(prompt) - 1)
 
 
 def test_the_witness_sees_what_the_planner_cut(session: Session) -> None:

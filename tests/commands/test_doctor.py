@@ -94,7 +94,7 @@ def test_a_library_that_cannot_be_loaded(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [["generate", "-p", "x"], ["verify"], ["doctor"]])
-def test_a_library_that_cannot_be_loaded(tmp_path: Path, arguments: list[str]) -> None:
+def test_every_command_says_that_the_library_cannot_be_loaded(tmp_path: Path, arguments: list[str]) -> None:
     """Built for another machine, say: one line, and the one that makes it again."""
     (tmp_path / "libllama.so").write_bytes(b"not a library")
     (tmp_path / "libllama.dylib").write_bytes(b"not a library")
