@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
+from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.profiles.attention import WORTH, times_for, with_attention
 from lcspec.profiles.certification import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.exactness import Certificate
@@ -46,7 +47,7 @@ def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
     if options.exact is False or (options.exact is None and not _is_open(options)):
         return Kernels(replace(with_attention(model, options), exact=False))
     for exact, found in prices(model, options, exact_ways(model, options)):
-        wanted = options.exact is True or (found is not None and found.is_small)
+        wanted = options.exact is True or (found is not None and found.is_small and _fits(model, exact))
         certificate = independence_of(model, exact) if wanted else None
         if certificate is not None and certificate.independent:
             beyond = found.beyond if found is not None else read_apart(model, exact)
@@ -55,6 +56,12 @@ def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
     if options.exact:
         return Kernels(replace(options, attention="library", exact=True))
     return Kernels(replace(with_attention(model, options), exact=False))
+
+
+def _fits(model: Model, options: ModelOptions) -> bool:
+    """Whether there is memory for the caches, of which streams need one more than there are slots."""
+    memory = machine_memory()
+    return memory is None or needed(model.header, options).fits(memory)
 
 
 def _is_open(options: ModelOptions) -> bool:

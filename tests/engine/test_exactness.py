@@ -17,6 +17,7 @@ from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, can_fuse_row_by_row
+from lcspec.modelfiles.memory import Memory
 from lcspec.profiles import kernels, price
 from lcspec.profiles.attention import WIDTHS, Layer, Times
 from lcspec.profiles.exactness import Certificate
@@ -256,6 +257,8 @@ def test_exact_by_itself_where_it_costs_next_to_nothing(
         and found.decode == pytest.approx(max(alone_dearer, crowd_dearer), rel=0.05)
     )
     assert choose_kernels(alone.model, open_options).options.exact is chosen
+    monkeypatch.setattr(kernels, "machine_memory", lambda: Memory(1, 1))
+    assert choose_kernels(alone.model, open_options).options.exact is False, "there is no memory for it"
 
 
 def test_what_was_asked_for_is_not_decided(alone: Session) -> None:

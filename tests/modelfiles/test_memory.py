@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import gguf
@@ -10,11 +11,14 @@ import pytest
 
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError
+from lcspec.llama import Context, Model
+from lcspec.llama.lib import log_lines
 from lcspec.modelfiles.kv_shape import KvShape, kv_shape
 from lcspec.modelfiles.memory import Memory, Need, check_memory, machine_memory, needed, read_memory
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.profiles.attention import heads_of
 from tests import tiny_gguf as tiny
+from tests.tiny_families import write_family
 
 GB = 10**9
 
@@ -36,6 +40,24 @@ def test_the_kv_cache_is_what_the_library_allocates(llama: Path) -> None:
     assert need.kv_cache == 3000 * shape.elements * 2
     assert need.weights == llama.stat().st_size
     assert needed(header, ModelOptions(llama, ctx=1000, slots=3, kv_type="q8_0")).kv_cache < need.kv_cache
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen35", "mamba"])
+@pytest.mark.parametrize("rollback", [0, 16])
+def test_streams_are_one_more_than_slots(tmp_path: Path, family: str, rollback: int) -> None:
+    """Where every slot has a cache of its own, there is one to pad with; without drafts recurrent models have none."""
+    path = write_family(family, tmp_path / "m.gguf")
+    wanted = ModelOptions(
+        path, ctx=1024, slots=3, threads=1, gpu_layers=0, attention="fused_rows", streams=True, rollback=rollback
+    )
+    with Model.load(wanted) as model, log_lines() as lines, Context(model, wanted):
+        pass
+    found = sum(float(n) for line in lines for n in re.findall(r"KV buffer size =\s+([0-9.]+) MiB", line)) * 2**20
+    # What one step adds to every cache is not counted: rather too little than too much.
+    room = (1024 + 256) / 1024
+    said = needed(read_header(path), wanted).kv_cache
+    assert found / room - 2**20 * 0.01 <= said <= found + 2**20 * 0.01
 
 
 def test_a_figure_for_every_layer(tmp_path: Path, llama: Path) -> None:
