@@ -182,7 +182,7 @@ class EngineHost(Protocol):
     def submit(self, request: Request, sink: Sink, *, details: bool = False) -> Future[Any]:
         """Queue a request; the future becomes a `Submitted`. `sink` gets its events in order, on another thread.
 
-        `details`: its prompt's progress, too, and a Step for each of its steps.
+        `details`: its prompt's progress, too, and a Step for each of its steps; else none of the account of steps.
         """
 
     def call(self, function: Callable[[Session], T]) -> Future[T]:

@@ -20,11 +20,11 @@ import traceback
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable, Generator, TypeVar
+from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.details import Details
-from lcspec.engine.events import Event, Failed, Finished
+from lcspec.engine.events import Event, Failed, Finished, Prefill, StepStats
 from lcspec.engine_host import Life, Loaded, Prepared, Sink, facts_of, followed, prepare
 from lcspec.errors import LcspecError, WorkerLost
 from lcspec.pulse import PULSE
@@ -107,13 +107,17 @@ class EngineThread:
             added = Details(engine, request.speculation.exact).added
             return lambda events: sink(added(events))
 
+        def plain(events: Sequence[Event]) -> None:
+            if wanted := [event for event in events if not isinstance(event, (StepStats, Prefill))]:
+                sink(wanted)
+
         def enter(engine: Engine) -> None:
             if self._state != "open":
                 raise LcspecError("the engine is shutting down and takes no new requests")
             if self._away is not None:
                 raise WorkerLost(self._away)
             number = engine.submit(request)
-            self._sinks[number] = detailed(engine) if details else sink
+            self._sinks[number] = detailed(engine) if details else plain
             result.set_result(Ticket(self, number))
 
         self._promise(enter, result)

@@ -20,7 +20,7 @@ from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from lcspec.engine.events import Event, Failed, Finished, Prefill, StepStats
+from lcspec.engine.events import Event, Failed, Finished
 from lcspec.engine.request import Request
 from lcspec.engine_host import Loaded, Sink
 from lcspec.engine_process.heartbeat import Heart
@@ -162,8 +162,7 @@ class Host:
             self._pipe.send(Result(number))
             promise.set_result(ticket.result())
 
-        sink = self._sink(number, details)
-        self.worker.submit(request, sink, details=details).add_done_callback(entered)
+        self.worker.submit(request, self._sink(number), details=details).add_done_callback(entered)
 
     def _refuse(self, number: int, promise: Future[Any], error: BaseException) -> None:
         self._tickets.pop(number, None)
@@ -190,17 +189,13 @@ class Host:
         elif (ticket := self._tickets.get(number)) is not None:
             ticket.add_done_callback(lambda entered: None if entered.exception() else entered.result().cancel())
 
-    def _sink(self, number: int, details: bool) -> Sink:
-        """A sink that collects a request's events; without `details` no step statistics and prompt progress."""
-        unwanted = () if details else (StepStats, Prefill)
+    def _sink(self, number: int) -> Sink:
+        """A sink that collects a request's events."""
 
         def put(events: Sequence[Event]) -> None:
-            wanted: list[Event] = [event for event in events if not isinstance(event, unwanted)]
-            if not wanted:
-                return
-            if isinstance(wanted[-1], (Failed, Finished)):
+            if isinstance(events[-1], (Failed, Finished)):
                 self._tickets.pop(number, None)
-            self._outgoing.put(number, wanted)
+            self._outgoing.put(number, list(events))
 
         return put
 

@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence, TypeVar
 
 from lcspec import __version__
-from lcspec.engine.events import Event, Prefill, StepStats
+from lcspec.engine.events import Event
 from lcspec.engine_host import EngineHost, TextVocab, start_of_text, totals, warm_up
 from lcspec.errors import ContextOverflow, LcspecError
 from lcspec.server.errors import ApiError
@@ -194,13 +194,10 @@ class Outbox:
         self._awake = False
 
     def sink(self, job: Job, index: int) -> Callable[[Sequence[Event]], None]:
-        """The sink of a job's `index`-th request; nobody out there wants steps and prompt progress."""
+        """The sink of a job's `index`-th request."""
 
         def put(events: Sequence[Event]) -> None:
-            wanted: list[Event] = [e for e in events if not isinstance(e, (StepStats, Prefill))]
-            if not wanted:
-                return
-            self._items.append((job, index, wanted))
+            self._items.append((job, index, list(events)))
             if not self._awake:
                 self._awake = True
                 self.loop.call_soon_threadsafe(self._flush)
