@@ -161,7 +161,7 @@ class AutoPlanner:
                 p.kept = cutting.with_leaves(kept, p.limits.leaves)
         expected -= sum([item.worth for item in pool[:n]])
         seconds, width = self._costs.get(need + n, (0.0, 0))
-        seconds = max(0.0, seconds - self.curve.change.price) if need + n > base else seconds
+        seconds = max(0.0, seconds - self.curve.change.price) if width != self._plain_width else seconds
         # No draft saves more time than its tokens would have taken plainly.
         least = max(0.0, expected / streams * self._narrowest - seconds - drafting)
         self.overlap.saved = min(self._saved(proposals), least)
@@ -256,13 +256,14 @@ class AutoPlanner:
             record.renew()
 
     def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Table:
-        """`CostCurve.effective`, kept for a few steps, in which the context grows little. Needs beyond `base` have
-        drafts, and so cost later steps something, too."""
+        """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
+        `base` has drafts; if its width is another one, it costs later steps something, too."""
         change = self.curve.change
         key = widths, base, change.since
         table = self._tables.get(key)
         if table is None:
             table = self._tables[key] = self.curve.effective(context, widths)
-            if price := change.price:
-                table |= {n: (seconds + price, width) for n, (seconds, width) in table.items() if n > base}
+            if (price := change.price) and base in table:
+                plain = table[base][1]
+                table |= {n: (s + price, w) for n, (s, w) in table.items() if n > base and w != plain}
         return table
