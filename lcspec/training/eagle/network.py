@@ -6,7 +6,7 @@ token i. From the second drafted token on its own state takes the place of the t
 from states of step s - 1, one token further, and sees the features' rows up to where its branch began and its branch's
 own rows.
 
-The rows of several texts lie one after the other; for attention alone they are put side by side.
+The rows of several texts lie one after the other; for attention alone they are padded.
 """
 
 from __future__ import annotations
@@ -93,8 +93,8 @@ class Head(GGUFNetwork):
         fused = F.linear(rows.features, self.of("fc"))
         embedded = self.norm(rows.embeddings, "blk.0.attn_norm")
         both = torch.cat([embedded, self.norm(fused, "blk.0.attn_norm_2")], dim=1)
-        texts = Side(rows.starts, torch.arange(rows.starts[-1]))
-        keys, values = (texts.side_by_side(part) for part in self._keys(both, rows.positions))
+        texts = Padded(rows.starts, torch.arange(rows.starts[-1]))
+        keys, values = (texts.pad(part) for part in self._keys(both, rows.positions))
         base = at = rows.learn.nonzero()[:, 0]
         state, both = fused[moved(base)], both[moved(base)]
         starts = torch.tensor(rows.starts)
@@ -102,7 +102,7 @@ class Head(GGUFNetwork):
         branch: list[tuple[Tensor, Tensor]] = []
         out: list[Step] = []
         for step in range(steps):
-            state = self._layer(both, state, rows.positions[moved(at)], Side(rows.starts, base), keys, values, branch)
+            state = self._layer(both, state, rows.positions[moved(at)], Padded(rows.starts, base), keys, values, branch)
             out.append(Step(at, base, F.linear(self.norm(state, "output_norm"), self.of("output"))))
             if step + 1 == steps:
                 break
@@ -124,27 +124,27 @@ class Head(GGUFNetwork):
         both: Tensor,
         state: Tensor,
         positions: Tensor,
-        side: Side,
+        padded: Padded,
         keys: Tensor,
         values: Tensor,
         branch: list[tuple[Tensor, Tensor]],
     ) -> Tensor:
-        """The layer for rows whose branches began at those of `side`; keys and values are the texts', side by side."""
+        """The layer for rows whose branches began at those of `padded`; keys and values are the texts', padded."""
         sizes = self.sizes
         q = F.linear(both, self.of("blk.0.attn_q")).view(-1, sizes.heads, sizes.head_dim)
         q = rotate(q, positions, self.rates) * sizes.head_dim**-0.5
-        q = side.side_by_side(q.view(len(q), sizes.kv_heads, -1, sizes.head_dim)).permute(0, 2, 3, 1, 4)
+        q = padded.pad(q.view(len(q), sizes.kv_heads, -1, sizes.head_dim)).permute(0, 2, 3, 1, 4)
         k, v = keys.permute(0, 2, 3, 1)[:, :, None], values.permute(0, 2, 1, 3)[:, :, None]
-        unseen = torch.arange(keys.shape[1], device=q.device) > side.places[..., None]
+        unseen = torch.arange(keys.shape[1], device=q.device) > padded.places[..., None]
         scores = (q @ k).masked_fill(unseen[:, None, None], -torch.inf)  # [texts, kv, group, rows, length]
-        own = [tuple(side.side_by_side(x).transpose(1, 2)[:, :, None] for x in pair) for pair in branch]
+        own = [tuple(padded.pad(x).transpose(1, 2)[:, :, None] for x in pair) for pair in branch]
         scores = torch.cat([scores, *((q * k).sum(-1, keepdim=True) for k, _ in own)], dim=-1)
         length = keys.shape[1]
         weight = scores.softmax(-1)
         mixed = weight[..., :length] @ v
         for j, (_, v) in enumerate(own, start=length):
             mixed = mixed + weight[..., j : j + 1] * v
-        found = side.in_a_row(mixed.permute(0, 3, 1, 2, 4)).flatten(1)
+        found = padded.unpad(mixed.permute(0, 3, 1, 2, 4)).flatten(1)
         state = state + F.linear(found, self.of("blk.0.attn_output"))
         return state + self.feed_forward(state, "blk.0")
 
@@ -154,8 +154,8 @@ class Head(GGUFNetwork):
         return rotate(keys, positions, self.rates), F.linear(both, self.of("blk.0.attn_v")).view(shape)
 
 
-class Side:
-    """Rows of several texts, one after the other, as a row of rows for each text, filled up at their ends."""
+class Padded:
+    """Puts rows of several texts, which lie one after the other, side by side, filled up at their ends."""
 
     def __init__(self, starts: Sequence[int], rows: Tensor) -> None:
         """`starts`: of the texts, and the end; `rows`: some of their rows, int64 [m], ascending."""
@@ -171,11 +171,11 @@ class Side:
         self.places = moved(places)
         self._filled, self._flat = moved(filled), moved(text * n + rank)
 
-    def side_by_side(self, x: Tensor) -> Tensor:
+    def pad(self, x: Tensor) -> Tensor:
         """[m, ...] as [texts, n, ...]. What is filled up repeats the first row."""
         return x[self._filled]
 
-    def in_a_row(self, x: Tensor) -> Tensor:
+    def unpad(self, x: Tensor) -> Tensor:
         """The reverse."""
         return x.flatten(0, 1)[self._flat]
 
