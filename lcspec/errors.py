@@ -24,7 +24,11 @@ class ModelLoadError(LcspecError):
 
 
 class LibraryError(LcspecError):
-    """llama-cpp-python is not installed, or was built for another machine. The cause is what Python said."""
+    """llama-cpp-python is not installed, or was built for another machine; `why`: what Python said, in a line."""
+
+    def __init__(self, cause: BaseException) -> None:
+        self.why = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        super().__init__(f"llama-cpp-python cannot be loaded ({self.why}); `lcspec doctor` says what to do")
 
 
 class ModelClosed(LcspecError):

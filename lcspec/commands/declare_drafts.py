@@ -62,6 +62,7 @@ def answer_options(minutes: float, answer: int, slots: int) -> Callable[[Any], A
         click.option(
             "--invent",
             type=click.IntRange(min=0),
+            default=0,
             help="Prompts the model invents itself, beside --text [default: 400 without --text, else 0].",
         ),
         click.option(

@@ -44,7 +44,7 @@ def doctor(as_json: bool) -> None:
     except LibraryError as error:
         from lcspec.commands.rebuild import broken
 
-        raise broken(error.__cause__ or error) from error
+        raise broken(error) from error
     run(as_json)
 
 

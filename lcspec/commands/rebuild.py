@@ -14,7 +14,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from lcspec.errors import LcspecError
+from lcspec.errors import LcspecError, LibraryError
 
 LIBRARY = "llama-cpp-python"
 
@@ -94,11 +94,10 @@ def command(advice: Advice) -> str:
     return build_line(advice, importlib.metadata.version(LIBRARY), header, Path(sys.executable), installer())
 
 
-def broken(error: BaseException) -> LcspecError:
+def broken(error: LibraryError) -> LcspecError:
     """The error for a library that cannot be loaded: why, and the line that makes it again, for the CPU alone."""
-    why = str(error).splitlines()[0] if str(error) else type(error).__name__
     try:
         line = command(Advice((), (), "amx_int8" in hardware().flags))
     except importlib.metadata.PackageNotFoundError:
         return LcspecError(f"{LIBRARY} is not installed: install lcspec again")
-    return LcspecError(f"{LIBRARY} cannot be loaded ({why}); this makes it again for the CPU: {line}")
+    return LcspecError(f"{LIBRARY} cannot be loaded ({error.why}); this makes it again for the CPU: {line}")

@@ -24,10 +24,10 @@ R = TypeVar("R", bound="Recipe")
 class Recipe:
     """What collecting and training follow, from the user's options; a run that is resumed must have the same.
 
-    `invent`: prompts that the model invents beside those of the user; None: as many as needed where there are none.
+    `invent`: prompts that the model invents beside those of the user; 0: none, unless there are no others.
     """
 
-    invent: int | None
+    invent: int
     minutes: float
     positions: int
     answer: int

@@ -102,11 +102,9 @@ def collect(
         room = writer.context.n_ctx - recipe.answer
         with bar("collecting") as show:
             early = INVENT_SHARE * limit
-            if wanted := recipe.invent if recipe.invent is not None or sources else INVENTED:
-                room_of_one = min(room // 2, 64)
-                sources = sources + _invented(
-                    model, writer, work, wanted, room_of_one, lambda n: n > 3 and used() > early
-                )
+            if wanted := recipe.invent or (0 if sources else INVENTED):
+                enough, longest = (lambda n: n > 3 and used() > early), min(room // 2, 64)
+                sources = sources + _invented(model, writer, work, wanted, longest, enough)
             maker = PromptMaker(model, sources, room, recipe.seed)
             noted = time.monotonic()
 
@@ -210,7 +208,7 @@ def train(
         )
 
 
-def sources_line(text: Sequence[Path], invent: int | None) -> str:
+def sources_line(text: Sequence[Path], invent: int) -> str:
     """What the prompts were made from, for people."""
     names = [p.name for p in text] + ["prompts invented by the model itself"] * bool(invent or not text)
     return ", ".join(names)

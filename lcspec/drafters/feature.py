@@ -145,7 +145,10 @@ class FeatureDrafter(StateDrafter):
         if start >= sequence.n_prompt:
             self._used *= USED ** len(states)
         if len(state.known) > self.slice:
-            self._skip(state) if self.resting else self._flush(sequence, state)
+            if self.resting:
+                self._skip(state)
+            else:
+                self._flush(sequence, state)
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Grow a tree below the pending token, one level per decode of the head."""

@@ -18,8 +18,7 @@ from lcspec.errors import LibraryError
 try:
     import llama_cpp as C
 except (ImportError, OSError, RuntimeError) as error:
-    why = str(error).splitlines()[0] if str(error) else type(error).__name__
-    raise LibraryError(f"llama-cpp-python cannot be loaded ({why}); `lcspec doctor` says what to do") from error
+    raise LibraryError(error) from error
 
 from lcspec.llama import amx
 

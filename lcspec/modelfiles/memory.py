@@ -100,25 +100,23 @@ def needed(header: ModelHeader, options: ModelOptions) -> Need:
     recurrent = state_shape(header) if shape is None else None
     per_token = recurrent.token if recurrent is not None else 0
     kv_bytes = (KV_BYTES[options.kv_type] + KV_BYTES[options.kv_type_v or options.kv_type]) / 2  # as if equally long
-    spare = options.streams and (recurrent is None or options.rollback > 0)  # a cache to pad with
-    texts = options.slots + spare
-    elements = sum(layer_elements(header, shape, options, ctx, texts)) if shape is not None else texts * ctx * per_token
-    kv_cache = int(elements * kv_bytes)
-    # A state for every slot, one for padding if anything is drafted, and as many again for every plane.
+    # A state for every slot, one for padding if anything is drafted, and as many again for every plane. With streams
+    # each of them has cells of its own.
     ids = options.slots + (options.rollback > 0)
+    cells = ctx * (ids if options.streams else options.slots)
+    elements = sum(layer_elements(header, shape, options, ctx)) if shape is not None else cells * per_token
+    kv_cache = int(elements * kv_bytes)
     states = recurrent.state * STATE_BYTES * ids if recurrent is not None else 0
     planes = planes_of(header.architecture, options.rollback) if options.planes else 0
     return Need(header.file_size, kv_cache, options.slots, ctx, states * (1 + planes))
 
 
-def layer_elements(
-    header: ModelHeader, shape: KvShape, options: ModelOptions, ctx: int, texts: int = 0
-) -> tuple[int, ...]:
+def layer_elements(header: ModelHeader, shape: KvShape, options: ModelOptions, ctx: int) -> tuple[int, ...]:
     """Numbers in the KV cache of each layer that stores its own; layers with a sliding window may have fewer cells.
 
-    `texts`: how many texts of `ctx` tokens there is room for; 0: one for each slot.
+    With streams there is one more than there are slots, to pad with.
     """
-    cells, windows = (texts or options.slots) * ctx, window_cache(header, options, ctx)
+    cells, windows = (options.slots + options.streams) * ctx, window_cache(header, options, ctx)
     if windows is None:
         return tuple(n * cells for n in shape.per_layer)
     kinds = (*shape.windowed, *[False] * len(shape.keys))

@@ -66,8 +66,8 @@ def best_tokens(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray
     """
     n, k = len(logits), min(TOP_K, logits.shape[1])
     ids, logs = np.zeros((n, TOP_K), np.int32), np.full((n, TOP_K), -np.inf, np.float32)
-    if gpu := _gpu():
-        rows = gpu.from_numpy(logits).cuda()
+    if (torch := _torch_on_gpu()) is not None:
+        rows = torch.from_numpy(logits).cuda()
         top = rows.topk(k)
         ids[:, :k] = top.indices.cpu().numpy()
         logs[:, :k] = (top.values - rows.logsumexp(1, keepdim=True)).cpu().numpy()
@@ -81,10 +81,12 @@ def best_tokens(logits: NDArray[np.float32]) -> tuple[NDArray[np.int32], NDArray
 
 
 @functools.cache
-def _gpu() -> Any:
-    """PyTorch, if it is there and has a GPU."""
+def _torch_on_gpu() -> Any:
+    """PyTorch, if it is there and computes on a GPU."""
     if importlib.util.find_spec("torch") is None:
         return None
     import torch  # optional
 
-    return torch if torch.cuda.is_available() else None
+    from lcspec.training.device import device
+
+    return torch if device().type == "cuda" else None

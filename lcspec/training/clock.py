@@ -16,7 +16,6 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from lcspec.training.device import device
 from lcspec.training.network import GGUFNetwork
 from lcspec.training.tensors import Weights
 
@@ -112,7 +111,7 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         """
         self.path, self.sizes, self.seconds, self.seed, self.rate = path, dict(sizes), seconds, seed, rate
         kept = load_checkpoint(path, sizes)
-        self.network: Network = make(kept["weights"] if kept else initial()).to(device())
+        self.network: Network = make(kept["weights"] if kept else initial())
         named = [(name, self.network.of(name.removesuffix(".weight"))) for name in self.network.shapes]
         named = [(name, value) for name, value in named if value.requires_grad]
         matrices = [value for name, value in named if value.ndim > 1 and name not in self.undecayed]

@@ -10,12 +10,13 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from lcspec.training.device import device
 from lcspec.training.layer_sizes import LayerSizes
 from lcspec.training.tensors import Weights
 
 
 class GGUFNetwork(nn.Module):
-    """A network whose parameters are the tensors of a GGUF."""
+    """A network whose parameters are the tensors of a GGUF, on the device that training uses."""
 
     def __init__(
         self, sizes: LayerSizes, shapes: Mapping[str, tuple[int, ...]], weights: Weights, frozen: Collection[str] = ()
@@ -35,6 +36,7 @@ class GGUFNetwork(nn.Module):
             if tuple(value.shape) != shape:
                 raise ValueError(f"{name} is {tuple(value.shape)}, not {shape}")
             self.weights[_safe(name)] = nn.Parameter(value, requires_grad=name not in frozen)
+        self.to(device())
 
     def of(self, name: str) -> Tensor:
         """A weight by its GGUF name, with or without ".weight"."""

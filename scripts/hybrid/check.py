@@ -18,6 +18,7 @@ from lcspec.llama.batch import StateBatch
 from lcspec.modelfiles.companions import sort_drafts
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import open_session, parse_speculation
+from lcspec.training.device import moved
 
 from .network import Hybrid
 
@@ -42,12 +43,12 @@ def logit_differences(path: Path, network: Hybrid, tokens: Sequence[int]) -> tup
     """Of the model at every token, and of its layer for multi-token prediction at every token of the first half and
     DEPTH - 1 drafted tokens behind each. `path`: the float32 file."""
     begins = np.arange(len(tokens) // 2)
-    batch = torch.tensor(list(tokens))[None]
+    batch = moved(torch.tensor(list(tokens))[None])
     with torch.no_grad():
         states = network(batch)
-        model = network.logits(states)[0].numpy()
-        steps = network.unroll(batch, states, DEPTH, torch.from_numpy(begins))
-        heads = [network.logits(s.states)[0].numpy() for s in steps]
+        model = network.logits(states)[0].cpu().numpy()
+        steps = network.unroll(batch, states, DEPTH, moved(torch.from_numpy(begins)))
+        heads = [network.logits(s.states)[0].cpu().numpy() for s in steps]
     heads[0] = heads[0][begins]
     options = ModelOptions(path, ctx=512, threads=1, kv_type="f32", attention="products", mtp=True)
     with Model.load(options) as loaded, Context(loaded, options) as context:

@@ -31,7 +31,7 @@ from tests.running import options as model_options
 from tests.tiny_families import write_family
 
 OPTIONS = {
-    "text": (), "invent": None, "out": None, "minutes": 0.02, "positions": 400, "answer": 16, "store": "q8_0",
+    "text": (), "invent": 0, "out": None, "minutes": 0.02, "positions": 400, "answer": 16, "store": "q8_0",
     "slots": 4, "ctx": 128, "threads": 1, "seed": 1, "gpu_layers": 0, "device": (), "tensor_split": None,
     "width": 32, "layers": 1, "further": None,
 }  # fmt: skip

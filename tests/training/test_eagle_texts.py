@@ -20,7 +20,7 @@ from lcspec.training.texts import TOP, Text, TextStore
 from tests.tiny_families import write_family
 
 OPTIONS = {
-    "text": (), "invent": None, "out": None, "minutes": 0.02, "positions": 400, "answer": 16, "vocab": 4096,
+    "text": (), "invent": 0, "out": None, "minutes": 0.02, "positions": 400, "answer": 16, "vocab": 4096,
     "store": "q8_0", "slots": 4, "ctx": 128, "threads": 1, "seed": 1, "gpu_layers": 0, "device": (),
     "tensor_split": None,
 }  # fmt: skip

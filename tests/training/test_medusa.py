@@ -38,7 +38,7 @@ from tests.running import CHAT, SAMPLINGS, answer, options, prompts, request, si
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 OPTIONS: dict[str, Any] = {
-    "text": (), "invent": None, "heads": 3, "minutes": 0.15, "positions": 3000, "answer": 48, "vocab": 1024,
+    "text": (), "invent": 0, "heads": 3, "minutes": 0.15, "positions": 3000, "answer": 48, "vocab": 1024,
     "hidden": 0, "embed": 32, "rank": None, "store": "f16", "slots": 8, "ctx": 256, "threads": 1, "gpu_layers": 0,
     "seed": 1,
 }  # fmt: skip

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from lcspec.training.clock import FINAL_ROWS, Trained
-from lcspec.training.device import device
 from lcspec.training.distil.dataset import Dataset
 from lcspec.training.distil.export import write_draft
 from lcspec.training.distil.initial import draft_weights, initial_weights
@@ -35,7 +34,7 @@ def make_draft(task: TrainingTask, shape: DraftShape, further: Path | None) -> T
     rate = RATE if further is None else RATE_FURTHER
     trainer = Trainer(data, shape, start, task.seconds, task.seed, task.work, rate)
     trainer.run(task.show)
-    trained = Trained(measure(Draft(shape, trainer.best).to(device()), data, FINAL_ROWS), trainer.progress)
+    trained = Trained(measure(Draft(shape, trainer.best), data, FINAL_ROWS), trainer.progress)
     facts = task.facts(trained)
     if further is not None:
         facts["continued"] = further.name

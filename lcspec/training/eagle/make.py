@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.training.clock import FINAL_ROWS, Trained
-from lcspec.training.device import device
 from lcspec.training.eagle.dataset import make_dataset
 from lcspec.training.eagle.export import write_head
 from lcspec.training.eagle.initial import embeddings, head_sizes, initial_weights
@@ -40,7 +39,7 @@ def make_head(task: TrainingTask, layers: Sequence[int], vocab: int) -> TrainedH
     start = functools.partial(initial_weights, target, sizes, data.kept, data.scale, task.seed)
     trainer = Trainer(data, sizes, start, task.seconds, task.seed, task.work)
     trainer.run(task.show)
-    found = measure(Head(sizes, trainer.best).to(device()), data, FINAL_ROWS)
+    found = measure(Head(sizes, trainer.best), data, FINAL_ROWS)
     trained = TrainedHead(found, trainer.progress, len(data.kept), data.coverage)
     facts = {
         **task.facts(trained),
