@@ -213,10 +213,12 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
     from lcspec.engine.metrics import Counters
     from lcspec.engine.prompt_reading import PromptReading
     from lcspec.kv_cache.checkpoints import checkpoints_for
+    from lcspec.kv_cache.host_cache import HostCache
     from lcspec.kv_cache.parking import Parking
     from lcspec.kv_cache.prefix_cache import PrefixCache
     from lcspec.kv_cache.sequence_pool import SequencePool
     from lcspec.llama import Branching, Context
+    from lcspec.modelfiles.memory import copy_budget
     from lcspec.profiles.exactness import ScratchPad
     from lcspec.profiles.kernels import choose_kernels
 
@@ -229,7 +231,8 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
         padding = ScratchPad(context, pool.spare if context.memory.branching is not Branching.NONE else -1)
         share = context.memory.branching is Branching.TREE
-        cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context))
+        host = HostCache(copy_budget())
+        cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context), host)
         exact = ExactPolicy(options, certificate, scattered=context.memory.slack > 0 or not model.traits.attention_only)
         if exact.independent and not exact.chains_only:
             pool.parking = Parking(context, pool.take())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -48,6 +49,17 @@ class Cells:
             if start <= cell.pos and (stop < 0 or cell.pos < stop):
                 cell.ids = cell.ids - {seq} if seq >= 0 else set()  # the library: below 0 is everybody
         self.cells = [cell for cell in self.cells if cell.ids]
+        return True
+
+    def full_size(self, seq: int) -> int:
+        return len(self.of(seq))
+
+    def state(self, seq: int) -> bytearray:
+        return bytearray(pickle.dumps([(cell.pos, cell.token) for cell in self.of(seq)]))
+
+    def set_state(self, seq: int, data: bytearray) -> bool:
+        self.remove(seq, 0)
+        self.cells += [Cell(pos, {seq}, token) for pos, token in pickle.loads(bytes(data))]
         return True
 
     def of(self, seq: int) -> list[Cell]:

@@ -96,6 +96,7 @@ class Engine:
                 return events
             placed = build_batch(context.batch, plan)
             width = context.batch.n
+            self.prefix_cache.pass_over(width)
             seconds = self._decode(plan)
         except LcspecError as error:
             return events + [self._fail(sequence, error) for sequence in list(self.running)]

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.llama.context import Context
-from lcspec.modelfiles.memory import checkpoint_budget
+from lcspec.modelfiles.memory import copy_budget
 
 # A copy is made at least every so many tokens.
 INTERVAL = 512
@@ -129,4 +129,4 @@ def checkpoints_for(context: Context) -> Checkpoints | None:
     # A window loses cells to whoever comes next; alone in a full cache, there are free ones.
     shared = context.memory.slack > 0 or (context.options.slots > 1 and not context.memory.streams)
     loses = not context.model.traits.attention_only or (context.memory.window and shared)
-    return Checkpoints(checkpoint_budget()) if loses and context.memory.exists else None
+    return Checkpoints(copy_budget()) if loses and context.memory.exists else None

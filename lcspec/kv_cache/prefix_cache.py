@@ -1,7 +1,7 @@
 """Whose cells a new request may use: caches of ended requests, and those of requests that run.
 
-There are never more caches than slots: every cell up to the highest used one costs attention time, whoever it belongs
-to. So the cells of all of them together always fit, because the context has a slot's worth for each.
+There are never more caches than slots, so the cells of all of them together always fit: the context has a slot's worth
+for each. What gives way moves to main memory (see HostCache), and so does an idle cache that others' steps pass over.
 
 Attention's cells can be cut anywhere. A recurrent state, and what a sliding window has lost, comes from a checkpoint
 (see Checkpoints): then the reusable beginning of a text is one that a checkpoint was made of.
@@ -10,6 +10,7 @@ Attention's cells can be cut anywhere. A recurrent state, and what a sliding win
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -17,12 +18,16 @@ import numpy as np
 
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.checkpoints import INTERVAL, SHORT, Checkpoint, Checkpoints, pauses
+from lcspec.kv_cache.host_cache import HostCache, HostText
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
 
 # Cells of a text that are sooner evaluated again than worth keeping a cache for.
 TAIL = 32
+# Rows that pass over an idle cache's cells in about the time of moving them to main memory and back, which is when they
+# are moved: so idle cells cost at most twice what they must. On a GPU moving takes far longer than passing.
+PASSES, PASSES_ON_GPU = 16, 1024
 
 
 class Reuse(enum.Enum):
@@ -35,11 +40,13 @@ class Reuse(enum.Enum):
 
     def usable(self, cache: SequenceCache) -> int:
         """Leading cells of `cache` that may be taken over."""
-        if self is Reuse.BLOCKS:
-            return min(cache.canonical, cache.length)
+        return min(cache.canonical, cache.length) if self is Reuse.BLOCKS else self.of(cache.length, cache.handed)
+
+    def of(self, length: int, handed: int) -> int:
+        """Leading cells that may be taken over of `length`, the first `handed` of which were read apart."""
         if self is Reuse.IN_PLACE:
-            return 0 if cache.handed else cache.length
-        return cache.handed if self is Reuse.READ_APART else cache.length
+            return 0 if handed else length
+        return handed if self is Reuse.READ_APART else length
 
 
 @dataclass(eq=False)
@@ -48,6 +55,17 @@ class _Lent:
 
     cache: SequenceCache
     text: Sequence[int]
+
+
+@dataclass(eq=False)
+class _Idle:
+    """A cache that waits for a text like its own; how many rows have passed over it, and how many will before it is
+    moved to main memory."""
+
+    cache: SequenceCache
+    text: list[int]
+    passed: int = 0
+    limit: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -69,6 +87,7 @@ class PrefixCache:
         slots: int,
         share: bool = False,
         checkpoints: Checkpoints | None = None,
+        host: HostCache | None = None,
     ) -> None:
         """Make an empty cache.
 
@@ -78,24 +97,26 @@ class PrefixCache:
             slots: caches there may be.
             share: cells may belong to several caches.
             checkpoints: where states are kept; None = cells can be cut anywhere, or nothing is kept.
+            host: main memory for what gives way; None = it is lost.
         """
         self.context = context
         self.pool = pool
         self.slots = slots
         self.checkpoints = checkpoints
         self.sharing = share or checkpoints is not None
-        self._idle: list[tuple[SequenceCache, list[int]]] = []  # least recently used first
+        self.host = host
+        self._idle: list[_Idle] = []  # least recently used first
         self._lent: list[_Lent] = []
 
     @property
     def caches(self) -> list[SequenceCache]:
         """All caches, idle or not."""
-        return [cache for cache, _ in self._idle] + [lent.cache for lent in self._lent]
+        return [held.cache for held in [*self._idle, *self._lent]]
 
     @property
     def latest(self) -> tuple[SequenceCache, list[int]] | None:
         """The cache that became idle last, and its text."""
-        return self._idle[-1] if self._idle else None
+        return (self._idle[-1].cache, self._idle[-1].text) if self._idle else None
 
     def take(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> SequenceCache:
         """A cache with the longest beginning of `text` that there is.
@@ -106,14 +127,15 @@ class PrefixCache:
         The last token is never taken from a cache: its logits are needed. Cells of exact prompt blocks are not shared:
         they must lie where they were computed.
         """
-        own = [self._own(cache, held, text, reuse) for cache, held in self._idle]
+        self._bring_back(text, reuse)
+        own = [self._own(idle, text, reuse) for idle in self._idle]
         best = max(range(len(own)), key=lambda i: own[i].length, default=-1)
         full = len(self._idle) + len(self._lent) >= self.slots
         sharing = self.sharing and reuse is not Reuse.BLOCKS
         offer = self._offer(text, reuse) if sharing else _Offer()
 
         def loss(i: int) -> int:
-            return self._idle[i][0].length - own[i].length
+            return self._idle[i].cache.length - own[i].length
 
         fits = best >= 0 and own[best].length >= offer.length
         if best >= 0 and (own[best].length > 0 or full) and (not sharing or (fits and loss(best) <= TAIL)):
@@ -122,9 +144,15 @@ class PrefixCache:
             chosen = -1
         else:
             chosen = best if fits and loss(best) <= loss(0) else 0
-        parting = max((common_prefix(held, text) for _, held in self._idle), default=0) if self.checkpoints else 0
+        parting = max((common_prefix(idle.text, text) for idle in self._idle), default=0) if self.checkpoints else 0
         kept = own[chosen] if chosen >= 0 else _Offer()
-        cache = self._idle.pop(chosen)[0] if chosen >= 0 else SequenceCache(self.context.memory, self.pool)
+        if chosen >= 0:
+            idle = self._idle.pop(chosen)
+            cache = idle.cache
+            if self.host is not None and cache.length - kept.length > TAIL:
+                self.host.add(cache, idle.text)
+        else:
+            cache = SequenceCache(self.context.memory, self.pool)
         given = offer.length > kept.length and offer.source is not cache
         if not given or kept.state is None:  # a state that is loaded takes cells, which may be those of the offer
             self._cut(cache, kept)
@@ -146,8 +174,9 @@ class PrefixCache:
                 lent.text = text
 
     def held(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
-        """How much of `text` an idle cache holds."""
-        return max((self._own(cache, held, text, reuse).length for cache, held in self._idle), default=0)
+        """How much of `text` an idle cache holds, or main memory."""
+        here = max((self._own(idle, text, reuse).length for idle in self._idle), default=0)
+        return max(here, self._moved(text, reuse)[0])
 
     def top_up(self, cache: SequenceCache, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
         """Share what others have evaluated of `text` since `cache` was taken; returns how many tokens that saves."""
@@ -193,13 +222,15 @@ class PrefixCache:
         cache.truncate(len(text))
         self.keep(cache, text, now=cache.length >= SHORT)
         self.lost(cache)
-        self._idle.append((cache, text))
+        self._idle.append(_Idle(cache, text))
 
     def clear(self) -> None:
         """Drop every idle cache."""
-        for cache, _ in self._idle:
-            cache.release()
+        for idle in self._idle:
+            idle.cache.release()
         self._idle = []
+        if self.host is not None:
+            self.host.texts = []
         if self.checkpoints is not None:
             self.checkpoints.clear()
 
@@ -207,10 +238,71 @@ class PrefixCache:
         """A cache that was taken has been released and will not come back."""
         self._lent = [lent for lent in self._lent if lent.cache is not cache]
 
-    def _own(self, cache: SequenceCache, held: Sequence[int], text: Sequence[int], reuse: Reuse) -> _Offer:
-        """What an idle cache that holds (the beginning of) `held` has of `text`."""
-        limit = min(len(text) - 1, reuse.usable(cache))
-        return self._reach(cache, min(common_prefix(held, text), limit), text, reuse)
+    def pass_over(self, rows: int) -> None:
+        """`rows` tokens are about to be evaluated, whose attention passes over idle cells as well: move what costs
+        more here than on its way to main memory and back."""
+        if self.host is None or self.context.memory.streams:
+            return
+        least = PASSES_ON_GPU if self.context.model.gpu_layers else PASSES
+        for idle in list(self._idle):
+            idle.passed += rows
+            if idle.passed < max(least, idle.limit):
+                continue
+            held = (other.text for other in [*self._idle, *self._lent] if other is not idle)
+            own = idle.cache.length - max((common_prefix(idle.text, text) for text in held), default=0)
+            idle.limit = least * idle.cache.length / max(1, own)
+            if idle.passed >= idle.limit and own > TAIL:
+                if self.host.add(idle.cache, idle.text):
+                    self._release(idle)
+                else:
+                    idle.limit = math.inf
+
+    def _release(self, idle: _Idle) -> None:
+        """Let an idle cache go."""
+        self._idle.remove(idle)
+        idle.cache.release()
+
+    def _moved(self, text: Sequence[int], reuse: Reuse) -> tuple[int, HostText | None]:
+        """The text in main memory that has most of `text`, and how much of it a cache could be cut to."""
+        best: tuple[int, HostText | None] = (0, None)
+        if self.host is None or reuse is Reuse.BLOCKS:  # these must lie where they were computed
+            return best
+        wanted = np.asarray(text[:-1], dtype=np.int32)
+        for one in self.host.texts:
+            n = min(common_prefix(one.text, wanted), reuse.of(len(one.text), one.handed))
+            if n < len(one.text) and (self.checkpoints is not None or self.context.memory.window):
+                state = self._state(text, n, reuse)  # what lies before a window was not copied
+                n = state.length if state is not None else 0
+            if n > best[0]:
+                best = n, one
+        return best
+
+    def _bring_back(self, text: Sequence[int], reuse: Reuse) -> None:
+        """Make an idle cache of the text in main memory that has clearly more of `text` than any cache."""
+        length, one = self._moved(text, reuse)
+        if one is None or self.host is None or length <= TAIL:
+            return
+        here = max((self._own(idle, text, reuse).length for idle in self._idle), default=0)
+        if length - max(here, self._offer(text, reuse).length if self.sharing else 0) <= TAIL:
+            return
+        if len(self._idle) + len(self._lent) >= self.slots:
+            self.host.add(self._idle[0].cache, self._idle[0].text)
+            self._release(self._idle[0])
+        cache = SequenceCache(self.context.memory, self.pool)
+        if not self.host.load(one, cache):
+            cache.release()
+            return
+        idle = _Idle(cache, one.text.tolist())
+        self._idle.append(idle)
+        if len(one.text) - length <= TAIL:
+            self.host.texts.remove(one)  # it is this text that goes on
+        else:
+            self._cut(cache, self._own(idle, text, reuse))
+
+    def _own(self, idle: _Idle, text: Sequence[int], reuse: Reuse) -> _Offer:
+        """What an idle cache has of `text`."""
+        limit = min(len(text) - 1, reuse.usable(idle.cache))
+        return self._reach(idle.cache, min(common_prefix(idle.text, text), limit), text, reuse)
 
     def _reach(self, cache: SequenceCache, length: int, text: Sequence[int], reuse: Reuse) -> _Offer:
         """How far into its first `length` tokens, which are those of `text`, a cache can be cut."""
@@ -269,10 +361,10 @@ class PrefixCache:
         """
         best, limit = _Offer(), len(text) - 1
         least = TAIL if self.context.memory.streams else 0  # there sharing is copying
-        for cache, held in [*self._idle, *((lent.cache, lent.text) for lent in self._lent)]:
-            usable = reuse.usable(cache)
+        for held in [*self._idle, *self._lent]:
+            cache, usable = held.cache, reuse.usable(held.cache)
             if cache is not but and usable > best.length:
-                shared = min(common_prefix(held, text), usable, limit)
+                shared = min(common_prefix(held.text, text), usable, limit)
                 if shared > max(best.length, least):
                     best = max(best, self._shared(cache, shared, text, reuse), key=lambda offer: offer.length)
         if self.checkpoints is not None and self.context.model.traits.recurrent:  # its state is all there is

@@ -185,9 +185,21 @@ class Memory:
         self.seconds += time.perf_counter() - start
         return int(n) > 0
 
+    def full_size(self, seq: int) -> int:
+        """Bytes of what `state` returns."""
+        return int(C.llama_state_seq_get_size(self._context, seq))
+
     def state(self, seq: int) -> bytearray:
-        """The cells of `seq` in the library's own format, in cell order (see llama_state_seq_get_data)."""
-        data = bytearray(int(C.llama_state_seq_get_size(self._context, seq)))
+        """The cells of `seq` in the library's own format, in cell order (see llama_state_seq_get_data).
+
+        Raises:
+            DecodeError: there is no memory for it.
+        """
+        size = self.full_size(seq)
+        try:
+            data = bytearray(size)
+        except MemoryError:
+            raise DecodeError(f"no memory to copy a text of {size >> 20} MiB: use fewer --slots") from None
         buffer = (ctypes.c_uint8 * len(data)).from_buffer(data)
         written = int(C.llama_state_seq_get_data(self._context, buffer, len(data), seq))
         del buffer  # a bytearray cannot change its length while it is exported

@@ -27,7 +27,7 @@ WITH_ROLLBACK = frozenset(
     ("qwen35", "qwen35moe", "qwen4exp", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
     + ("deepseek4", "glm5_next", "kimi_k3", "bailingmoe3")
 )
-CHECKPOINT_BYTES = 2 << 30
+COPY_BYTES = 2 << 30
 # With fewer planes than this not even a chain of one token can be drafted.
 MIN_ROLLBACK = 2
 
@@ -202,10 +202,12 @@ def fit_windows(
     )
 
 
-def checkpoint_budget(memory: Memory | None = None) -> int:
-    """Bytes that copies of states may take: an eighth of what is free, `CHECKPOINT_BYTES` at most."""
+def copy_budget(memory: Memory | None = None) -> int:
+    """Bytes that checkpoints may take, and texts in main memory as many again: an eighth of what is free, `COPY_BYTES`
+    at most.
+    """
     memory = memory or machine_memory()
-    return CHECKPOINT_BYTES if memory is None else max(0, min(CHECKPOINT_BYTES, memory.free // 8))
+    return COPY_BYTES if memory is None else max(0, min(COPY_BYTES, memory.free // 8))
 
 
 def machine_memory() -> Memory | None:

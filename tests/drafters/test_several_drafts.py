@@ -239,9 +239,9 @@ def test_a_cascade_leaves_the_draft_cache_in_order(demo_pair: Session) -> None:
     cascade = demo_pair.engine.drafting.drafters["cascade"]
     assert isinstance(cascade, CascadeDrafter)
     strong = cascade.strong
-    kept = {cache.main for cache, _ in strong.prefix_cache._idle}
+    kept = {cache.main for cache in strong.prefix_cache.caches}
     assert strong.pool.free + len(kept) == strong.pool.n
-    assert all(strong.context.memory.end(cache.main) == cache.length for cache, _ in strong.prefix_cache._idle)
+    assert all(strong.context.memory.end(cache.main) == cache.length for cache in strong.prefix_cache.caches)
 
 
 def test_a_cascade_needs_a_draft_model(llama: Path) -> None:

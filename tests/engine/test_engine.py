@@ -54,11 +54,11 @@ def assert_clean(engine: Engine) -> None:
         (engine.pool, engine.prefix_cache, engine.context, 1),
         *[(d.pool, d.prefix_cache, d.context, 0) for n, d in engine.drafting.drafters.items() if n == "model"],  # type: ignore[attr-defined]
     ]:
-        kept = {cache.main for cache, _ in shelf._idle}
+        kept = {cache.main for cache in shelf.caches}
         assert pool.free + len(kept) + pad == pool.n
         assert len(set(pool._free)) == pool.free
         assert all(context.memory.end(seq) == 0 for seq in range(pool.n) if seq not in kept)
-        assert all(context.memory.end(cache.main) == cache.length for cache, _ in shelf._idle)
+        assert all(context.memory.end(cache.main) == cache.length for cache in shelf.caches)
 
 
 @pytest.fixture(scope="module")

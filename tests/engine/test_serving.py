@@ -46,7 +46,7 @@ def engine(four: Session) -> Iterator[Engine]:
 
 def caches(engine: Engine) -> list[tuple[int, int]]:
     """(main id, cells) of every cache there is."""
-    held = [sequence.cache for sequence in engine.running] + [cache for cache, _ in engine.prefix_cache._idle]
+    held = engine.prefix_cache.caches
     return [(cache.main, cache.length) for cache in held]
 
 
@@ -177,7 +177,10 @@ def test_an_idle_cache_is_copied_and_stays_when_much_would_be_lost(four: Session
     assert len(caches(engine)) == 2
 
 
-def test_the_cache_that_was_idle_longest_gives_way(llama: Path) -> None:
+def test_without_main_memory_the_cache_that_was_idle_longest_gives_way(
+    llama: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("lcspec.modelfiles.memory.copy_budget", lambda: 0)
     with open_session(options(llama, slots=2)) as session:
         engine = session.engine
         a, b, c = (session.prompt_ids(text * 4) for text in ("one text ", "another one ", "something else "))
@@ -355,7 +358,7 @@ STRATEGIES = ("off", "ngram:min_n=1:branch=3", "model:p_min=0:branch=2:nodes=8",
 def references(four: Session, llama: Path) -> list[tuple[Request, list[int]]]:
     """Requests that share beginnings in many ways, and their texts when each is alone."""
     story, question = four.prompt_ids(STORY), four.prompt_ids(QUESTION)
-    prompts = [story, (*story, *question), (*story, 70), question, (*question, *story, *story), (*story[:40], 9)]
+    prompts = [story, (*story, *question), (*story, 70), question, (*question, *story, *story), (*story[:40], 11)]
     out = []
     with open_session(options(llama)) as session:
         for i, prompt in enumerate(prompts):

@@ -69,7 +69,8 @@ def test_an_agent_s_session_reads_what_is_new(family: str, slots: int, tmp_path:
     path = FAMILIES[family](tmp_path / "m.gguf", n_ctx=8192)
     with open_session(options(path, slots=slots, ctx=8192)) as session:
         session_, evaluated = agent(session)
-        session_.aside = slots > 1  # with a single slot another conversation takes the cells, attention's as well
+        # With a single slot a text comes back whole, and of windows no other state is kept there.
+        session_.aside = slots > 1 or family not in ("gemma3", "gpt-oss")
         new, texts = 0, list[Ids]()
         for prompt, found in session_.play():
             new += len(prompt) - min(len(prompt) - 1, max((common(prompt, t) for t in texts), default=0))
@@ -123,7 +124,7 @@ def test_drafts_between_checkpoints(family: str, tmp_path: Path) -> None:
 
 def test_without_memory_nothing_is_kept_and_everything_works(tmp_path: Path) -> None:
     with (
-        patch("lcspec.kv_cache.checkpoints.checkpoint_budget", lambda: 0),
+        patch("lcspec.kv_cache.checkpoints.copy_budget", lambda: 0),
         open_session(options(write_qwen35(tmp_path / "m.gguf"))) as session,
     ):
         prompt = session.prompt_ids(TEXT * 5)

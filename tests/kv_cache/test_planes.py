@@ -42,7 +42,7 @@ def test_the_state_counted_is_the_state_kept(family: str, tmp_path: Path) -> Non
     assert shape is not None and (shape.token > 0) == (family != "mamba")
     with open_session(options(path)) as session:
         answer(session.engine, request(session.prompt_ids("abc"), "off", 4))
-        cache = session.engine.prefix_cache._idle[0][0]
+        cache = session.engine.prefix_cache.caches[0]
         told = C.llama_state_seq_get_size_ext(
             session.engine.context.handle, cache.main, C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
         )

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.kv_cache.prefix_cache import TAIL, PrefixCache, Reuse, common_prefix
+from lcspec.kv_cache.host_cache import HostCache
+from lcspec.kv_cache.prefix_cache import PASSES, PASSES_ON_GPU, TAIL, PrefixCache, Reuse, common_prefix
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
+from lcspec.llama import Context
 from tests.cells import Cells, context_on
 
 SLOTS = 3
@@ -23,13 +26,19 @@ ACTIONS = st.lists(
         st.tuples(st.just("top_up"), st.integers(0, 9)),
         st.tuples(st.just("put"), st.integers(0, 9)),
         st.tuples(st.just("lose"), st.integers(0, 9)),
+        st.tuples(st.just("pass over"), st.integers(1, 60)),
     ),
     max_size=50,
 )
 
 
+def cpu(cells: Cells, gpu_layers: int = 0) -> Context:
+    """A context in main memory."""
+    return context_on(cells, model=SimpleNamespace(gpu_layers=gpu_layers))
+
+
 def check(cells: Cells, pool: SequencePool, shelf: PrefixCache, busy: list[tuple[SequenceCache, list[int]]]) -> None:
-    held = [*busy, *shelf._idle]
+    held = [*busy, *((idle.cache, idle.text) for idle in shelf._idle)]
     assert len(held) <= SLOTS
     assert pool.free + len(held) == pool.n
     for cache, text in held:
@@ -43,22 +52,26 @@ def check(cells: Cells, pool: SequencePool, shelf: PrefixCache, busy: list[tuple
 
 
 @settings(derandomize=True, deadline=None, max_examples=200)
-@given(ACTIONS, st.booleans())
-def test_every_cache_holds_its_own_text(actions: list[tuple[str, object]], share: bool) -> None:
-    cells, pool = Cells(), SequencePool(8)
-    shelf = PrefixCache(context_on(cells), pool, SLOTS, share=share)
+@given(ACTIONS, st.booleans(), st.sampled_from([0, 2000, 10**6]))
+def test_every_cache_holds_its_own_text(actions: list[tuple[str, object]], share: bool, budget: int) -> None:
+    cells, pool, host = Cells(), SequencePool(8), HostCache(budget)
+    shelf = PrefixCache(cpu(cells), pool, SLOTS, share=share, host=host)
     busy: list[tuple[SequenceCache, list[int]]] = []
     for name, argument in actions:
         if name == "take":
             text = cast(list[int], argument)
             if len(busy) < SLOTS:
-                known = [(t, c.length) for c, t in [*busy, *shelf._idle]]
+                known = [(t, c.length) for c, t in [*busy, *((idle.cache, idle.text) for idle in shelf._idle)]]
+                moved = max((common(one.text.tolist(), text[:-1]) for one in host.texts), default=0)
                 cache = shelf.take(text)
                 assert cache.length < len(text)
-                if share:  # as much as anybody had
+                if share:  # as much as anybody had, but for a few tokens that are not worth moving
                     best = max((common(t[:n], text[:-1]) for t, n in known), default=0)
-                    assert cache.length == best
+                    assert cache.length == best or cache.length == moved > best + TAIL
+                    assert cache.length >= moved - TAIL
                 busy.append((cache, text))
+        elif name == "pass over":
+            shelf.pass_over(cast(int, argument))
         elif busy:
             number = cast(int, argument)
             cache, text = busy[number % len(busy)]
@@ -78,10 +91,11 @@ def test_every_cache_holds_its_own_text(actions: list[tuple[str, object]], share
                     cache.release()
                     shelf.lost(cache)
         check(cells, pool, shelf, busy)
+        assert host.size <= budget
     for cache, text in busy:
         shelf.put(cache, text)
     shelf.clear()
-    assert cells.cells == [] and pool.free == pool.n
+    assert cells.cells == [] and host.texts == [] and pool.free == pool.n
 
 
 def common(a: list[int], b: list[int]) -> int:
@@ -94,9 +108,9 @@ def common(a: list[int], b: list[int]) -> int:
 class Shelf:
     """A prefix cache over cells that are no model's."""
 
-    def __init__(self, slots: int = 2, share: bool = False) -> None:
+    def __init__(self, slots: int = 2, share: bool = False, host: HostCache | None = None, gpu_layers: int = 0) -> None:
         self.cells, self.pool = Cells(), SequencePool(8)
-        self.caches = PrefixCache(context_on(self.cells), self.pool, slots, share=share)
+        self.caches = PrefixCache(cpu(self.cells, gpu_layers), self.pool, slots, share=share, host=host)
 
     def read(self, cache: SequenceCache, text: list[int]) -> None:
         """Evaluate the rest of `text`."""
@@ -221,6 +235,85 @@ def test_a_cache_that_is_released_while_in_use_frees_its_slot() -> None:
     shelf.caches.lost(cache)
     assert shelf.caches.caches == [] and shelf.pool.free == shelf.pool.n
     assert shelf.caches.take(numbers(0, 9)).length == 0
+
+
+# --- texts in main memory ---------------------------------------------------------------------------------------------
+
+
+def test_a_text_that_gave_way_comes_back() -> None:
+    shelf, one = Shelf(slots=1, host=HostCache(10**6)), numbers(0, 90)
+    shelf.ran(one)
+    shelf.ran(numbers(200, 50))
+    assert shelf.caches.held([*one, 5]) == 90
+    again = shelf.caches.take([*one, 5])
+    assert again.length == 90
+    assert [cell.token for cell in shelf.cells.of(again.main)] == one
+
+
+def test_what_goes_on_is_not_kept_twice_and_what_parts_is() -> None:
+    shelf, one = Shelf(slots=1, host=HostCache(10**6)), numbers(0, 90)
+    host = shelf.caches.host
+    assert host is not None
+    shelf.ran(one)
+    shelf.ran(numbers(200, 50))
+    shelf.ran([*one, 5, 6])  # goes on
+    assert [len(text.text) for text in host.texts] == [50]
+    shelf.ran(numbers(300, 50))
+    assert [len(text.text) for text in host.texts] == [50, 92]
+    shelf.ran([*one[:50], 7, 8])  # parts
+    assert [len(text.text) for text in host.texts] == [50, 50, 92]
+    assert shelf.caches.held([*one, 5, 6, 7]) == 92
+
+
+@pytest.mark.parametrize(("gpu_layers", "passes"), [(0, PASSES), (9, PASSES_ON_GPU)])
+def test_idle_texts_leave_the_context_once_moving_them_costs_less(gpu_layers: int, passes: int) -> None:
+    shelf = Shelf(slots=3, share=True, host=HostCache(10**6), gpu_layers=gpu_layers)
+    shelf.ran(numbers(0, 90))
+    shelf.ran(numbers(200, TAIL))
+    running = shelf.caches.take(numbers(300, 50))
+    shelf.read(running, numbers(300, 50))
+    shelf.caches.pass_over(passes - 1)
+    assert len(shelf.caches.caches) == 3
+    shelf.caches.pass_over(1)
+    assert len(shelf.cells.cells) == 50 + TAIL  # so few stay
+    again = shelf.caches.take(numbers(0, 99))
+    assert again.length == 90 and len(shelf.cells.cells) == 50 + TAIL + 90
+
+
+def test_cells_that_others_hold_as_well_cost_nothing() -> None:
+    shelf, shared = Shelf(slots=3, share=True, host=HostCache(10**6)), numbers(0, 200)
+    shelf.ran([*shared, *numbers(500, 50)])
+    shelf.caches.take([*shared, 7])
+    shelf.caches.pass_over(4 * PASSES)
+    assert len(shelf.caches.caches) == 2
+    shelf.caches.pass_over(PASSES)  # the 50 of its own have cost what moving all 250 does
+    assert len(shelf.caches.caches) == 1 and len(shelf.cells.cells) == 200
+
+
+def test_between_streams_idle_texts_stay() -> None:
+    shelf = Shelf(slots=2, share=True, host=HostCache(10**6))
+    shelf.cells.streams = True
+    shelf.ran(numbers(0, 90))
+    shelf.caches.take(numbers(300, 50))
+    shelf.caches.pass_over(10 * PASSES)
+    assert len(shelf.caches.caches) == 2
+
+
+def test_without_room_in_main_memory_idle_texts_stay() -> None:
+    shelf = Shelf(slots=2, share=True, host=HostCache(50))
+    shelf.ran(numbers(0, 90))
+    shelf.caches.take(numbers(300, 50))
+    shelf.caches.pass_over(10 * PASSES)
+    assert shelf.caches.held(numbers(0, 91)) == 90
+
+
+def test_a_text_that_the_library_does_not_take_back_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(slots=1, host=HostCache(10**6))
+    shelf.ran(numbers(0, 90))
+    shelf.ran(numbers(200, 50))
+    monkeypatch.setattr(Cells, "set_state", lambda *_: False)
+    assert shelf.caches.take(numbers(0, 95)).length == 0
+    assert len(shelf.caches.caches) == 1 and shelf.pool.free + 1 == shelf.pool.n
 
 
 @pytest.mark.parametrize(
