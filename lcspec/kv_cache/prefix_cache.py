@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.checkpoints import INTERVAL, SHORT, Checkpoint, Checkpoints, pauses
@@ -50,19 +51,18 @@ class Reuse(enum.Enum):
 
 
 @dataclass(eq=False)
-class _Lent:
-    """A cache in use and the text that it holds the beginning of."""
+class _Held:
+    """A cache and the text that it holds the beginning of."""
 
     cache: SequenceCache
     text: Sequence[int]
 
 
 @dataclass(eq=False)
-class _Idle:
-    """A cache that waits for a text like its own; how many rows have passed over it, and how many will before it is
-    moved to main memory."""
+class _Idle(_Held):
+    """One that waits for a text like its own; how many rows have passed over it, and how many will before it is moved
+    to main memory."""
 
-    cache: SequenceCache
     text: list[int]
     passed: int = 0
     limit: float = 0.0
@@ -106,12 +106,16 @@ class PrefixCache:
         self.sharing = share or checkpoints is not None
         self.host = host
         self._idle: list[_Idle] = []  # least recently used first
-        self._lent: list[_Lent] = []
+        self._lent: list[_Held] = []
 
     @property
     def caches(self) -> list[SequenceCache]:
         """All caches, idle or not."""
-        return [held.cache for held in [*self._idle, *self._lent]]
+        return [held.cache for held in self._held]
+
+    @property
+    def _held(self) -> list[_Held]:
+        return [*self._idle, *self._lent]
 
     @property
     def latest(self) -> tuple[SequenceCache, list[int]] | None:
@@ -164,7 +168,7 @@ class PrefixCache:
             if SHORT <= cache.length == parting:  # others may part here as well, when a window has lost these cells
                 self.keep(cache, text, now=True)
             cache.pauses = pauses(text, self.context.model.vocab.control_tokens, cache.length, parting)
-        self._lent.append(_Lent(cache, text))
+        self._lent.append(_Held(cache, text))
         return cache
 
     def relabel(self, cache: SequenceCache, text: Sequence[int]) -> None:
@@ -248,7 +252,7 @@ class PrefixCache:
             idle.passed += rows
             if idle.passed < max(least, idle.limit):
                 continue
-            held = (other.text for other in [*self._idle, *self._lent] if other is not idle)
+            held = (other.text for other in self._held if other is not idle)
             own = idle.cache.length - max((common_prefix(idle.text, text) for text in held), default=0)
             idle.limit = least * idle.cache.length / max(1, own)
             if idle.passed >= idle.limit and own > TAIL:
@@ -361,7 +365,7 @@ class PrefixCache:
         """
         best, limit = _Offer(), len(text) - 1
         least = TAIL if self.context.memory.streams else 0  # there sharing is copying
-        for held in [*self._idle, *self._lent]:
+        for held in self._held:
             cache, usable = held.cache, reuse.usable(held.cache)
             if cache is not but and usable > best.length:
                 shared = min(common_prefix(held.text, text), usable, limit)
@@ -381,7 +385,7 @@ class PrefixCache:
         return _Offer(state.length, cache, state) if state is not None else _Offer()
 
 
-def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:
+def common_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
     """Length of the longest common prefix of two token sequences."""
     n = min(len(a), len(b))
     same = np.asarray(a[:n]) == np.asarray(b[:n])

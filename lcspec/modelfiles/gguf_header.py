@@ -8,11 +8,13 @@ of the file before it is believed. Whatever the bytes are, the outcome is a `GGU
 
 from __future__ import annotations
 
+import functools
 import mmap
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple, NoReturn, TypeAlias
 
 from lcspec.errors import ModelFileError
@@ -135,7 +137,7 @@ class GGUFContents:
 
     path: Path
     version: int
-    metadata: dict[str, Scalar | MetadataArray]
+    metadata: Mapping[str, Scalar | MetadataArray]
     tensors: tuple[TensorInfo, ...]
     data_offset: int
     file_size: int
@@ -164,18 +166,26 @@ def read_gguf(path: Path | str, *, arrays: Collection[str] = ()) -> GGUFContents
             raise ModelFileError(f"{path} is a directory; give a .gguf file in it")
         if path.exists() and not path.is_file():  # opening a pipe would wait for its writer
             raise ModelFileError(f"{path} is not a regular file; give a .gguf file")
-        with path.open("rb") as file:
-            size = path.stat().st_size
-            if size == 0:
-                raise ModelFileError(f"{path} is empty; download it again")
-            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped, memoryview(mapped) as view:
-                return _Parser(path, view, frozenset(arrays)).parse()
+        found = path.stat()
+        if found.st_size == 0:
+            raise ModelFileError(f"{path} is empty; download it again")
+        return _parsed(path, (found.st_ino, found.st_mtime_ns, found.st_size), frozenset(arrays))
     except FileNotFoundError:
         raise ModelFileError(f"{path} does not exist; check the path") from None
     except PermissionError:
         raise ModelFileError(f"{path} may not be read by this user; check its permissions") from None
     except (OSError, ValueError) as error:  # ValueError: a path with a NUL, something that cannot be mapped
         raise ModelFileError(f"{path} cannot be read: {error}") from None
+
+
+@functools.lru_cache(maxsize=8)  # a model's header is wanted a dozen times while it is loaded
+def _parsed(path: Path, identity: tuple[int, int, int], arrays: frozenset[str]) -> GGUFContents:
+    with (
+        path.open("rb") as file,
+        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
+        memoryview(mapped) as view,
+    ):
+        return _Parser(path, view, arrays).parse()
 
 
 class _Parser:
@@ -207,7 +217,7 @@ class _Parser:
         tensors = tuple(self._tensor() for _ in range(n_tensors))
         data_offset = _align(self._offset, alignment)
         expected = self._check_data(tensors, data_offset, alignment)
-        return GGUFContents(self._path, version, metadata, tensors, data_offset, self._size, expected)
+        return GGUFContents(self._path, version, MappingProxyType(metadata), tensors, data_offset, self._size, expected)
 
     # --- the parts ---
 
