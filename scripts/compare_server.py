@@ -7,7 +7,9 @@
 the same kernels. Only one server runs at a time, a fresh process for every run, so that nothing carries over (prompt
 caches, earlier answers); contenders take turns on every level and round. A run works through the same requests with
 1, 2, 4 or 8 streams; its rate counts everything, prompts included, by the client's clock. A target with layers for
-multi-token prediction inside is also run with these, llama-server with drafts of one to four tokens.
+multi-token prediction inside is also run with these, llama-server with drafts of one to four tokens. `--paired` has all
+servers up at once instead and sends each request to each of them in turn: one stream, and figures that what else the
+machine does moves little.
 
 With `--predict N` the first N prompts of --predict-category are also run with `prediction`: the text expected is the
 plain answer with a share of its words changed (`--predict-errors`), as an edit changes a file. Needs no llama-server.
@@ -27,6 +29,7 @@ import click
 from peers.prompts import PromptError, balanced, read_prompts
 from servers.load import Answer, Load, LoadError, run
 from servers.output import finish, say
+from servers.paired import paired, paired_table
 from servers.start import Contender, Setup, running
 from servers.table import markdown, prediction_lines
 
@@ -74,6 +77,7 @@ def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...], mtp: boo
 @click.option("--ctx", type=int, default=1024, show_default=True, help="Tokens of a slot.")
 @click.option("--threads", type=int, default=0, help="0: what lcspec chooses, for both.")
 @click.option("--rounds", type=click.IntRange(1), default=3, show_default=True)
+@click.option("--paired", is_flag=True, help="All servers up at once, each request to each of them in turn.")
 @click.option("--only", multiple=True, help="Only contenders whose name contains this.")
 @click.option("--draft-sizes", default="2,3,5", show_default=True, help="llama-server's draft lengths to try.")
 @click.option("--predict", "n_predict", type=click.IntRange(0), default=0, help="Prompts to run with `prediction`.")
@@ -101,6 +105,10 @@ def main(target: Path, draft: Path | None, binary: Path | None, prompt_file: Pat
     results: dict[str, Any] = {"target": target.name, "threads": threads, "n": o["n"], "requests": len(texts)}
     results["runs"] = []
     try:
+        if o["paired"]:
+            bodies = [body_of(text, n) for text, n in zip(texts, lengths(o["n"], len(texts)))]
+            results["paired"] = paired(who, setup, o["slots"] or 1, bodies, o["timeout"])
+            return finish(out, "servers", results, paired_table(results["paired"]))
         for round_ in range(o["rounds"] if levels else 0):
             for streams in levels:
                 for contender in who if round_ % 2 == 0 else who[::-1]:
@@ -109,6 +117,8 @@ def main(target: Path, draft: Path | None, binary: Path | None, prompt_file: Pat
             results["prediction"] = predict(setup, [p.text for p in edits if len(p.text) <= o["longest"]], o)
     except KeyboardInterrupt:
         say("interrupted: this is what there is")
+    except LoadError as error:
+        raise click.ClickException(str(error)) from error
     finish(out, "servers", results, markdown(results) + prediction_lines(results.get("prediction")))
 
 
