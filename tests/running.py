@@ -13,9 +13,13 @@ from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Failed, Finished, Started, StepStats, Tokens
 from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
+from lcspec.llama import offloads
+from lcspec.placement import Placement
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
 
+# A GPU's kernels round in other ways at other widths.
+ROUNDS_ALIKE = not offloads(Placement())
 GREEDY = SamplingParams(temperature=0.0, seed=1)
 SEEDED = SamplingParams(temperature=0.8, seed=7)
 SAMPLINGS = {"greedy": GREEDY, "seeded": SEEDED}

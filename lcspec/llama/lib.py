@@ -73,6 +73,10 @@ def _on_log(level: int, text: bytes, _user: Any) -> None:
         print(message, file=sys.stderr)
 
 
+# At once: a backend that is only asked for its devices tells of them.
+C.llama_log_set(_on_log, ctypes.c_void_p(0))
+
+
 @ctypes.CFUNCTYPE(None, ctypes.c_char_p)  # type: ignore[untyped-decorator]
 def _on_abort(message: bytes | None) -> None:
     where = (message or b"").decode("utf-8", "replace").strip().rsplit("/", 1)[-1]
@@ -106,10 +110,9 @@ def last_errors() -> list[str]:
 
 
 def init() -> None:
-    """Initialise the backend once per process and take over its log."""
+    """Initialise the backend once per process."""
     global _initialised, _repacks
     if not _initialised:
-        C.llama_log_set(_on_log, ctypes.c_void_p(0))
         C.llama_cpp._lib.ggml_set_abort_callback(_on_abort)
         C.llama_backend_init()
         if not _uses_amx() and amx.cpu_has_amx():

@@ -22,7 +22,7 @@ from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
 from tests.cells import Cells, cache_on
 from tests.markov import View
-from tests.running import SAMPLINGS, answer, options, prompts, request, side_by_side, speculation
+from tests.running import ROUNDS_ALIKE, SAMPLINGS, answer, options, prompts, request, side_by_side, speculation
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -175,7 +175,7 @@ def test_a_window_s_rows_are_those_of_decoding_each_column_alone(llama: Path) ->
             for i, token in enumerate(spelled):
                 context.batch.add(token, i, (alone,), logits=i + 1 == len(spelled))
             context.decode()
-            np.testing.assert_allclose(context.logits()[0], together[rows[node]], atol=2e-2)
+            np.testing.assert_allclose(context.logits()[0], together[rows[node]], atol=2e-2 if ROUNDS_ALIKE else 5e-2)
             context.memory.remove(alone, 0)
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lcspec.kv_cache import prefix_cache
 from lcspec.llama import Context
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
@@ -26,6 +27,11 @@ FAMILIES: dict[str, Callable[..., Path]] = {
 }
 TEXT = "the cat and the dog and the cat and the "
 OTHER = "in a house of the rat "
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefix_cache, "PASSES_ON_GPU", prefix_cache.PASSES)
 
 
 @pytest.mark.parametrize("strategy", ["off", "ngram:min_n=1:branch=2"])

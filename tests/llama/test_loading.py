@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -33,3 +35,10 @@ def test_huge_pages_are_asked_for_a_context_s_buffers(llama: Path, monkeypatch: 
 def test_progress_can_stop_the_load(llama: Path) -> None:
     with pytest.raises(ModelLoadError, match="stopped"):
         Model.load(options(llama), lambda fraction: False)
+
+
+def test_the_library_s_log_is_quiet_from_the_start() -> None:
+    """Backends tell of their devices when they are first asked, which is before a model is loaded."""
+    asked = "from lcspec.llama.lib import C; C.llama_model_load_from_file(b'/nowhere', C.llama_model_default_params())"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
