@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from functools import partial
 from typing import Any, AsyncIterator
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 
 from lcspec import __version__
@@ -94,10 +96,13 @@ def app_over(models: Models) -> FastAPI:
         responses={status: dict(text) for status, text in ERRORS.items()},
     )
     app.state.models = models
-    for module in (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info, web):
-        app.include_router(module.router)
+    rooms = (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info, web)
+    routes = [route for room in rooms for route in room.router.routes if isinstance(route, APIRoute)]
+    for room in rooms:
+        app.include_router(room.router)
     install_handlers(app)
-    paths = frozenset(describe(app)["paths"])
+    app.openapi = partial(describe, app)  # type: ignore[method-assign]
+    paths = frozenset(route.path_format for route in routes if route.include_in_schema)
     # The last one added sees a request first.
     app.add_middleware(BodyLimit, limit=settings.max_body, seconds=settings.body_seconds)
     if settings.api_keys:
@@ -119,8 +124,13 @@ def app_over(models: Models) -> FastAPI:
 
 
 def describe(app: FastAPI) -> dict[str, Any]:
-    """The OpenAPI document, without the 422 that the framework would answer and this server does not."""
-    document = app.openapi()  # made once and kept by the application
+    """The OpenAPI document, without the 422 that the framework would answer and this server does not.
+
+    Made when somebody asks for it: that takes as long as loading a small model.
+    """
+    if app.openapi_schema is not None:
+        return app.openapi_schema
+    document = FastAPI.openapi(app)
     for methods in document["paths"].values():
         for operation in methods.values():
             operation["responses"].pop("422", None)
