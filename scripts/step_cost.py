@@ -27,12 +27,13 @@ import click
 
 WARM, COUNTED = 24, 32
 TEXT = "def area(width, height):\n    return width * height\n\n\ndef volume(width, height, depth):\n    return "
-# name -> slots, --speculate
+# name -> slots, --speculate, whether steps with drafts count, or those without
 CASES = {
-    "plain, 1 slot": (1, "off"),
-    "text drafts, 1 slot": (1, "auto"),
-    "plain, 4 slots": (4, "off"),
-    "plain, 8 slots": (8, "off"),
+    "plain, 1 slot": (1, "off", False),
+    "auto, nothing drafted": (1, "auto", False),
+    "text drafts, 1 slot": (1, "ngram", True),
+    "plain, 4 slots": (4, "off", False),
+    "plain, 8 slots": (8, "off", False),
 }
 
 
@@ -86,7 +87,7 @@ def bytecodes_in(step: Callable[[], Any], counts: Counter[str]) -> Any:
         sys.settrace(None)
 
 
-def measure(target: Path, slots: int, speculate: str, steps: int) -> dict[str, float]:
+def measure(target: Path, slots: int, speculate: str, drafted: bool, steps: int) -> dict[str, float]:
     """Per step: Python calls, built-in calls, library calls, bytecodes; milliseconds beside the decode."""
     from lcspec.config import ModelOptions
     from lcspec.engine.events import StepStats
@@ -94,14 +95,14 @@ def measure(target: Path, slots: int, speculate: str, steps: int) -> dict[str, f
     from lcspec.sampling.parameters import SamplingParams
     from lcspec.session import open_session, parse_speculation
 
-    options = ModelOptions(target, ctx=512, slots=slots, threads=1, attention="library", exact=False)
+    options = ModelOptions(target, ctx=2048, slots=slots, threads=1, attention="library", exact=False)
     beside, decodes = list[float](), list[float]()
     with open_session(options, history=False) as session:
         engine, prompt = session.engine, session.prompt_ids(TEXT * 3)
         spec = parse_speculation(speculate)
         for i in range(slots):
             sampling = SamplingParams(temperature=0.0, seed=i)
-            request = Request((*prompt, 100 + i), sampling, spec, max_tokens=400 - len(prompt), ignore_end=True)
+            request = Request((*prompt, 100 + i), sampling, spec, max_tokens=2000 - len(prompt), ignore_end=True)
             engine.submit(request)
         for _ in range(WARM):
             engine.step()
@@ -119,7 +120,7 @@ def measure(target: Path, slots: int, speculate: str, steps: int) -> dict[str, f
             else:
                 events = engine.step()
             seconds, decode = time.perf_counter() - start, engine.context.decode_seconds - decode
-            if speculate != "off" and not any(isinstance(e, StepStats) and e.tree.n_drafted for e in events):
+            if drafted != any(isinstance(e, StepStats) and e.tree.n_drafted for e in events):
                 continue
             if i < COUNTED:
                 found["python"].append(counts["call"] - counts["library"])
