@@ -79,6 +79,7 @@ class ModelOptions:
         full_windows: layers with a sliding window keep every position, as others do.
         streams: a cache of its own for every slot, over which its attention runs: nobody else's cells lie between a
             text's own, and there are no trees.
+        cache_ram: MiB of main memory for texts that gave way to others; None: an eighth of what is free, at most 2048.
         embeddings: also keep the final hidden states of decode steps (see Context.hidden).
         lora: adapters that change the model.
         placement: which devices and machines, and how the model is spread over them.
@@ -101,6 +102,7 @@ class ModelOptions:
     planes: bool = True
     full_windows: bool = True
     streams: bool = False
+    cache_ram: int | None = None
     embeddings: bool = False
     lora: tuple[Lora, ...] = ()
     placement: Placement = Placement()
@@ -125,6 +127,8 @@ class ModelOptions:
             raise UsageError(f"at least one slot is needed, not {self.slots}")
         if self.batch < 2:
             raise UsageError(f"the prompt chunk must be at least 2 tokens, not {self.batch}")
+        if self.cache_ram is not None and self.cache_ram < 0:
+            raise UsageError(f"memory for texts that gave way must be 0 MiB or more, not {self.cache_ram}")
         if self.rollback < 0:
             raise UsageError(f"the number of tokens to roll back must be 0 or more, not {self.rollback}")
         for kind in (self.kv_type, self.kv_type_v or self.kv_type):

@@ -121,6 +121,7 @@ def loading_fields(o: Mapping[str, Any]) -> dict[str, Any]:
         "kv_type_v": values if values != kind else None,
         "attention": FLASH_ATTN[flash],
         "full_windows": o.get("swa_full") is not False,
+        "cache_ram": o.get("cache_ram"),
         "placement": Placement(
             devices=devices_of(o.get("device")),
             main_gpu=o.get("main_gpu") or 0,

@@ -231,7 +231,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
         padding = ScratchPad(context, pool.spare if context.memory.branching is not Branching.NONE else -1)
         share = context.memory.branching is Branching.TREE
-        host = HostCache(copy_budget())
+        host = HostCache(copy_budget() if options.cache_ram is None else options.cache_ram << 20)
         cells = PrefixCache(context, pool, options.slots, share, checkpoints_for(context), host)
         exact = ExactPolicy(options, certificate, scattered=context.memory.slack > 0 or not model.traits.attention_only)
         if exact.independent and not exact.chains_only:

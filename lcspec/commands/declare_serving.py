@@ -34,6 +34,13 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 @click.option(
     "--slots", type=click.IntRange(1, 64), default=4, show_default=True, help="The most requests that run at a time."
 )
+@click.option(
+    "--cache-ram",
+    "-cram",
+    type=click.IntRange(min=0),
+    metavar="MIB",
+    help="Main memory for texts that gave way to others (default: an eighth of what is free, 2048 at most).",
+)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(0, 65535), default=8080, show_default=True, help="0: any free one.")
 @click.option(

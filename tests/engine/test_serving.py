@@ -177,11 +177,8 @@ def test_an_idle_cache_is_copied_and_stays_when_much_would_be_lost(four: Session
     assert len(caches(engine)) == 2
 
 
-def test_without_main_memory_the_cache_that_was_idle_longest_gives_way(
-    llama: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lcspec.modelfiles.memory.copy_budget", lambda: 0)
-    with open_session(options(llama, slots=2)) as session:
+def test_without_main_memory_the_cache_that_was_idle_longest_gives_way(llama: Path) -> None:
+    with open_session(options(llama, slots=2, cache_ram=0)) as session:
         engine = session.engine
         a, b, c = (session.prompt_ids(text * 4) for text in ("one text ", "another one ", "something else "))
         for prompt in (a, b, c):
