@@ -83,7 +83,9 @@ def main(
 ) -> None:
     """Soak the server."""
     pair = ModelPair.resolve(model, (draft,) if draft else ())
-    worker = EngineThread(ModelOptions(pair.target, ctx=256, slots=slots, threads=threads, exact=True), pair.draft)
+    worker = EngineThread(
+        ModelOptions(pair.target, ctx=256, slots=slots, threads=threads, exact=True, cache_ram=16), pair.draft
+    )
     app = create_app(worker, ServerSettings(queue=32, exact=True))
     app.state.models.only.warm_up()
     server = Background(app)
