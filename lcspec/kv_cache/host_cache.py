@@ -49,16 +49,19 @@ class HostCache:
         except DecodeError:  # no memory
             return False
         self.texts = [one for one in self.texts if not np.array_equal(one.text, tokens[: len(one.text)])]
-        self.texts.append(HostText(tokens, data, cache.handed))
-        while self.size > self.budget:
-            del self.texts[0]
+        self.keep(HostText(tokens, data, cache.handed))
         return True
 
-    def load(self, one: HostText, cache: SequenceCache) -> bool:
-        """Put a text that is held into an empty cache; False if the library refused it, which is forgotten then."""
-        self.texts.remove(one)
+    def keep(self, one: HostText) -> None:
+        """Hold a text, as the most recently used one."""
+        self.texts.append(one)
+        while self.size > self.budget:
+            del self.texts[0]
+
+    @staticmethod
+    def load(one: HostText, cache: SequenceCache) -> bool:
+        """Put a text into an empty cache; False if the library refused it."""
         if not cache.memory.set_state(cache.main, one.data):
             return False
-        self.texts.append(one)
         cache.length, cache.handed = len(one.text), one.handed
         return True

@@ -272,11 +272,14 @@ class PrefixCache:
         if self.host is None or reuse is Reuse.BLOCKS:  # these must lie where they were computed
             return best
         wanted = np.asarray(text[:-1], dtype=np.int32)
+        states: dict[int, int] = {}  # how much of the first n tokens a state is kept of
         for one in self.host.texts:
             n = min(common_prefix(one.text, wanted), reuse.of(len(one.text), one.handed))
-            if n < len(one.text) and (self.checkpoints is not None or self.context.memory.window):
-                state = self._state(text, n, reuse)  # what lies before a window was not copied
-                n = state.length if state is not None else 0
+            if n > best[0] and n < len(one.text) and (self.checkpoints is not None or self.context.memory.window):
+                if n not in states:  # what lies before a window was not copied
+                    state = self._state(text, n, reuse)
+                    states[n] = state.length if state is not None else 0
+                n = states[n]
             if n > best[0]:
                 best = n, one
         return best
@@ -289,6 +292,7 @@ class PrefixCache:
         here = max((self._own(idle, text, reuse).length for idle in self._idle), default=0)
         if length - max(here, self._offer(text, reuse).length if self.sharing else 0) <= TAIL:
             return
+        self.host.texts.remove(one)
         if len(self._idle) + len(self._lent) >= self.slots:
             self.host.add(self._idle[0].cache, self._idle[0].text)
             self._release(self._idle[0])
@@ -297,11 +301,23 @@ class PrefixCache:
             cache.release()
             return
         idle = _Idle(cache, one.text.tolist())
-        self._idle.append(idle)
-        if len(one.text) - length <= TAIL:
-            self.host.texts.remove(one)  # it is this text that goes on
-        else:
+        if len(one.text) - length > TAIL:  # it stays for who goes on with the rest
+            self.host.keep(one)
             self._cut(cache, self._own(idle, text, reuse))
+        if self.sharing and self.checkpoints is None and not self.context.memory.streams:
+            self._exchange(idle, reuse)
+        self._idle.append(idle)
+
+    def _exchange(self, idle: _Idle, reuse: Reuse) -> None:
+        """Let a cache hold the cells that another one has of its beginning instead of own ones."""
+        most, source = TAIL, None
+        for held in self._held:
+            n = min(common_prefix(held.text, idle.text), reuse.usable(held.cache), idle.cache.length)
+            if n > most:
+                most, source = n, held.cache
+        if source is not None:
+            self.context.memory.remove(idle.cache.main, 0, most)
+            self.context.memory.copy(source.main, idle.cache.main, 0, most)
 
     def _own(self, idle: _Idle, text: Sequence[int], reuse: Reuse) -> _Offer:
         """What an idle cache has of `text`."""

@@ -53,11 +53,12 @@ def test_a_conversation_goes_on_after_another_one(family: str, slots: int, strat
                 said = (*asked, *found.ids)
 
 
+@pytest.mark.parametrize("beginning", ["", "he said that " * 12])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_more_conversations_than_slots_at_once(family: str, tmp_path: Path) -> None:
+def test_more_conversations_than_slots_at_once(family: str, beginning: str, tmp_path: Path) -> None:
     with open_session(options(FAMILIES[family](tmp_path / "m.gguf"), slots=2)) as session:
         engine = session.engine
-        texts = [session.prompt_ids(TEXT[7 * i :] + OTHER * 4) for i in range(5)]
+        texts = [session.prompt_ids(beginning + TEXT[7 * i :] + OTHER * 4) for i in range(5)]
         with Context(session.model, engine.options) as alone:
             for turn in range(3):
                 answers = side_by_side(engine, [request(text, "ngram:min_n=1", 20) for text in texts])

@@ -290,6 +290,32 @@ def test_cells_that_others_hold_as_well_cost_nothing() -> None:
     assert len(shelf.caches.caches) == 1 and len(shelf.cells.cells) == 200
 
 
+def test_what_comes_back_shares_the_beginning_that_others_have() -> None:
+    shelf, shared = Shelf(slots=3, share=True, host=HostCache(10**6)), numbers(0, 200)
+    one = [*shared, *numbers(500, 50)]
+    shelf.ran(one)
+    running = shelf.caches.take(numbers(900, 9))
+    shelf.read(running, numbers(900, 9))
+    shelf.caches.pass_over(PASSES)
+    assert len(shelf.cells.cells) == 9
+    other = shelf.caches.take([*shared, 7])
+    assert other.length == 200 and len(shelf.cells.cells) == 209
+    again = shelf.caches.take([*one, 8])
+    assert again.length == 250 and len(shelf.cells.cells) == 259
+    assert [cell.token for cell in shelf.cells.of(again.main)] == one
+
+
+def test_what_comes_back_is_not_pushed_out_by_what_makes_room() -> None:
+    a, b, c = numbers(300, 90), numbers(500, 90), numbers(700, 90)
+    shelf = Shelf(slots=1, host=HostCache(10**6))
+    host = shelf.caches.host
+    assert host is not None
+    for text in (a, b, c):
+        shelf.ran(text)
+    host.budget = host.size  # room for two
+    assert shelf.caches.take([*a, 5]).length == 90
+
+
 def test_between_streams_idle_texts_stay() -> None:
     shelf = Shelf(slots=2, share=True, host=HostCache(10**6))
     shelf.cells.streams = True
