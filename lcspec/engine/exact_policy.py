@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lcspec.config import ModelOptions
 from lcspec.engine.request import Request
-from lcspec.kv_cache.prefix_cache import Reuse
+from lcspec.kv_cache.reuse import Reuse
 from lcspec.profiles.exactness import Certificate
 
 

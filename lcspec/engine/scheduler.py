@@ -13,8 +13,9 @@ from lcspec.engine.exact_policy import ExactPolicy
 from lcspec.engine.prefill_budget import PrefillBudget
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.engine.step_plan import Part, StepPlan
-from lcspec.kv_cache.prefix_cache import PrefixCache, common_prefix
+from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS
+from lcspec.kv_cache.reuse import common_prefix
 from lcspec.llama import Branching
 from lcspec.planner.base import Limits, Plan, Planner, Proposal, fit
 from lcspec.planner.lookahead_budget import feed

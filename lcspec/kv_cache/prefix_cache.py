@@ -9,17 +9,16 @@ Attention's cells can be cut anywhere. A recurrent state, and what a sliding win
 
 from __future__ import annotations
 
-import enum
 import math
 from dataclasses import dataclass
 from typing import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.checkpoints import INTERVAL, SHORT, Checkpoint, Checkpoints, pauses
 from lcspec.kv_cache.host_cache import HostCache, HostText
+from lcspec.kv_cache.reuse import Reuse, common_prefix
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
@@ -29,25 +28,6 @@ TAIL = 32
 # Rows that pass over an idle cache's cells in about the time of moving them to main memory and back, which is when they
 # are moved: so idle cells cost at most twice what they must. On a GPU moving takes far longer than passing.
 PASSES, PASSES_ON_GPU = 16, 1024
-
-
-class Reuse(enum.Enum):
-    """Which cells a request may take over: exact ones want those that were computed as theirs would be."""
-
-    ANY = "any"
-    BLOCKS = "those of exact prompt blocks (SequenceCache.canonical)"
-    IN_PLACE = "those of caches without cells read apart"
-    READ_APART = "those read apart (SequenceCache.handed)"
-
-    def usable(self, cache: SequenceCache) -> int:
-        """Leading cells of `cache` that may be taken over."""
-        return min(cache.canonical, cache.length) if self is Reuse.BLOCKS else self.of(cache.length, cache.handed)
-
-    def of(self, length: int, handed: int) -> int:
-        """Leading cells that may be taken over of `length`, the first `handed` of which were read apart."""
-        if self is Reuse.IN_PLACE:
-            return 0 if handed else length
-        return handed if self is Reuse.READ_APART else length
 
 
 @dataclass(eq=False)
@@ -399,10 +379,3 @@ class PrefixCache:
             return self._reach(cache, length, text, reuse)
         state = self._state(text, length, reuse)
         return _Offer(state.length, cache, state) if state is not None else _Offer()
-
-
-def common_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
-    """Length of the longest common prefix of two token sequences."""
-    n = min(len(a), len(b))
-    same = np.asarray(a[:n]) == np.asarray(b[:n])
-    return n if same.all() else int(same.argmin())

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.errors import DecodeError
-from lcspec.kv_cache.prefix_cache import common_prefix
+from lcspec.kv_cache.reuse import common_prefix
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.kv_cache.host_cache import HostCache
-from lcspec.kv_cache.prefix_cache import PASSES, PASSES_ON_GPU, TAIL, PrefixCache, Reuse, common_prefix
+from lcspec.kv_cache.prefix_cache import PASSES, PASSES_ON_GPU, TAIL, PrefixCache
+from lcspec.kv_cache.reuse import Reuse, common_prefix
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
