@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,11 @@ from peers.runners import RunError
 
 from lcspec.bench.prompts import Prompt, groups, read_prompts, spread
 from lcspec.bench.records import PromptResult, Run
-from lcspec.bench.runner import AUTO, PLAIN, Bench
+from lcspec.bench.runner import PLAIN, Bench
 from lcspec.bench.stats import median
 from lcspec.engine.events import Event, Tokens
 from lcspec.engine.request import Request
-from lcspec.errors import LcspecError, UsageError
+from lcspec.errors import UsageError
 from lcspec.llama.template import ChatTemplate
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
@@ -73,27 +73,13 @@ class EndingBench(Bench):
         """One answer to a prompt, by nobody's turn."""
         return self._run(ids, strategy, 0, 0, self.options.n)
 
-    def _run(self, prompt: tuple[int, ...], strategy: str, repeat: int, order: int, n: int) -> Run:
-        engine, witness = self.engine, self._witnesses.get(strategy)
-        self._forget()
-        engine.drafting.auto = witness or self._base
-        speculation = self.options.strategies[strategy]
-        request = Request(prompt, self.options.sampling, speculation, n, self.stop, ignore_end=not self.ends)
-        run = Run(strategy, repeat, order)
-        if strategy == AGAIN:
-            self._events(request, run)  # nothing stays of the first time but what drafters remember
-        self._read(run, self._events(request, run), [])
-        if witness is not None:
-            witness.proposed.clear()
-        engine.drafting.auto = self._witnesses.get(AUTO, engine.drafting.auto)
-        return run
+    def _request(self, prompt: tuple[int, ...], strategy: str, n: int) -> Request:
+        return replace(super()._request(prompt, strategy, n), stop=self.stop, ignore_end=not self.ends)
 
     def _events(self, request: Request, run: Run) -> list[Event]:
-        try:
-            return list(self.engine.run(request))
-        except LcspecError as error:
-            run.error = str(error)
-            return []
+        if run.strategy == AGAIN:
+            super()._events(request, run)  # nothing stays of the first time but what drafters remember
+        return super()._events(request, run)
 
     def peer_prompt(self, prompt: Prompt) -> tuple[PeerPrompt, tuple[int, ...]] | None:
         """A prompt as every program gets it, and its ids here; None if it has to be cut."""

@@ -10,6 +10,7 @@ strategies that plan have a planner each, which sees that strategy's steps alone
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from dataclasses import dataclass, field
 from typing import Callable, Mapping, Sequence
@@ -204,25 +205,29 @@ class Bench:
         if witness is not None:
             witness.proposed.clear()
         self.engine.drafting.auto = witness or self._base
-        speculation = self.options.strategies[strategy]
-        request = Request(prompt, self.options.sampling, speculation, max_tokens=n, ignore_end=True)
-        run, events = Run(strategy, repeat, order), list[Event]()
-        try:
-            stream = self.engine.run(request)
-            try:
-                for event in stream:
-                    if self.stopped():
-                        raise Interrupted
-                    events.append(event)
-            finally:
-                stream.close()  # type: ignore[attr-defined]
-        except LcspecError as error:
-            run.error = str(error)
+        run = Run(strategy, repeat, order)
+        events = self._events(self._request(prompt, strategy, n), run)
         self.engine.drafting.auto = self._witnesses.get(
             AUTO, self.engine.drafting.auto
         )  # what it learned is kept in the end
         self._read(run, events, witness.proposed if witness is not None else [])
         return run
+
+    def _request(self, prompt: tuple[int, ...], strategy: str, n: int) -> Request:
+        return Request(prompt, self.options.sampling, self.options.strategies[strategy], n, ignore_end=True)
+
+    def _events(self, request: Request, run: Run) -> list[Event]:
+        """The events of a request up to its end, or up to the error that `run` gets."""
+        events = list[Event]()
+        try:
+            with contextlib.closing(self.engine.run(request)) as stream:
+                for event in stream:
+                    if self.stopped():
+                        raise Interrupted
+                    events.append(event)
+        except LcspecError as error:
+            run.error = str(error)
+        return events
 
     @staticmethod
     def _read(run: Run, events: Sequence[Event], proposed: Sequence[TokenTree]) -> None:

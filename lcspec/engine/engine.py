@@ -14,7 +14,7 @@ import collections
 import secrets
 import time
 from dataclasses import replace
-from typing import Callable, Iterator
+from typing import Callable, Generator
 
 from lcspec.config import SpeculationParams
 from lcspec.engine.admission import check_request, possible
@@ -365,7 +365,7 @@ class Engine:
         """
         self.drafting.forget_texts()
 
-    def run(self, request: Request) -> Iterator[Event]:
+    def run(self, request: Request) -> Generator[Event, None, None]:
         """Submit one request and yield its events until it ends. Closing the iterator cancels the request.
 
         Raises:
