@@ -241,7 +241,9 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         drafting = Drafting(context, padding.seq, made, drafters)
         by_rows = not {options.kv_type, options.kv_type_v} & set(QUANTIZED)
         attention = "rows" if by_rows else "library"
-        alone = replace(options, slots=1, attention=attention, exact=True, full_windows=True, streams=False)
+        alone = replace(
+            options, slots=1, attention=attention, exact=True, full_windows=True, streams=False, cache_ram=0
+        )
         return Engine(cells, padding, exact, drafting, prompts, lambda: assemble(alone, drafting.drafters), counters)
 
     return assemble(options or model.options)
