@@ -225,7 +225,8 @@ class PrefixCache:
     def pass_over(self, rows: int) -> None:
         """`rows` tokens are about to be evaluated, whose attention passes over idle cells as well: move what costs
         more here than on its way to main memory and back."""
-        if self.host is None or self.context.memory.streams:
+        # Cells that are parked when they are freed would be passed over all the same.
+        if self.host is None or self.context.memory.streams or self.pool.parking is not None:
             return
         least = PASSES_ON_GPU if self.context.model.gpu_layers else PASSES
         for idle in list(self._idle):
@@ -276,6 +277,9 @@ class PrefixCache:
         if len(self._idle) + len(self._lent) >= self.slots:
             self.host.add(self._idle[0].cache, self._idle[0].text)
             self._release(self._idle[0])
+        parking = self.pool.parking
+        if parking is not None and parking.full:  # or the text's cells might not lie in order
+            parking.compact(self.caches)
         cache = SequenceCache(self.context.memory, self.pool)
         if not self.host.load(one, cache):
             cache.release()
@@ -284,7 +288,7 @@ class PrefixCache:
         if len(one.text) - length > TAIL:  # it stays for who goes on with the rest
             self.host.keep(one)
             self._cut(cache, self._own(idle, text, reuse))
-        if self.sharing and self.checkpoints is None and not self.context.memory.streams:
+        if self.sharing and not self.context.memory.streams and self.checkpoints is None and parking is None:
             self._exchange(idle, reuse)
         self._idle.append(idle)
 

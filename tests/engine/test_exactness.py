@@ -116,6 +116,25 @@ def test_others_change_no_bit(
                 assert one.bits == expected[key], f"{key} beside others"
 
 
+def test_texts_that_come_back_have_the_same_bits(
+    demo: tuple[Path, Path], texts: list[tuple[int, ...]], expected: dict[tuple[int, str], Bits]
+) -> None:
+    """Cells of a text lie in order again, whoever had them in between: else sums would round in another way."""
+    with open_session(exact(demo[0], slots=2), demo[1]) as session:
+        engine, back = session.engine, 0
+        assert engine.pool.parking is not None
+        running = engine.submit(request(texts[0][:40], "ngram:min_n=1:branch=2", 400))
+        for _ in range(3):
+            for i, name in expected:
+                number, found = engine.submit(wanted(texts, i, name, "ngram:min_n=1:branch=2")), Answer()
+                while not found.events or not isinstance(found.events[-1], Finished):
+                    found.events += [event for event in engine.step() if event.request == number]
+                back += found.started.reused == len(texts[i]) - 1
+                assert found.bits == expected[i, name]
+        engine.cancel(running)
+        assert back >= len(expected)
+
+
 def test_a_long_prompt_is_read_apart_and_its_cells_are_reused(
     alone: Session, texts: list[tuple[int, ...]], expected: dict[tuple[int, str], Bits]
 ) -> None:
