@@ -24,14 +24,13 @@ import numpy as np
 from lcspec.config import DraftFiles
 from lcspec.engine.request import Request
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS
-from lcspec.llama import Context, can_fuse_row_by_row, offloads
+from lcspec.llama import Context, can_fuse_row_by_row
 from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
-from lcspec.placement import Placement
 from lcspec.profiles import kernels
 from lcspec.profiles.price import Price
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from tests.running import GREEDY, SEEDED, Answer, answer, options, request, side_by_side
+from tests.running import GREEDY, ROUNDS_ALIKE, SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_families import FAMILIES, WINDOW
 from tests.tiny_heads import write_assistant, write_eagle
 
@@ -223,7 +222,7 @@ def exact_by_rows(bench: Bench) -> None:
     In a random order: texts that go on from others' beginnings, prompts read apart in whole or not, drafts refused
     here and there, and conversations read ahead.
     """
-    if not can_fuse_row_by_row() or offloads(Placement()):
+    if not (can_fuse_row_by_row() and ROUNDS_ALIKE):
         return
     chance, files = random.Random(3), head_files(bench.path)
     for beyond in (LEAST_ROWS, None) if FAMILIES[bench.path.stem].memory in ("rollback", "state") else (LEAST_ROWS,):

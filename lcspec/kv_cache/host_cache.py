@@ -26,6 +26,13 @@ class HostText:
     data: bytearray
     handed: int
 
+    def load(self, cache: SequenceCache) -> bool:
+        """Put it into an empty cache; False if the library refused it."""
+        if not cache.memory.set_state(cache.main, self.data):
+            return False
+        cache.length, cache.handed = len(self.text), self.handed
+        return True
+
 
 class HostCache:
     """Texts in main memory, no larger than `budget` bytes together; the least recently used ones give way."""
@@ -57,11 +64,3 @@ class HostCache:
         self.texts.append(one)
         while self.size > self.budget:
             del self.texts[0]
-
-    @staticmethod
-    def load(one: HostText, cache: SequenceCache) -> bool:
-        """Put a text into an empty cache; False if the library refused it."""
-        if not cache.memory.set_state(cache.main, one.data):
-            return False
-        cache.length, cache.handed = len(one.text), one.handed
-        return True

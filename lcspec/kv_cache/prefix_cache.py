@@ -129,14 +129,13 @@ class PrefixCache:
         else:
             chosen = best if fits and loss(best) <= loss(0) else 0
         parting = max((common_prefix(idle.text, text) for idle in self._idle), default=0) if self.checkpoints else 0
-        kept = own[chosen] if chosen >= 0 else _Offer()
-        if chosen >= 0:
-            idle = self._idle.pop(chosen)
+        if chosen < 0:
+            kept, cache = _Offer(), SequenceCache(self.context.memory, self.pool)
+        else:
+            kept, idle = own[chosen], self._idle.pop(chosen)
             cache = idle.cache
             if self.host is not None and cache.length - kept.length > TAIL:
                 self.host.add(cache, idle.text)
-        else:
-            cache = SequenceCache(self.context.memory, self.pool)
         given = offer.length > kept.length and offer.source is not cache
         if not given or kept.state is None:  # a state that is loaded takes cells, which may be those of the offer
             self._cut(cache, kept)
@@ -281,7 +280,7 @@ class PrefixCache:
         if parking is not None and parking.full:  # or the text's cells might not lie in order
             parking.compact(self.caches)
         cache = SequenceCache(self.context.memory, self.pool)
-        if not self.host.load(one, cache):
+        if not one.load(cache):
             cache.release()
             return
         idle = _Idle(cache, one.text.tolist())

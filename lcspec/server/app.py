@@ -128,9 +128,7 @@ def describe(app: FastAPI) -> dict[str, Any]:
 
     Made when somebody asks for it: that takes as long as loading a small model.
     """
-    if app.openapi_schema is not None:
-        return app.openapi_schema
-    document = FastAPI.openapi(app)
+    document = FastAPI.openapi(app)  # made once and kept by the application
     for methods in document["paths"].values():
         for operation in methods.values():
             operation["responses"].pop("422", None)

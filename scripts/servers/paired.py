@@ -24,7 +24,7 @@ def paired(
     A request that one of them refuses counts for none.
 
     Raises:
-        LoadError: a server did not get ready.
+        LoadError: a server did not get ready, or there is no request that all of them answered.
     """
     rng, answers = random.Random(1), list[dict[str, Answer]]()
     with contextlib.ExitStack() as stack:
@@ -38,6 +38,8 @@ def paired(
                 say(f"left out: {error}")
                 continue
             answers.append(found)
+    if len(answers) < 2:
+        raise LoadError("there is no request that all servers answered")
     rows = []
     for contender in who:
         own = [found[contender.name] for found in answers[1:]]
@@ -58,7 +60,7 @@ def paired_table(rows: list[dict[str, Any]]) -> str:
     ]
     for row in rows:
         ratios = sorted(a / b for a, b in zip(row["rates"], best["rates"]))
-        low, middle, high = (statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3)[:3]
+        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         lines.append(
             f"| {row['name']} | {statistics.median(row['rates']):.1f} | {middle:.2f} | {low:.2f}..{high:.2f} "
             f"| {statistics.median(row['first']):.3f} |"
