@@ -70,6 +70,7 @@ class EngineFacts:
         draft: the files to draft with.
         writes: whether it generates text; an encoder only makes embeddings.
         n_ctx_train, n_embd, n_params: see lcspec.llama.model.Traits.
+        exact: whether every text has the same bits with drafts and without.
         notes: see lcspec.session.Session.
     """
 
@@ -83,6 +84,7 @@ class EngineFacts:
     n_ctx_train: int
     n_embd: int
     n_params: int
+    exact: bool
     notes: tuple[str, ...] = field(default=(), compare=False)  # they depend on the memory that is left
 
 
@@ -244,6 +246,7 @@ def facts_of(session: Session) -> EngineFacts:
         n_ctx_train=traits.n_ctx_train,
         n_embd=traits.n_embd,
         n_params=traits.n_params,
+        exact=session.engine.exact.independent,
         notes=session.notes,
     )
 

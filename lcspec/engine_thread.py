@@ -104,7 +104,7 @@ class EngineThread:
         result: Future[Ticket] = Future()
 
         def detailed(engine: Engine) -> Sink:
-            added = Details(engine, request.speculation.exact).added
+            added = Details(engine.drafting, engine.exact if request.speculation.exact else None).added
             return lambda events: sink(added(events))
 
         def plain(events: Sequence[Event]) -> None:

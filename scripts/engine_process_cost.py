@@ -13,7 +13,7 @@ import json
 import os
 import signal
 import statistics
-import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -23,10 +23,14 @@ from typing import Any
 import click
 from compare_server import body_of, lengths
 from peers.prompts import balanced, read_prompts
-from servers.load import Load, run
+from servers.load import run
 from servers.start import Contender, Setup, running
 
 from lcspec.llama.threads import default_threads
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from tests.engine_faults import children_of
 
 APART = Contender("process of its own", True, ("--speculate", "off"))
 INSIDE = Contender("in the server's", True, ("--speculate", "off", "--in-process"))
@@ -82,20 +86,15 @@ def main(
         (out / "engine_process.json").write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
-def first(load: Load) -> float:
-    """Median seconds to the first text."""
-    return statistics.median(answer.first for answer in load.answers)
-
-
 def away(setup: Setup, deaths: int) -> list[float]:
     """Seconds from the death of the engine's process to the next 200 of /health, by death."""
     found = []
     for _ in range(deaths):  # a fresh server for each: the second death of one waits before it starts again
         with running(APART, setup, 1) as port:
             run("127.0.0.1", port, [body_of("Hello", 8)], 1, 600.0)
-            ids = subprocess.run(["pgrep", "-f", "lcspec-engine"], capture_output=True, text=True, check=False)
-            for pid in ids.stdout.split():
-                os.kill(int(pid), signal.SIGKILL)
+            for server in children_of(os.getpid()):
+                for engine in children_of(server):
+                    os.kill(engine, signal.SIGKILL)
             start = time.perf_counter()
             while status(port) == 200 and time.perf_counter() - start < 0.5:
                 time.sleep(0.005)

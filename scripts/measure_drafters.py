@@ -19,12 +19,12 @@ from typing import Any, Sequence
 import click
 
 from lcspec.bench.builtin import builtin_prompts
-from lcspec.bench.command import Recorder
 from lcspec.bench.output import check_writable, write_text
 from lcspec.bench.prompts import read_prompts, spread
 from lcspec.bench.records import PromptResult
 from lcspec.bench.runner import AUTO, PLAIN, Bench, BenchOptions
 from lcspec.bench.stats import geometric_mean, median
+from lcspec.commands.bench import Recorder
 from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams, model_drafter
 from lcspec.errors import LcspecError, UsageError
 from lcspec.modelfiles.companions import sort_drafts

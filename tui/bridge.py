@@ -178,6 +178,7 @@ class Bridge:
             n_ctx=facts.n_ctx,
             threads=facts.threads,
             spare=facts.spare,
+            exact=facts.exact,
             n_ctx_train=header.context_length or 0,
             notes=(*(f"{note}." for note in facts.notes), *drafting),
         )

@@ -14,6 +14,11 @@ from lcspec.tui.wording import saved, steps
 PieceOf = Callable[[int], str]  # text of a token id
 
 ABOUT = "Words are guessed ahead and checked by the model, several in one step: here is how many were right."
+EXACT = {
+    True: "Guesses change no bit of the text here.",
+    False: "Where two words are nearly as likely, guesses may change which one is taken; --exact rules that out.",
+    None: "",
+}
 BAR = 14
 STEPS = 8
 NODES = 16
@@ -21,11 +26,12 @@ ACCEPTED, REJECTED = "●", "○"
 DEPTHS = 10
 
 
-def totals_content(log: SpeculationLog) -> Content:
-    """Figures of the whole answer."""
+def totals_content(log: SpeculationLog, exact: bool | None = None) -> Content:
+    """Figures of the whole answer; `exact`: see Loaded."""
     if not log.count:
         return Content.assemble((f"{ABOUT} No step yet: send a message and watch.", "dim"))
-    return Content("\n").join([*figures(log), *depth_plot(log)])
+    bits = [Content.styled(EXACT[exact], "dim"), Content("")] if EXACT[exact] else []
+    return Content("\n").join([*figures(log), *depth_plot(log), *bits])
 
 
 def steps_content(log: SpeculationLog, piece_of: PieceOf, colour: bool = True) -> Content:

@@ -33,6 +33,7 @@ class Loaded:
         threads: CPU threads in use.
         spare: whether decoding leaves a core free.
         notes: sentences on what did not go as asked for, and on what was decided about drafting.
+        exact: whether every text has the same bits with drafts and without; None: nobody says.
         server: where the server is; empty for a model on this machine.
     """
 
@@ -45,6 +46,7 @@ class Loaded:
     spare: bool = False
     n_ctx_train: int = 0
     notes: tuple[str, ...] = ()
+    exact: bool | None = None
     server: str = ""
 
     @property

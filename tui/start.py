@@ -9,10 +9,10 @@ from typing import Any, Mapping
 from click.core import ParameterSource
 
 from lcspec.commands.offer import offer_starter
-from lcspec.commands.options import loras
-from lcspec.commands.pairing import paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
+from lcspec.loading import loras
+from lcspec.model_choice import paired
 from lcspec.modelfiles.library import last_model
 from lcspec.tui.app import ChatApp, ChatOptions
 from lcspec.tui.choices import MODEL, OTHER, SAMPLING, SPECULATION

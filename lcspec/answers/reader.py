@@ -312,11 +312,6 @@ class AnswerReader:
         self._blank = ("", 0)
 
 
-def read_whole(reader: AnswerReader, text: str, complete: bool = True) -> tuple[str, str, list[dict[str, Any]]]:
-    """Content, reasoning and calls of a whole answer given as text."""
-    return gathered([*reader.feed(text), *reader.finish(complete)])
-
-
 def gathered(deltas: Iterable[Delta]) -> tuple[str, str, list[dict[str, Any]]]:
     """Content, reasoning and calls as the OpenAI API writes them."""
     content, reasoning, calls = "", "", list[dict[str, Any]]()

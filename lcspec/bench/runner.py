@@ -18,7 +18,6 @@ from typing import Callable, Mapping, Sequence
 from lcspec.bench.prompts import Prompt, fit
 from lcspec.bench.records import PromptResult, Run, Step, first_difference
 from lcspec.config import SpeculationParams
-from lcspec.drafters import create
 from lcspec.drafters.base import state_drafters
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Finished, StepStats, Tokens
@@ -139,9 +138,7 @@ class Bench:
         if stored is None:
             save_curve(engine.context, self.curve)
         if engine.context.memory.branching is not Branching.NONE:
-            for name in dict.fromkeys(d.name for s in self.options.strategies.values() for d in s.drafters):
-                if name not in engine.drafting.drafters:
-                    engine.drafting.drafters[name] = create(name, engine.drafting.env)
+            engine.drafting.make(d.name for s in self.options.strategies.values() for d in s.drafters)
             planned = [name for name, s in self.options.strategies.items() if s.auto]
             if planned:
                 self._base = prepare(
@@ -204,12 +201,11 @@ class Bench:
         witness = self._witnesses.get(strategy)
         if witness is not None:
             witness.proposed.clear()
-        self.engine.drafting.auto = witness or self._base
+        self.engine.drafting.plan_with(witness or self._base)
         run = Run(strategy, repeat, order)
         events = self._events(self._request(prompt, strategy, n), run)
-        self.engine.drafting.auto = self._witnesses.get(
-            AUTO, self.engine.drafting.auto
-        )  # what it learned is kept in the end
+        if AUTO in self._witnesses:
+            self.engine.drafting.plan_with(self._witnesses[AUTO])  # what it learned is kept in the end
         self._read(run, events, witness.proposed if witness is not None else [])
         return run
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Sequence
 
 import click
 
-from lcspec.commands.options import model_options
+from lcspec.commands.progress import progress_bar
 from lcspec.config import model_drafter, rollback_for
 from lcspec.engine.admission import check_writes
 from lcspec.llama import Branching
+from lcspec.loading import model_options
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.steadiness import disturbance
 from lcspec.session import ModelPair, Session, loading_line, open_session
@@ -54,17 +54,7 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
 
     engine = session.engine
     seq = engine.pool.take()
-    bar = click.progressbar(
-        length=1000, label="measuring T(n)", file=sys.stderr, hidden=quiet or not sys.stderr.isatty()
-    )
-    with bar:
-        shown = 0
-
-        def progress(fraction: float) -> None:
-            nonlocal shown
-            bar.update(int(fraction * 1000) - shown)
-            shown = int(fraction * 1000)
-
+    with progress_bar("measuring T(n)", quiet) as progress:
         curve = measure(engine.context, seq, repeat=5, enough=ENOUGH_SECONDS, progress=progress)
     by_threads: dict[int, float] = {}
     context = engine.context

@@ -37,6 +37,9 @@ def calibrate(**options: Any) -> None:
 @click.option("-n", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens per text.")
 @click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--repack/--no-repack", default=True, help="Let the library repack weights for this CPU.")
+@click.option(
+    "--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Check texts that run side by side."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def verify(**options: Any) -> None:
     """Check that speculation does not change the text on this machine: width classes, trees, texts."""
@@ -66,6 +69,6 @@ def verify(**options: Any) -> None:
 @click.option("--verbose", is_flag=True, help="Show llama.cpp's own log.")
 def bench(**options: Any) -> None:
     """Compare strategies on the same prompts: speed, acceptance, whether the text stayed the same."""
-    from lcspec.bench.command import run
+    from lcspec.commands.bench import run
 
     sys.exit(run(**options))

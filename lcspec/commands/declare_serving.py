@@ -128,7 +128,7 @@ def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None
 def serve(**options: Any) -> None:
     """Serve a model over HTTP with the APIs of OpenAI, Anthropic, Ollama and llama-server. Without MODEL it serves
     every model of this machine, and loads one when a request names it."""
-    from lcspec.server.command import run
+    from lcspec.commands.serve import run
 
     sys.exit(run(**options))
 

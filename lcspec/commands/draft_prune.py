@@ -19,10 +19,10 @@ import click
 import numpy as np
 
 from lcspec.commands.calibrate import speedup
-from lcspec.commands.options import model_options
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.engine.events import Tokens
 from lcspec.errors import UnsupportedModel, UsageError
+from lcspec.loading import model_options
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.prune import count_layers, write_pruned

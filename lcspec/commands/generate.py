@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from lcspec.commands.options import model_options
-from lcspec.commands.pairing import paired, say_paired
 from lcspec.engine.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
 from lcspec.engine.explain import Explainer
 from lcspec.errors import UsageError
+from lcspec.loading import model_options
+from lcspec.model_choice import paired, say_paired
 from lcspec.sampling.json_schema import schema_to_lark
 from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.session import Session, loading_line, open_session, parse_speculation

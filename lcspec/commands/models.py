@@ -11,9 +11,9 @@ from typing import Any, Sequence
 
 import click
 
-from lcspec.commands.pairing import companions_among, heads_among, own_drafts
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.errors import LcspecError
+from lcspec.model_choice import companions_among, heads_among, own_drafts
 from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.gguf_header import format_size
 from lcspec.modelfiles.library import LibraryModel, models

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from lcspec.commands.pairing import own_drafts
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
+from lcspec.model_choice import own_drafts
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import format_size
 from lcspec.modelfiles.hub import Hub, RemoteModel, parse_name

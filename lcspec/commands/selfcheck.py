@@ -1,4 +1,4 @@
-"""`lcspec verify`: is speculation exact on this machine? Width classes, trees, then text with it on against off."""
+"""`lcspec verify`: is speculation exact on this machine? Ways, width classes, trees, then text with it and without."""
 
 from __future__ import annotations
 
@@ -6,16 +6,18 @@ import json
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Sequence
+from typing import TYPE_CHECKING, Any, Mapping, Sequence
 
 import click
 
-from lcspec.commands.options import model_options
-from lcspec.config import BY_ROWS, DrafterSpec, SpeculationParams
+from lcspec.commands.progress import progress_bar
+from lcspec.commands.selfcheck_text import classes_text, texts_text, ways_text
+from lcspec.config import DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.admission import check_writes
-from lcspec.engine.events import Tokens
+from lcspec.engine.events import Failed, Finished, Tokens
 from lcspec.errors import ExactnessError
 from lcspec.llama import Branching
+from lcspec.loading import model_options
 from lcspec.profiles.exactness import DEPENDS
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session
@@ -25,6 +27,10 @@ if TYPE_CHECKING:
 
 SPOT_STRIDE = 33
 PROMPT_TOKENS = 48
+TEMPERATURES = (0.0, 0.8)
+
+# The texts of all prompts, by temperature and the name of a strategy.
+Texts = dict[tuple[float, str], list[list[int]]]
 
 
 def run(
@@ -34,6 +40,7 @@ def run(
     n: int,
     prompts: int,
     repack: bool,
+    slots: int,
     as_json: bool,
     **o: Any,
 ) -> int:
@@ -45,39 +52,79 @@ def run(
         LcspecError: the model cannot be loaded, or writes no text.
     """
     pair = ModelPair.resolve(model, draft)
-    options = model_options(pair.target, o, exact=True, repack=repack)
+    options = model_options(pair.target, o, exact=True, repack=repack, slots=slots)
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine.context)
-        result: dict[str, Any] = {
-            "model": str(pair.target),
-            "quantization": session.model.header.quantization,
-            "threads": session.engine.context.n_threads,
-            "gpu_layers": session.model.gpu_layers,
-            "repack": repack,
-            "attention": session.engine.options.attention,
-        }
-        from lcspec.profiles.certification import Comparison, Report
-
+        result = describe(session, options)
         try:
-            certificate = session.engine.exact.certificate
-            result["independent"] = session.engine.exact.independent
-            if session.model.traits.attention_only:
-                result |= figures(classes(session, positions, quiet=as_json))
-            elif certificate is None:
-                raise ExactnessError(refusal(session))
-            else:  # other widths and trees cannot be taken back from a state, so this is what was compared
-                result |= figures(Report(certificate, 1, tuple(map(Comparison, sorted(certificate.widths))), 0))
-            if not as_json:
-                click.echo(classes_text(result))
-            result["texts"] = texts(session, n, prompts, quiet=as_json)
+            check(session, result, positions, quiet=as_json)
+            with_exact = texts(session, n, prompts, exact=True, quiet=as_json)
         except ExactnessError as error:
             result |= {"classes": [], "widths": [], "refused": str(error)}
-            result["texts"] = texts(session, n, prompts, quiet=as_json, exact=False)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        click.echo(texts_text(result))
-    return 0 if "refused" not in result and all(t["identical_exact"] == t["prompts"] for t in result["texts"]) else 1
+            with_exact = None
+        if not as_json:
+            click.echo(ways_text(result["ways"]))
+            if "positions" in result:
+                click.echo(classes_text(result))
+        # Where every request is exact, the texts without are those of another context.
+        without = None if result["independent"] else texts(session, n, prompts, exact=False, quiet=as_json)
+    if without is None:
+        without = _texts_without(options, pair.draft, n, prompts, as_json)
+    result["texts"] = compared(without, with_exact)
+    click.echo(json.dumps(result) if as_json else texts_text(result))
+    kept = all(row["identical_exact"] == row["prompts"] for row in result["texts"]) if with_exact is not None else False
+    return 0 if kept and not result.get("refuted") else 1
+
+
+def describe(session: Session, options: ModelOptions) -> dict[str, Any]:
+    """What is checked, and every exact way that there is here: what it costs, and whether its bits hold."""
+    from lcspec.profiles.certification import independence_of
+    from lcspec.profiles.kernels import exact_ways, name_of
+    from lcspec.profiles.price import prices
+
+    engine, model, ways = session.engine, session.model, list[dict[str, Any]]()
+    for way, price in prices(model, options, exact_ways(model, options)):
+        certificate, name = independence_of(model, way), name_of(way)
+        row: dict[str, Any] = {"way": name, "taken": engine.exact.independent and name == name_of(engine.options)}
+        row |= {"independent": certificate is not None and certificate.independent}
+        row |= {"trees": certificate is not None and certificate.trees}
+        ways.append(row | {"decode": price and price.decode, "first_token": price and price.first})
+    return {
+        "model": str(options.path),
+        "quantization": model.header.quantization,
+        "threads": engine.context.n_threads,
+        "gpu_layers": model.gpu_layers,
+        "repack": options.repack,
+        "slots": engine.options.slots,
+        "attention": engine.options.attention,
+        "ways": ways,
+        "independent": engine.exact.independent,
+    }
+
+
+def check(session: Session, result: dict[str, Any], positions: int, quiet: bool) -> None:
+    """Add the width classes to `result`. A longer look at an independent context may refute what a short one said.
+
+    Raises:
+        ExactnessError: the model is not exact here; the message says why.
+    """
+    from lcspec.profiles.certification import Comparison, Report, revoke
+
+    exact = session.engine.exact
+    if not session.model.traits.attention_only:
+        if exact.certificate is None:
+            raise ExactnessError(refusal(session))
+        # Other widths and trees cannot be taken back from a state, so this is what was compared.
+        result |= figures(Report(exact.certificate, 1, tuple(map(Comparison, sorted(exact.certificate.widths))), 0))
+        return
+    result |= figures(classes(session, positions, exact.independent, quiet))
+    if exact.independent:
+        alike = result["repeatable"] and len(result["classes"]) == 1 and (result["trees"] or exact.chains_only)
+        result |= {"independent": alike, "refuted": not alike}
+        if alike:
+            result["widths"] = result["classes"][0]
+        else:
+            revoke(session.model, session.engine.options)
 
 
 def refusal(session: Session) -> str:
@@ -102,101 +149,71 @@ def figures(report: Report) -> dict[str, Any]:
     }
 
 
-def classes(session: Session, positions: int, quiet: bool) -> Report:
-    """Certify all widths at enough spots for `positions` positions, and store the certificate."""
+def classes(session: Session, positions: int, independent: bool, quiet: bool) -> Report:
+    """Compare all widths at enough spots for `positions` positions; what is found of a context that is not independent
+    is stored as its certificate."""
     from lcspec.profiles.certification import ALL_WIDTHS, SPAN, measure_certificate, store
 
-    limit = session.engine.context.n_ctx - 3 * SPAN
+    engine = session.engine
+    limit = engine.context.n_ctx - 3 * SPAN
     spots = [s for s in range(8, max(9, limit), SPOT_STRIDE)][: max(1, -(-positions // SPAN))]
-    hidden = quiet or not sys.stderr.isatty()
-    with click.progressbar(length=1000, label="comparing widths", file=sys.stderr, hidden=hidden) as bar:
-        shown = 0
-
-        def progress(fraction: float) -> None:
-            nonlocal shown
-            bar.update(int(fraction * 1000) - shown)
-            shown = int(fraction * 1000)
-
+    with progress_bar("comparing widths", quiet) as progress:
         report = measure_certificate(
-            session.engine.prefix_cache, session.engine.padding, spots=spots, widths=ALL_WIDTHS, progress=progress
+            engine.prefix_cache, engine.padding, spots=spots, widths=ALL_WIDTHS, progress=progress
         )
-    store(session.engine.context, report.certificate)
+    if not independent and engine.options.slots == 1:
+        store(engine.context, report.certificate)
     return report
 
 
-def classes_text(result: dict[str, Any]) -> str:
-    """The width classes for people."""
-    lines = [
-        f"{result['model']} ({result['quantization']}), {result['threads']} threads, weights "
-        f"{'repacked' if result['repack'] else 'as stored'}: {result['positions']} positions compared"
-    ]
-    if not result["repeatable"]:
-        lines.append("The same computation twice gives different bits: nothing can be certified here.")
-        return "\n".join(lines)
-    for group in result["classes"]:
-        largest = max(result["largest_difference"][str(w)] for w in group)
-        flips = max(result["argmax_flips"][str(w)] for w in group)
-        mark = "*" if set(result["widths"]) <= set(group) else " "
-        against = f"differs from width {result['reference_width']} by up to {largest:.4g}, {flips} argmax flips"
-        lines.append(f" {mark} {ranges(group):<24} {'the reference' if largest == 0 else against}")
-    if result["independent"]:
-        lines.append(
-            "A row has the same bits after any pieces of the prompt: row by row every request of the single slot is "
-            "exact."
-            if result["attention"] in BY_ROWS
-            else "A row has the same bits beside other requests and after any pieces of the prompt: with K in F16 and "
-            "V in BF16 every request is exact."
-        )
-        return "\n".join(lines)
-    lines.append(f"--exact decodes at widths {ranges(result['widths'])} (marked *).")
-    trees = "give the same bits as chains" if result["trees"] else "do not: --exact uses chains only"
-    lines.append(f"Trees {trees}.")
-    return "\n".join(lines)
-
-
-def ranges(widths: list[int]) -> str:
-    """1, 2-5, 8 and so on."""
-    out: list[list[int]] = []
-    for w in sorted(widths):
-        if out and w == out[-1][1] + 1:
-            out[-1][1] = w
-        else:
-            out.append([w, w])
-    return ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in out)
-
-
-def texts(session: Session, n: int, prompts: int, quiet: bool, exact: bool = True) -> list[dict[str, Any]]:
-    """Speculation on against off, greedy and seeded, without --exact and (if `exact`) with it, on real text.
-
-    Empty for a model on which no draft can be verified.
+def texts(session: Session, n: int, prompts: int, *, exact: bool, quiet: bool) -> Texts:
+    """The texts of `prompts` prompts, greedy and seeded: plainly, one after the other (`off`), and by every strategy,
+    side by side if there are slots. Only `off` for a model on which no draft can be verified.
     """
     from lcspec.profiles.step_cost import sample_tokens
 
-    engine = session.engine
-    tokens = sample_tokens(engine.context, PROMPT_TOKENS * prompts)
+    tokens = sample_tokens(session.engine.context, PROMPT_TOKENS * prompts)
     starts = [tuple(tokens[i * PROMPT_TOKENS : (i + 1) * PROMPT_TOKENS]) for i in range(prompts)]
-    out: list[dict[str, Any]] = []
-    if engine.context.memory.branching is Branching.NONE:
-        return out
-    ways = (True, False) if exact else (False,)
-    for temperature in (0.0, 0.8):
-        plain = {way: [_text(session, p, n, temperature, SpeculationParams(exact=way)) for p in starts] for way in ways}
+    out: Texts = {}
+    for temperature in TEMPERATURES:
         for name, specs in _strategies(session).items():
-            row: dict[str, Any] = {"strategy": name, "temperature": temperature, "prompts": len(starts)}
-            for way in ways:
-                spec = SpeculationParams(specs, exact=way)
-                same = [_text(session, p, n, temperature, spec) == t for p, t in zip(starts, plain[way])]
-                row["identical_exact" if way else "identical"] = sum(same)
-            out.append(row)
+            spec = SpeculationParams(specs, exact=exact)
+            at_once = session.engine.options.slots if specs else 1
+            out[temperature, name] = _texts(session, starts, n, temperature, spec, at_once)
             if not quiet and sys.stderr.isatty():
                 click.echo(f"compared {name} at temperature {temperature}", err=True)
     return out
 
 
-def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
+def _texts_without(options: ModelOptions, draft: DraftFiles, n: int, prompts: int, quiet: bool) -> Texts:
+    with open_session(replace(options, exact=False), draft) as session:
+        return texts(session, n, prompts, exact=False, quiet=quiet)
+
+
+def compared(without: Texts, with_exact: Texts | None) -> list[dict[str, Any]]:
+    """A row for every strategy: how many texts are those of plain decoding, without --exact and with it."""
+    rows = []
+    for temperature, name in without:
+        if name == "off":
+            continue
+        row: dict[str, Any] = {"strategy": name, "temperature": temperature}
+        row |= {"prompts": len(without[temperature, name]), "identical": _same(without, temperature, name)}
+        rows.append(row if with_exact is None else row | {"identical_exact": _same(with_exact, temperature, name)})
+    return rows
+
+
+def _same(found: Texts, temperature: float, name: str) -> int:
+    return sum(a == b for a, b in zip(found[temperature, "off"], found[temperature, name]))
+
+
+def _strategies(session: Session) -> Mapping[str, tuple[DrafterSpec, ...]]:
     """What to compare: every drafter as a chain and, where the memory can branch, as a tree."""
-    found: dict[str, tuple[DrafterSpec, ...]] = {"ngram": (DrafterSpec("ngram", {"nodes": "7"}),)}
-    trees = session.engine.context.memory.branching is Branching.TREE
+    branching = session.engine.context.memory.branching
+    found: dict[str, tuple[DrafterSpec, ...]] = {"off": ()}
+    if branching is Branching.NONE:
+        return found
+    found["ngram"] = (DrafterSpec("ngram", {"nodes": "7"}),)
+    trees = branching is Branching.TREE
     if trees:
         found["ngram tree"] = (DrafterSpec("ngram", {"nodes": "10", "branch": "3"}),)
     for name in session.engine.drafting.env.draft.drafters:
@@ -206,27 +223,31 @@ def _strategies(session: Session) -> dict[str, tuple[DrafterSpec, ...]]:
     return found
 
 
-def _text(
-    session: Session, prompt: tuple[int, ...], n: int, temperature: float, speculation: SpeculationParams
-) -> list[int]:
+def _texts(
+    session: Session,
+    prompts: Sequence[tuple[int, ...]],
+    n: int,
+    temperature: float,
+    speculation: SpeculationParams,
+    at_once: int,
+) -> list[list[int]]:
+    """The answers to `prompts`, `at_once` of which run side by side."""
     from lcspec.engine.request import Request
 
-    request = Request(prompt, SamplingParams(temperature=temperature, seed=1), speculation, n, ignore_end=True)
-    ids: list[int] = []
-    for event in session.engine.run(replace(request)):
-        if isinstance(event, Tokens):
-            ids += [t.id for t in event.tokens]
-    return ids
-
-
-def texts_text(result: dict[str, Any]) -> str:
-    """The comparison of texts for people."""
-    lines = [str(result["refused"])] if "refused" in result else []
-    rows = result.get("texts", [])
-    if rows:
-        lines.append("speculation on against off, prompts with identical text:")
-    for row in rows:
-        how = "greedy" if row["temperature"] == 0 else f"temperature {row['temperature']}, seeded"
-        exact = f"--exact {row['identical_exact']}/{row['prompts']}   " if "identical_exact" in row else ""
-        lines.append(f"  {row['strategy']:<11} {how:<24} {exact}without {row['identical']}/{row['prompts']}")
-    return "\n".join(lines)
+    engine, out = session.engine, list[list[int]]()
+    for start in range(0, len(prompts), at_once):
+        found = dict[int, list[int]]()
+        for prompt in prompts[start : start + at_once]:
+            sampling = SamplingParams(temperature=temperature, seed=1)
+            found[engine.submit(Request(prompt, sampling, speculation, n, ignore_end=True))] = []
+        running = set(found)
+        while running:
+            for event in engine.step():
+                if isinstance(event, Failed):
+                    raise event.error
+                if isinstance(event, Tokens):
+                    found[event.request] += [token.id for token in event.tokens]
+                elif isinstance(event, Finished):
+                    running.discard(event.request)
+        out += found.values()
+    return out

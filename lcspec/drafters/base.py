@@ -246,7 +246,7 @@ def state_drafters(drafters: Iterable[Drafter]) -> list[StateDrafter]:
     return [cast(StateDrafter, drafter) for drafter in drafters if drafter.wants_states]
 
 
-def tell_states(
+def pass_states(
     sequence: SequenceView,
     drafters: Iterable[Drafter],
     context: Context,

@@ -39,8 +39,8 @@ from lcspec.spec.verifiers import DRAFT_STREAM, Verdict
 SLICE = 512
 # The most unknown states that are read as zeros; a longer stretch is left out.
 GAP = 8
-# A head rests while fewer than this share of its latest steps drafted; what a token leaves of that share.
-REST, USED = 0.1, 0.98
+# A head is idle while fewer than this share of its latest steps drafted; what a token leaves of that share.
+IDLE, USED = 0.1, 0.98
 # How many states are kept of the ends of texts and prompt chunks, for texts that continue from there.
 ENDS = 256
 
@@ -107,9 +107,9 @@ class FeatureDrafter(StateDrafter):
         self._used = 1.0  # share of the latest steps in which it was asked
 
     @property
-    def resting(self) -> bool:
+    def idle(self) -> bool:
         """Whether it is asked so seldom that it should not read whole texts."""
-        return self._used < REST
+        return self._used < IDLE
 
     # ---------------------------------------------------------------- the protocol
 
@@ -145,7 +145,7 @@ class FeatureDrafter(StateDrafter):
         if start >= sequence.n_prompt:
             self._used *= USED ** len(states)
         if len(state.known) > self.slice:
-            if self.resting:
+            if self.idle:
                 self._skip(state)
             else:
                 self._flush(sequence, state)
@@ -188,7 +188,7 @@ class FeatureDrafter(StateDrafter):
         if sequence.id not in self._running:
             return
         state = self._running.pop(sequence.id)[1]
-        if not self.resting:
+        if not self.idle:
             self._flush(sequence, state)
         if state.whole:
             self._remember(sequence.tokens, state, state.known.end - 1)

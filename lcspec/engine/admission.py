@@ -60,11 +60,17 @@ def possible(context: Context, spec: SpeculationParams) -> SpeculationParams:
 
     Raises:
         UnsupportedModel: the model generates no text, or drafters are named and the memory cannot be rolled back.
-        UsageError: the verifier is unknown, or it changes the text although the request is exact.
+        UsageError: the verifier is unknown, or the text would depend on drafts although the request is exact.
     """
     check_writes(context)
-    if not make_verifier(spec.verifier).lossless and spec.exact:
+    verifier = make_verifier(spec.verifier)
+    if spec.exact and not verifier.lossless:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
+    if spec.exact and verifier.draws:
+        raise UsageError(
+            f"the verifier {spec.verifier} keeps the distribution, but the text it samples depends on what was drafted, "
+            "so --exact cannot go with it: use coupled"
+        )
     if context.memory.branching is not Branching.NONE:
         return spec
     if spec.auto:

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Sequence
+from typing import Sequence
 
+from lcspec.engine.drafting import Drafting
 from lcspec.engine.events import Event, Started, Step, StepStats
-
-if TYPE_CHECKING:
-    from lcspec.engine.engine import Engine
+from lcspec.engine.exact_policy import ExactPolicy
 
 
 class Details:
     """Turns the StepStats of one request into Steps."""
 
-    def __init__(self, engine: Engine, exact: bool) -> None:
-        """`exact`: the request is, so its steps have the widths that are certified."""
-        self._engine, self._exact = engine, exact
+    def __init__(self, drafting: Drafting, exact: ExactPolicy | None) -> None:
+        """`exact`: of an exact request, whose steps have the widths that are certified; None for any other."""
+        self._drafting, self._exact = drafting, exact
         self._length = 0  # of the text so far, in tokens
 
     def added(self, events: Sequence[Event]) -> list[Event]:
@@ -30,13 +29,12 @@ class Details:
 
     def _step(self, stats: StepStats) -> Step:
         self._length += len(stats.emitted)
-        engine = self._engine
-        names = tuple(engine.drafting.drafters)
-        if engine.drafting.auto is None:
+        names = tuple(self._drafting.drafters)
+        if self._drafting.auto is None:
             return Step(stats, names)
-        curve, widths = engine.drafting.auto.curve, frozenset({1})
-        if self._exact and engine.exact.certificate is not None:
-            widths = engine.exact.certificate.widths  # plain decoding is padded to one of these, too
+        curve, widths = self._drafting.auto.curve, frozenset({1})
+        if self._exact is not None and self._exact.certificate is not None:
+            widths = self._exact.certificate.widths  # plain decoding is padded to one of these, too
         plain = min((curve.seconds(w, self._length) for w in widths), default=math.inf)
         expected = stats.plan.seconds or curve.seconds(max(stats.width, stats.plan.width), self._length)
         return Step(stats, names, _known(plain), _known(expected))

@@ -62,6 +62,10 @@ class Drafting:
             self.auto = prepare(self._context, self._scratch, self.env, list(self.drafters), progress)
         return self.auto
 
+    def plan_with(self, planner: AutoPlanner | None) -> None:
+        """Let `planner` decide from the next request on; None: one that is made when it is needed."""
+        self.auto = planner
+
     def meet(self, names: Iterable[str]) -> None:
         """Time the drafters that the planner has never asked; only between requests."""
         if self.auto is not None:
@@ -131,7 +135,7 @@ class Drafting:
         for drafter in going:
             drafter.stop_ahead()
         if self.auto is not None:
-            self.auto.overlap.waited = time.perf_counter() - start
+            self.auto.overlap.stopped(time.perf_counter() - start)
 
     def _going_ahead(self, plan: StepPlan) -> dict[str, list[ActiveSequence]]:
         """The drafters to go on, and for whom. Where the text depends on the drafts they must not depend on time."""

@@ -85,8 +85,8 @@ class Engine:
         """Run one step for all running requests; returns its events. An empty list means there was nothing to do."""
         context = self.context
         room = self._queue.waiting and len(self.running) < self.options.slots
-        settled = self.scheduler.settled and not (room or self.lanes.made or self.pool.crowded)
-        events = [] if settled else self._between()
+        steady = self.scheduler.steady and not (room or self.lanes.made or self.pool.crowded)
+        events = [] if steady else self._between()
         if not self.running:
             return events
         start, state = time.perf_counter(), context.memory.seconds

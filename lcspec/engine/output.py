@@ -7,7 +7,7 @@ from typing import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.drafters.base import state_drafters, tell_states
+from lcspec.drafters.base import pass_states, state_drafters
 from lcspec.engine.drafting import Drafting
 from lcspec.engine.events import Prefill
 from lcspec.engine.exact_policy import ExactPolicy
@@ -81,7 +81,7 @@ class OutputProcessor:
     def _prompt_read(self, part: Part, where: BatchRows) -> PartResult:
         sequence = part.sequence
         sequence.cache.reached(part.end)
-        tell_states(sequence, sequence.drafters, self._context, sequence.cache, where.start, where.text)
+        pass_states(sequence, sequence.drafters, self._context, sequence.cache, where.start, where.text)
         self._prefix_cache.keep(sequence.cache, sequence.tokens)
         self._mark_canonical(sequence)
         return PartResult(part, [Prefill(sequence.id, part.end, sequence.n_prompt)])
@@ -105,7 +105,7 @@ class OutputProcessor:
             hidden, last = self._context.hidden(), where.row_of[verdict.path[-1] if verdict.path else 0]
             sequence.hidden = hidden[last].copy() if len(hidden) else None
         if readers := state_drafters(sequence.drafters):
-            tell_states(sequence, readers, self._context, sequence.cache, where.start, where.accepted(verdict.path))
+            pass_states(sequence, readers, self._context, sequence.cache, where.start, where.accepted(verdict.path))
         if part.unobserved:
             sequence.unobserved += emitted
         elif not sequence.reason:

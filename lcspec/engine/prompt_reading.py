@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple, Sequence
 
-from lcspec.drafters.base import tell_states
+from lcspec.drafters.base import pass_states
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, UNNOTICED, InPlaceReader, PromptReader
@@ -54,7 +54,7 @@ class PromptReading:
         stop = sequence.cache.next_pause(min(end, start + self._whole(n)))
 
         def told(at: int, tokens: int) -> None:
-            tell_states(sequence, sequence.drafters, self._context, sequence.cache, at, list(range(tokens)))
+            pass_states(sequence, sequence.drafters, self._context, sequence.cache, at, list(range(tokens)))
 
         seconds = reader.read(place, sequence.tokens[start:stop], told) if start < stop else 0.0
         if stop >= end:

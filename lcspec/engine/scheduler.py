@@ -37,7 +37,7 @@ class Scheduler:
         self._exact = exact
         self._drafting = drafting
         self.budget = PrefillBudget()
-        self.settled = False  # since the latest plan: all sequences decode, and nobody comes or goes
+        self.steady = False  # since the latest plan: all sequences decode, and nobody comes or goes
         self._standing: StepPlan | None = None  # the latest plan, if it is that of the next step as well
         self._backing_off: Planner | None = None  # ... as long as this planner backs off
         self._read = 0  # prompt tokens evaluated so far
@@ -46,7 +46,7 @@ class Scheduler:
 
     def renew(self) -> None:
         """A sequence starts or ends, or its drafters or cells have changed: the next step is planned anew."""
-        self.settled, self._standing = False, None
+        self.steady, self._standing = False, None
 
     def schedule(self, running: Sequence[ActiveSequence]) -> StepPlan:
         """Decide what every running sequence puts into the batch: a prompt chunk, or its pending token and a tree."""
@@ -66,8 +66,8 @@ class Scheduler:
         plan, proposals = self._ask(parts, planned, base, streams) if planned else (Plan(), {})
         drafted = self._put_drafts(parts, proposals, base) if proposals else 0
         drafting = sum([proposal.seconds for proposal in proposals.values()])
-        self.settled = streams == len(running)
-        stands = self.settled and not proposals and base == streams
+        self.steady = streams == len(running)
+        stands = self.steady and not proposals and base == streams
         made = StepPlan(tuple(parts), self._padded(parts, plan, base + drafted), plan, drafting, stands)
         self._standing = made if stands else None
         return made
@@ -85,12 +85,12 @@ class Scheduler:
                 plan, parts[mine[0]] = backoff, parts[mine[0]]._replace(unobserved=True)
                 self._backing_off = planner
                 continue
-            asking = [parts[i].sequence for i in mine]
-            for sequence in asking:
+            sequences = [parts[i].sequence for i in mine]
+            for sequence in sequences:
                 self._drafting.flush(sequence)
-            limits = [self._limits(sequence, base) for sequence in asking]
-            proposals.update(zip(mine, planner.propose(asking, limits, base - 1)))
-            context = sum([len(sequence.tokens) for sequence in asking]) // len(asking)
+            limits = [self._limits(sequence, base) for sequence in sequences]
+            proposals.update(zip(mine, planner.propose(sequences, limits, base - 1)))
+            context = sum([len(sequence.tokens) for sequence in sequences]) // len(sequences)
             plan = planner.select([proposals[i] for i in mine], base, context, streams)
         return plan, proposals
 

@@ -57,7 +57,7 @@ class ActiveSequence:
         self.tokens: list[int] = list(request.prompt)
         self.n_prompt = len(request.prompt)
         self._to_read = self.n_prompt  # tokens that are given, before the first that is decided here
-        self._untold = 0  # tokens of the answer that the caller has and that are decided again, without events
+        self._repeated = 0  # tokens of the answer that the caller has and that are decided again, without events
         self.params = request.sampling.effective
         self.prediction = request.prediction
         self.verifier = make_verifier(request.speculation.verifier)
@@ -80,7 +80,7 @@ class ActiveSequence:
     def resume(self, again: bool) -> None:
         """Continue after the tokens that were emitted before: read them, or with `again` decide them once more."""
         if again:
-            self._untold = len(self.request.emitted)
+            self._repeated = len(self.request.emitted)
             return
         for token in self.request.emitted:
             self.tokens.append(token)
@@ -147,7 +147,7 @@ class ActiveSequence:
                 info = TokenInfo(token, drafter, logprob, tuple(ranked))
             tokens.append(token)
             generated, new = len(tokens) - self.n_prompt, self._feed(token, drafter)
-            if generated > self._untold:
+            if generated > self._repeated:
                 infos.append(info)
                 pieces += new
             if self._stops.found is not None:

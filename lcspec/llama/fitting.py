@@ -75,10 +75,11 @@ def plan(
     buffers = rehearse(placed, options, make)
     # A device the log does not name gets the largest figure: rather too little than too much.
     largest = max(buffers.values(), default=0)
-    rooms = [Room(d.free, buffers.get(d.name, largest)) for d in devices]
+    costs = layer_costs(header, options)
+    rooms = [Room(d.free, buffers.get(d.name, largest) + costs.pinned.get(d.name.upper(), 0)) for d in devices]
     if placement.split_mode == "none":
         rooms = [rooms[placement.main_gpu]]
-    found = plan_layers(layer_costs(header, options), rooms, placement.tensor_split, reserved)
+    found = plan_layers(costs, rooms, placement.tensor_split, reserved)
     whole = found.layers == (header.block_count or 0) + 1
     split = found.split if len(rooms) > 1 else ()
     return Plan(-1 if whole else found.layers, split)

@@ -129,16 +129,6 @@ class Vocab:
             return np.array([C.llama_vocab_is_eog(self.handle, t) for t in range(self.n_tokens)], dtype=np.bool_)
 
     @cached_property
-    def single_characters(self) -> dict[str, int]:
-        """A token for every single ASCII character that has one of its own."""
-        found: dict[str, int] = {}
-        for token in range(self.n_tokens):
-            piece = self.piece(token)
-            if len(piece) == 1 and piece[0] < 128:
-                found.setdefault(chr(piece[0]), token)
-        return found
-
-    @cached_property
     def control_tokens(self) -> frozenset[int]:
         """Ids of the tokens that only templates write: where messages begin and end."""
         return frozenset(np.flatnonzero(self.attributes & C.LLAMA_TOKEN_ATTR_CONTROL).tolist())

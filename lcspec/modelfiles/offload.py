@@ -9,8 +9,8 @@ from __future__ import annotations
 import bisect
 import itertools
 import re
-from dataclasses import dataclass
-from typing import Sequence
+from dataclasses import dataclass, field
+from typing import Mapping, Sequence
 
 from lcspec.config import ModelOptions
 from lcspec.modelfiles.gguf_header import read_gguf
@@ -30,11 +30,13 @@ class LayerCosts:
         weights: of each layer, first to last.
         cache: KV cache and recurrent states of each layer; zeros where they stay in main memory.
         output: the output matrix and norm, which count as one layer more.
+        pinned: weights that overrides put on a device, by its name, wherever their layers are.
     """
 
     weights: tuple[int, ...]
     cache: tuple[int, ...]
     output: int
+    pinned: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def count(self) -> int:
@@ -68,13 +70,16 @@ class Plan:
 
 
 def layer_costs(header: ModelHeader, options: ModelOptions) -> LayerCosts:
-    """From the headers of the model's files; a weight that is overridden to main memory costs a device nothing."""
+    """From the headers of the model's files; a weight that is overridden to main memory costs a device nothing. Of
+    several overrides the first that matches counts, as in the library."""
     n = header.block_count or 0
-    weights, output, embedding = [0] * n, 0, 0
-    kept = [re.compile(pattern) for pattern, device in options.placement.overrides if device.upper() == "CPU"]
+    weights, output, embedding, pinned = [0] * n, 0, 0, dict[str, int]()
+    overrides = [(re.compile(pattern), device.upper()) for pattern, device in options.placement.overrides]
     for tensor in itertools.chain.from_iterable(read_gguf(path).tensors for path in header.parts):
         size = tensor.n_bytes or 0
-        if any(pattern.search(tensor.name) for pattern in kept):
+        device = next((device for pattern, device in overrides if pattern.search(tensor.name)), None)
+        if device is not None:
+            pinned[device] = pinned.get(device, 0) + size
             continue
         block = re.match(r"blk\.(\d+)\.", tensor.name)
         if block is not None and int(block[1]) < n:
@@ -85,7 +90,7 @@ def layer_costs(header: ModelHeader, options: ModelOptions) -> LayerCosts:
             output += size
     if not any(t.name == "output.weight" for part in header.parts for t in read_gguf(part).tensors):
         output += embedding
-    return LayerCosts(tuple(weights), _cache(header, options, n), output)
+    return LayerCosts(tuple(weights), _cache(header, options, n), output, pinned)
 
 
 def _cache(header: ModelHeader, options: ModelOptions, n: int) -> tuple[int, ...]:

@@ -185,8 +185,8 @@ class AutoPlanner:
         def beside(item: Item) -> float:
             chain = reach.setdefault(item.proposal, [])
             chain.append(-item.worth)
-            behind = proposals[item.proposal].sequence.n_uncached
-            seconds[item.proposal] = stake.seconds(self._costs, base, behind, chain)
+            uncached = proposals[item.proposal].sequence.n_uncached
+            seconds[item.proposal] = stake.seconds(self._costs, base, uncached, chain)
             return sum(seconds.values())
 
         return beside

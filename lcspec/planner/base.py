@@ -70,9 +70,6 @@ class Limits(NamedTuple):
     widths: frozenset[int] | None = None
 
 
-NOTHING = Limits(0, 0, 1)
-
-
 @dataclass(slots=True)
 class Proposal:
     """What the drafters of one sequence proposed in this step, and what was kept of it.

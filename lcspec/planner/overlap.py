@@ -1,9 +1,10 @@
 """Whether draft models go on while the target decodes (see lcspec.drafters.ahead).
 
-That saves the time of the levels that are ready when they are wanted. It costs what the target's decode takes longer
-because of it, and what is waited for the other thread at its end. Where the two share cores or a memory bus, it costs
-more than it saves. All of it is measured, step by step, and put on a balance. At 0 drafting ahead rests, until a share
-of every step has paid for another trial: it loses at most the credit and that share.
+Drafting ahead saves the time of the levels that are ready when they are wanted. It has two costs: the target's decode
+takes longer, and at its end the target waits for the draft's thread. If the two share cores or a memory bus, drafting
+ahead costs more than it saves. Each step is measured, and its savings and costs go into a balance. At a balance of 0
+drafting ahead rests until a share of every step has paid for another trial. So it loses at most the credit and that
+share.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from dataclasses import dataclass
 
 from lcspec.planner.loss_budget import SHARE
 
-# The most that may be lost at a time, and what there is of it at the start of a session: eight steps later is enough.
+# In plain steps: the credit, which is the most that may be lost at a time, and the balance at the start of a session,
+# which reaches the credit after eight steps.
 CREDIT, START = 2.0, 1.961
-# One step of so many shows what a decode takes by itself, as those at the start do.
+# In one of so many steps nothing is drafted ahead, which shows what a decode takes by itself, as the first steps do.
 EVERY = 32
 
 
@@ -24,8 +26,8 @@ class Overlap:
 
     Attributes:
         running: draft models go on during the current step's decode.
-        saved, waited, slower: seconds of the current step: of levels that were ready, of waiting for the other thread
-            after the decode, and of the decode beyond what it takes by itself.
+        saved, waited, slower: seconds of the current step: those that ready levels saved, those of waiting for the
+            draft's thread after the decode, and those by which the decode was longer than by itself.
         balance: what may still be lost, in plain steps.
         rests: nothing is drafted ahead until `balance` has grown to the credit.
     """
@@ -39,10 +41,14 @@ class Overlap:
     _steps: int = 0
 
     def start(self) -> bool:
-        """A step is decoded now: whether draft models go on meanwhile."""
+        """A step begins to decode; returns whether draft models go on drafting meanwhile."""
         self._steps += 1
         self.running = not self.rests and self._steps % EVERY > 0
         return self.running
+
+    def stopped(self, seconds: float) -> None:
+        """The target has decoded, and the other thread stopped `seconds` later."""
+        self.waited = seconds
 
     def finish(self, plain: float) -> None:
         """The step is over; a plain decode takes `plain` seconds."""

@@ -336,6 +336,12 @@ def certified(model: Model, options: ModelOptions) -> Certificate | None:
         return None
 
 
+def revoke(model: Model, options: ModelOptions) -> None:
+    """A longer look has shown that rows depend on more than their own text: later sessions know."""
+    if (found := certified(model, options)) is not None:
+        disk_cache.save("exact", _independence_key(model, options), replace(found, independent=False).as_dict())
+
+
 def _independence_key(model: Model, options: ModelOptions) -> str:
     planes = options.rollback if options.planes and not model.traits.attention_only else 0
     return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), "independence")

@@ -2,9 +2,9 @@
 
 llama.cpp keeps the graph of its latest decode and builds another one where the number of rows changes. On a CUDA GPU
 the first decode with a graph launches its kernels one by one, the second one records them, and only the third replays
-what was recorded: for small models that is half as long. Widths are measured as they are mostly met, one token among
-others like it, and others right after a change. So the step with drafts has its own price, and what the next two plain
-steps take longer is learned here.
+the recording, which takes half as long for small models. Each width is measured as it mostly occurs: one token among
+decodes of one token, other widths right after a change. So a step with drafts costs more than its own decode: it makes
+the next two plain steps longer. By how much is learned here.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ MOST = 3.0
 
 @dataclass
 class Change:
-    """Seconds that the first plain steps after a change of width take longer, as learned from real ones.
+    """By how many seconds the first plain steps after a change of width are longer, learned from real steps.
 
     Attributes:
-        extra: of the first and of the second one.
-        seen: how many of each there were.
+        extra: extra seconds of the first and of the second plain step.
+        seen: how many first and how many second steps it was learned from.
         since: plain steps of one width since the latest change, at most STEPS.
     """
 
@@ -38,16 +38,17 @@ class Change:
 
     @property
     def price(self) -> float:
-        """Seconds by which drafts in the next step make later plain steps longer that would not have been so anyway."""
+        """Extra seconds that drafting now adds to the plain steps after it, beyond those of an earlier change."""
         return max(0.0, sum(self.extra[: self.since]))
 
     def took(self, width: int, plain: bool, seconds: float, expected: float) -> float:
-        """Note a step, and learn from it; returns how many of its seconds the change before it cost.
+        """Note a step, and learn from it; returns how many of its seconds are due to the change of width before it.
 
         Args:
             width: of the decode.
             plain: nothing was drafted.
-            seconds, expected: what it took, and what a plain step among others takes.
+            seconds: what the step took.
+            expected: what a step of this width takes if no change comes before it.
         """
         if not plain:
             self.since = 0

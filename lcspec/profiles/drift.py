@@ -1,9 +1,10 @@
 """How a machine differs from when it was measured.
 
-Others who use the memory make the reading of weights longer: every step takes as many seconds more, however wide it is.
-Others who use the cores, or a slower clock, make all of it take so many times as long. Steps of one width do not tell
-one from the other, and most steps are one token wide. So both are estimated together, by recursive least squares with
-forgetting (a Kalman filter): a change is first shared between them, and a few steps of another width decide.
+Other programs that use the memory make reading the weights slower: every step takes the same number of seconds more,
+whatever its width. Other programs that use the cores, or a lower clock rate, multiply the time of every step. Steps of
+a single width cannot tell these two effects apart, and most steps are one token wide. So both are estimated together,
+by recursive least squares with forgetting (a Kalman filter): a change is first divided between them, and a few steps of
+another width decide.
 """
 
 from __future__ import annotations
@@ -12,21 +13,24 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-# Standard deviations of both numbers before anything is known, and of a single step's time, as a share of it.
+# Standard deviations: of scale and shift before anything is known, and of a single step's time, as a share of it.
 BEFORE = 0.2
 NOISE = 0.15
-# What a step leaves of what is known, and of both numbers' distance from what was measured: a dozen steps say most of
-# what steps alike can say, and what these cannot say is forgotten in some hundreds.
+# At each step, what is known and the distance of both numbers from the measurement shrink by this factor: a dozen steps
+# of one width say most of what that width can say, and what it cannot say is forgotten within some hundred steps.
 KEPT = 0.999
 # A decode never takes less than this share of what was measured.
 LEAST = 0.2
-# What a stored drift may say.
+# Stored numbers beyond this are refused.
 FURTHEST = 1e4
 
 
 @dataclass
 class Drift:
-    """Seconds now = scale * measured + shift * measured for one token; and the covariance of both numbers."""
+    """Seconds now = scale * (seconds measured) + shift * (seconds measured for one token).
+
+    `var_scale`, `var_both`, `var_shift`: the covariance of scale and shift.
+    """
 
     scale: float = 1.0
     shift: float = 0.0
@@ -35,11 +39,11 @@ class Drift:
     var_shift: float = BEFORE**2
 
     def seconds(self, measured: float, narrow: float) -> float:
-        """What takes `measured` seconds, takes now; `narrow`: measured for one token."""
+        """How long a step takes now that was measured at `measured` seconds; `narrow`: one token's measurement."""
         return max(self.scale * measured + self.shift * narrow, LEAST * measured)
 
     def learn(self, measured: float, narrow: float, seconds: float) -> None:
-        """What was measured to take `measured` took `seconds`."""
+        """A step that was measured at `measured` seconds took `seconds`; `narrow`: one token's measurement."""
         x, y = measured / narrow, seconds / narrow
         self.scale, self.shift = 1 + KEPT * (self.scale - 1), KEPT * self.shift
         fresh = (1 - KEPT**2) * BEFORE**2
@@ -54,7 +58,7 @@ class Drift:
         self.var_scale, self.var_both, self.var_shift = a - u * u / variance, b - u * v / variance, c - v * v / variance
 
     def as_list(self) -> list[float]:
-        """For the cache file; a later session is as unsure of it as a new one."""
+        """For the cache file. The covariance is not stored: a later session starts as uncertain as a new one."""
         return [self.scale, self.shift]
 
     @classmethod

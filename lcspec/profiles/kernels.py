@@ -26,6 +26,14 @@ from lcspec.profiles.certification import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.exactness import Certificate
 from lcspec.profiles.price import prices, read_apart
 
+WAYS = {"rows": "matrix products, row by row", "fused_rows": "the fused kernel, row by row"}
+
+
+def name_of(way: ModelOptions) -> str:
+    """What an exact way is called."""
+    types = f"K in {way.kv_type.upper()} and V in {(way.kv_type_v or way.kv_type).upper()}"
+    return WAYS.get(way.attention, f"the fused kernel with {types}")
+
 
 class Kernels(NamedTuple):
     """`options` with cache types and attention decided, and `exact` True or False.

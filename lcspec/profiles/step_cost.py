@@ -20,7 +20,8 @@ from lcspec.profiles.steadiness import RETRIES, disturbed, settled
 # Widths that are measured one by one, and those beyond them, as far as T(n) stays flat.
 EVERY_WIDTH = 32
 WIDER = (40, 48, 64, 96, 128, 192, 256)
-# T(n) has bent, and rows have begun to cost what they cost alone, where twice as many take so many times as long.
+# T(n) has bent where twice as many rows take this many times as long: from there on a row costs nearly what it costs
+# alone.
 BENT = 1.5
 SHORT_CONTEXT = 32
 LONG_CONTEXT = 512
@@ -31,7 +32,7 @@ Progress = Callable[[float], None]
 
 
 def sample_tokens(context: Context, n: int) -> list[int]:
-    """`n` tokens of real text: a mixture-of-experts model would wake too few experts on a repeated token."""
+    """`n` tokens of real text: with one repeated token, a mixture-of-experts model would use too few experts."""
     vocab = context.model.vocab
     text = "\n".join(p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))[:6])
     try:
@@ -45,7 +46,7 @@ class Meter:
     """Decodes real text at chosen widths on a scratch sequence of a context and times it."""
 
     def __init__(self, context: Context, seq: int, longest: int = LONG_CONTEXT) -> None:
-        """Use `seq`, which is empty, for contexts of up to `longest` tokens."""
+        """Use the empty sequence `seq`, for contexts of up to `longest` tokens."""
         self.context = context
         self.seq = seq
         self.tokens = sample_tokens(context, longest + 64 + WIDER[-1])
@@ -68,9 +69,9 @@ class Meter:
     def time(self, width: int, offset: int = 0) -> float:
         """Seconds of one decode of `width` tokens with logits for each, which is then taken back.
 
-        The library builds a graph at every change of width. A step with drafts mostly follows one without, and one
-        without others like it, so a width of 1 is timed the second time; on a GPU the fourth time (see
-        lcspec.profiles.change).
+        The library builds a graph at every change of width. A step with drafts mostly follows a step without them, and
+        a step without drafts follows another one. So a width of 1 is decoded once before it is timed, on a GPU three
+        times, unless the decode before had this width (see lcspec.profiles.change).
         """
         if width == 1 != self._width:
             for _ in range(3 if self.context.model.gpu_layers else 1):
@@ -107,10 +108,10 @@ def measure(
 ) -> CostCurve:
     """Measure T(n) at `widths` and two context lengths, in `repeat` rounds each, fewer once `enough` seconds are spent.
 
-    Rounds go over all widths in turn, so that a busy moment does not fall on one width. Beyond EVERY_WIDTH widths are
-    measured until T(n) bends. With a `budget` (seconds) the widest widths, then the second context length, are left out
-    when time is short; what was not measured is not used. Widths whose figures cannot be right are measured again,
-    which `CostCurve.retaken` and `unsteady` tell.
+    A round goes over all widths in turn, so that a busy moment does not fall on one width. Widths above EVERY_WIDTH are
+    measured until T(n) bends. With a `budget` (seconds), the widest widths are left out when time is short, then the
+    second context length; only measured widths are used later. Widths whose figures cannot be right are measured again:
+    `CostCurve.retaken` names these, and `unsteady` those whose figures still cannot be right.
 
     Raises:
         DecodeError: the context cannot take the measurement.
@@ -170,7 +171,8 @@ def measure(
 
 
 def _bent(samples: Mapping[tuple[int, int], Sequence[float]], width: int, length: int) -> bool:
-    """Whether rows cost what they cost alone before `width`, going by the widest one so far and by half of it."""
+    """Whether T(n) has bent below `width`: the widest measured width takes more than BENT times as long as the widest
+    one of at most half that width."""
     known = sorted(w for w, c in samples if c == length and w < width)
     half = max((w for w in known if 2 * w <= known[-1]), default=known[0])
     return min(samples[known[-1], length]) > BENT * min(samples[half, length])
@@ -194,8 +196,8 @@ def _state_seconds(meter: Meter, repeat: int) -> Stake:
 def _retake(
     meter: Meter, samples: dict[tuple[int, int], list[float]], length: int, until: float
 ) -> tuple[set[int], list[int]]:
-    """Measure the widths at `length` that were disturbed again, until `until` at most; which these were, and which of
-    them still are."""
+    """Measure disturbed widths at `length` again, unless it is later than `until`; returns the widths that were
+    measured again, and those that are still disturbed."""
     retaken: set[int] = set()
     for attempt in range(RETRIES):
         found = disturbed({w: s for (w, c), s in samples.items() if c == length})
@@ -210,7 +212,7 @@ def _retake(
 
 
 def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int = 0) -> str:
-    """Everything T(n) depends on; `planes` are the states that every step of a recurrent model also writes."""
+    """A key made of all that T(n) depends on; `planes`: the states that each step of a recurrent model also writes."""
     return disk_cache.key_of(
         "curve",
         disk_cache.file_identity(options.path),
@@ -230,7 +232,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int 
 
 
 def adapter_key(options: ModelOptions) -> list[object]:
-    """What adapters add to a key: with them a model has other bits and other times."""
+    """What adapters add to a key: they change a model's bits and its times."""
     return [part for lora in options.acting for part in (disk_cache.file_identity(lora.path), lora.scale)]
 
 
@@ -242,7 +244,7 @@ def _key(context: Context) -> str:
 
 
 def load_curve(context: Context) -> CostCurve | None:
-    """The stored curve of this model on this machine, if there is a sound one."""
+    """The stored curve of this model on this machine; None if there is none, or it is damaged or of another kind."""
     data = disk_cache.load("curves", _key(context))
     try:
         curve = CostCurve.from_dict(data) if data is not None else None

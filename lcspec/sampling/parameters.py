@@ -89,14 +89,6 @@ def _gumbel(key: int, token: int) -> float:
     return -math.log(-math.log(((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * 2.0**-52))
 
 
-def log_softmax(logits: NDArray[Any]) -> NDArray[np.float64]:
-    """Log-probabilities of `logits` [..., k] along the last axis, float64."""
-    x = np.asarray(logits, dtype=np.float64)
-    x = x - x.max(axis=-1, keepdims=True)
-    out: NDArray[np.float64] = x - np.log(np.exp(x).sum(axis=-1, keepdims=True))
-    return out
-
-
 def log_sum_exp(logits: NDArray[np.float32]) -> float:
     """What log-probabilities are short of `logits` float32 [k]; right to about 1e-6, in a sixth of float64's time."""
     top = logits.max()

@@ -8,10 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from lcspec.commands.options import model_options
-from lcspec.commands.pairing import Pairing, paired
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError, ModelLoadError, UsageError
+from lcspec.loading import model_options
+from lcspec.model_choice import Pairing, paired
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET
 from lcspec.modelfiles.library import LibraryModel, describe, last_model, models
 from lcspec.modelfiles.memory import Memory, check_memory, machine_memory

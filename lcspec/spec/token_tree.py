@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from lcspec.sampling.distribution import Distribution
 
-IntArray = NDArray[np.int32]
 FloatArray = NDArray[np.float32]
 
 

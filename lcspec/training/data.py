@@ -34,11 +34,6 @@ class Dataset:
     coverage: float
     scale: float
 
-    @property
-    def n_train(self) -> int:
-        """Positions to train on."""
-        return int((~self.held_out).sum())
-
     def take(self, rows: NDArray[np.int64]) -> tuple[Floats, Ints, Ints]:
         """(states in unit deviation, pending tokens, labels) of some positions."""
         states = self.states[rows].astype(np.float32)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lcspec.answers.deltas import CallArguments, CallStart, Content, Reasoning
 from lcspec.answers.formats import FORMATS, GENERIC, Format, continued_by, format_of, opened_by
-from lcspec.answers.reader import AnswerReader, gathered, read_whole
+from lcspec.answers.reader import AnswerReader, gathered
 from lcspec.answers.text import Piece
 
 CODE = "def f(x):\n    return \"</function>\" if x < 2 else '{}'\n\n# end"
@@ -33,6 +33,12 @@ TOOLS: list[dict[str, Any]] = [
     {"name": "python", "parameters": {"type": "object", "properties": {"code": {"type": "string"}}}},
     {"name": "noop", "parameters": {"type": "object", "properties": {}}},
 ]
+
+
+def read_whole(reader: AnswerReader, text: str, complete: bool = True) -> tuple[str, str, list[dict[str, Any]]]:
+    return gathered([*reader.feed(text), *reader.finish(complete)])
+
+
 NAMED = {form.name: form for form in (*FORMATS, GENERIC)}
 OSLO = {"city": "Oslo", "days": 3}
 JSON = json.dumps(OSLO)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from lcspec.commands.models import as_dict, lines, table
-from lcspec.commands.pairing import find_model, paired
 from lcspec.config import DraftFiles
 from lcspec.errors import UsageError
+from lcspec.model_choice import find_model, paired
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.modelfiles.library import models
 from lcspec.modelfiles.memory import Memory

@@ -16,7 +16,7 @@ from lcspec.engine.engine import Engine
 from lcspec.engine.events import Finished, Prefill, Started, StepStats, Tokens
 from lcspec.engine.request import Request
 from lcspec.errors import ContextOverflow, UsageError
-from lcspec.sampling.parameters import SamplingParams, log_softmax
+from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
 from tests import tiny_gguf as tiny
@@ -493,7 +493,8 @@ def rows_of(session: Session, tokens: list[int], first: int) -> np.ndarray:
         for pos, token in enumerate(tokens[:-1]):
             context.batch.add(token, pos, (0,), logits=pos >= first - 1)
         context.decode()
-        return log_softmax(context.logits())
+        logits = context.logits().astype(np.float64)
+        return np.asarray(logits - np.logaddexp.reduce(logits, axis=-1, keepdims=True))
 
 
 @pytest.mark.parametrize("strategy", ["off", "model:p_min=0", "model:branch=3:nodes=12:p_min=0", "prediction"])

@@ -142,7 +142,7 @@ def test_a_plan_stands_until_somebody_comes_or_goes() -> None:
     machine = Machine(share=False)
     first = machine.decoding(numbers(0, 20))
     plan = machine.step()
-    assert plan.stands and machine.scheduler.settled and machine.step() is plan, "nothing is planned twice"
+    assert plan.stands and machine.scheduler.steady and machine.step() is plan, "nothing is planned twice"
     second = machine.enter(numbers(1000, 20))
     mixed = machine.step()
     assert {part.sequence for part in mixed.parts} == {first, second} and not mixed.stands

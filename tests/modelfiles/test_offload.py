@@ -126,8 +126,12 @@ def test_a_file_s_layers(tmp_path: Path) -> None:
     assert not any(layer_costs(header, inside).cache), "that cache stays in main memory"
     kept = replace(options, placement=Placement(overrides=((r"\.ffn_", "CPU"), (EXPERTS, "CPU"))))
     assert 0 < layer_costs(header, kept).weights[0] < costs.weights[0], "and so do these weights"
-    elsewhere = replace(options, placement=Placement(overrides=((r"\.ffn_", "CUDA1"),)))
-    assert layer_costs(header, elsewhere).weights == costs.weights
+    elsewhere = layer_costs(header, replace(options, placement=Placement(overrides=((r"\.ffn_", "CUDA1"),))))
+    assert sum(elsewhere.weights) + elsewhere.pinned["CUDA1"] == sum(costs.weights)
+    first = layer_costs(
+        header, replace(options, placement=Placement(overrides=((r"blk\.0\.ffn_", "CUDA0"), (r"\.ffn_", "CPU"))))
+    )
+    assert first.pinned["CUDA0"] * 2 == first.pinned["CPU"], "of two overrides the first that matches counts"
 
 
 @pytest.mark.parametrize("write", [tiny.write_hybrid, tiny.write_recurrent, tiny.write_sliding_window])

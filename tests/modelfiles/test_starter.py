@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.commands.pairing import find_model
 from lcspec.errors import DownloadError, UsageError
+from lcspec.model_choice import find_model
 from lcspec.modelfiles import starter
 from lcspec.modelfiles.library import models
 from lcspec.modelfiles.starter import PACKAGES, STARTER, Package, download_starter, starter_path

@@ -7,11 +7,11 @@ from typing import Any, cast
 
 import pytest
 
-from lcspec.commands.options import model_options, narrow_windows
 from lcspec.config import DEFAULT_MAX_WIDTH, MAX_WIDTH, DrafterSpec
 from lcspec.drafters.base import create
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.kv_cache.sequence_pool import SequencePool
+from lcspec.loading import model_options, narrow_windows
 from lcspec.planner.base import Limits, Proposal
 from lcspec.planner.fixed import FixedPlanner
 from lcspec.planner.lookahead_budget import feed

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lcspec.commands.selfcheck import classes_text, ranges, texts_text
+from lcspec.commands.selfcheck_text import classes_text, ranges, texts_text
 from lcspec.profiles.exactness import PROMPT_BLOCK, TRUSTED_POSITIONS, Certificate, in_order
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)

@@ -13,10 +13,10 @@ import pytest
 from lcspec.commands import draft_distil
 from lcspec.commands.draft_distil import draft_shape
 from lcspec.commands.models import as_dict, table
-from lcspec.commands.pairing import paired
 from lcspec.drafters.medusa.target import output_rows
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.llama import Model
+from lcspec.model_choice import paired
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.identity import fingerprint
 from lcspec.modelfiles.library import models

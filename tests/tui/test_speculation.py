@@ -152,3 +152,11 @@ def test_the_inspector_keeps_to_a_few_lines_however_wide_the_tree() -> None:
     shown = steps_content(log, str).plain
     assert "and 42 more nodes" in shown
     assert len(shown.splitlines()) < 30
+
+
+def test_the_inspector_says_whether_guesses_can_change_the_text() -> None:
+    log = SpeculationLog()
+    log.add(step((6, 7, 9), 2))
+    assert "Guesses change no bit" in totals_content(log, exact=True).plain
+    assert "--exact rules that out" in totals_content(log, exact=False).plain
+    assert totals_content(log).plain == totals_content(log, exact=None).plain and "bit" not in totals_content(log).plain

@@ -154,7 +154,7 @@ class ConversationScreen(Screen[None]):
         drafters = self.choices.now.speculation.drafters if self.source.local else ""
         status = Status(fill, turn.phase if turn is not None else "", rate, drafters, self.transcript.lens)
         self.query_one(StatusLine).show(status, log)
-        self.query_one(Inspector).show(log, self.source.piece)
+        self.query_one(Inspector).show(log, self.source.piece, self.loaded.exact)
 
     @work(exclusive=True, group="fill")
     async def refresh_fill(self) -> None:

@@ -20,8 +20,8 @@ class Inspector(VerticalScroll):
         yield Static(id="inspector-totals")
         yield Static(id="inspector-steps")
 
-    def show(self, log: SpeculationLog, piece_of: PieceOf) -> None:
-        """Show the figures of `log`."""
+    def show(self, log: SpeculationLog, piece_of: PieceOf, exact: bool | None = None) -> None:
+        """Show the figures of `log`; `exact`: see Loaded."""
         if self.display:
-            self.query_one("#inspector-totals", Static).update(totals_content(log))
+            self.query_one("#inspector-totals", Static).update(totals_content(log, exact))
             self.query_one("#inspector-steps", Static).update(steps_content(log, piece_of, not self.app.no_color))

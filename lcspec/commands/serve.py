@@ -13,9 +13,9 @@ from typing import Any, Sequence
 import click
 
 from lcspec.commands.generate import read_text
-from lcspec.commands.options import model_options
-from lcspec.commands.pairing import paired, say_paired
 from lcspec.errors import UsageError
+from lcspec.loading import model_options
+from lcspec.model_choice import paired, say_paired
 from lcspec.modelfiles.library import LibraryModel, describe
 from lcspec.modelfiles.places import Found
 from lcspec.sampling.parameters import MADE, SamplingParams

@@ -20,9 +20,10 @@ from lcspec.bench.runner import AUTO, PLAIN, Bench, BenchOptions, Interrupted, d
 from lcspec.bench.summary import Summary
 from lcspec.bench.table import counted, summary_text
 from lcspec.commands.generate import show_heads_note
-from lcspec.commands.options import model_options
+from lcspec.commands.progress import progress_bar
 from lcspec.config import DraftFiles, SpeculationParams, rollback_for
 from lcspec.errors import UsageError
+from lcspec.loading import model_options, narrow_windows
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, loading_line, open_session, parse_speculation
 
@@ -61,6 +62,8 @@ def run(**o: Any) -> int:
             name: parse_speculation(name, pair.draft, exact=bool(o["exact"]))
             for name in named or default_strategies(session)
         }
+        for line in dict.fromkeys(line for name in named for line in narrow_windows(name, options.max_width)):
+            click.echo(line, err=True)
         bench = Bench(session, BenchOptions(strategies, sampling, o["n"], o["repeat"], o["chat"]))
         recorder = Recorder(bench, o["out"], exact=session.engine.exact.all_exact, draft=pair.draft)
         return recorder.run(prompts)
@@ -118,14 +121,7 @@ class Recorder:
         return 0 if summary["overall"] is not None else 1
 
     def _warm_up(self) -> None:
-        with click.progressbar(length=1000, label="warm-up and T(n)", file=sys.stderr, hidden=_quiet()) as bar:
-            shown = 0
-
-            def progress(fraction: float) -> None:
-                nonlocal shown
-                bar.update(int(fraction * 1000) - shown)
-                shown = int(fraction * 1000)
-
+        with progress_bar("warm-up and T(n)") as progress:
             self.bench.prepare(progress)
 
     def _run_prompts(self, prompts: Sequence[Prompt]) -> None:
