@@ -10,6 +10,7 @@ Python's time included. Nothing is timed, so it may run beside anything.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import math
 import sys
 from collections.abc import Iterator, Sequence
@@ -20,6 +21,7 @@ from unittest.mock import patch
 import click
 
 from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
+from lcspec.profiles import change as width_change
 from lcspec.profiles import cost_curve, drift
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -55,6 +57,19 @@ def constant(module: Any, name: str, *values: Any) -> list[Change]:
     return [Change(f"{name} = {value:g}, not {getattr(module, name):g}", ((module, name, value),)) for value in values]
 
 
+def beginning(cls: Any, name: str, *values: float) -> list[Change]:
+    """A dataclass that begins with other values: its defaults were read when it was made."""
+    names = [f.name for f in dataclasses.fields(cls) if f.init]
+    place, now = names.index(name), cls.__init__.__defaults__
+    return [
+        Change(
+            f"{cls.__name__}.{name} = {value:g} at first, not {now[place]:g}",
+            ((cls.__init__, "__defaults__", (*now[:place], value, *now[place + 1 :])),),
+        )
+        for value in values
+    ]
+
+
 def _estimated(self: acceptance.Acceptance, tree: Any) -> list[float]:
     return [float(p) for p in tree.path_probs()]
 
@@ -64,29 +79,33 @@ CHANGES = [
     *constant(acceptance, "HIGHEST", 0, 1, 15),
     *constant(calibrator, "MEMORY", 100.0, 1600.0),
     *constant(calibrator, "SUREST", 3.0, 8.0),
+    *beginning(calibrator.Calibrator, "var_shift", 1.0),
+    *beginning(calibrator.Calibrator, "var_slope", 0.06),
     *constant(auto, "BRANCH", 1, 2, 6),
     *[change._replace(name=f"{change.name}, of draft models") for change in constant(policy, "BRANCH", 1, 2, 6)],
     *constant(auto, "FREE_NODES", 12, 48),
     *constant(auto, "TABLE_STEPS", 1, 32),
     *constant(policy, "PROBE_SHARE", 0.0, 0.03),
-    *constant(policy, "SAFE", 0.0, 1.0),
     Change("drafts of others left out of what is imagined", ((policy, "left_open", lambda tree, reach: [1.0]),)),
-    *constant(worth, "LOOKAHEAD", 1, 16),
+    *constant(worth, "LOOKAHEAD", 1, 8),
     *constant(record, "RATE", 0.005, 0.05),
     *constant(record, "TIME_RATE", 0.03, 0.3),
     *constant(record, "EARLIER", 2, 50),
+    *beginning(record.DrafterRecord, "acceptance", 0.4, 0.9),
     *constant(drift, "BEFORE", 0.05, 0.5),
     *constant(drift, "NOISE", 0.05, 0.5),
     *constant(drift, "KEPT", 0.99, 0.9999),
     *constant(cost_curve, "WIDTH_RATE", 0.0, 0.3),
+    Change("a change of width costs nothing", ((width_change.Change, "price", 0.0),)),
     Change("nothing bounds a text's loss", ((loss_budget.LossBudget, "takes", lambda self: False),)),
-    *constant(loss_budget, "CREDIT", 1.0, 10.0),
-    *constant(loss_budget, "LEAST", 0.0, 2.0),
+    *beginning(loss_budget.LossBudget, "balance", 1.0, 10.0),
     *constant(loss_budget, "MOST", 2.5, 20.0),
     *constant(loss_budget, "MOST_COSTLY", 5.0, 25.0),
     *constant(loss_budget, "SHARE", 0.0025, 0.02),
     *constant(loss_budget, "ROUND", 2, 16),
     *constant(loss_budget, "LONGEST", 32, 1024),
+    *constant(loss_budget, "OUTLIER", 2.0, 16.0),
+    *constant(loss_budget, "RATE", 0.03, 0.3),
 ]
 
 

@@ -245,9 +245,8 @@ def run(
             if not url:
                 return counts, wrong, told
             before = reference(url, patience)
-            stranger = None if condition.harm else Stranger(url, patience)
-            if stranger is not None:
-                stranger.start()
+            stranger = Stranger(url, patience)  # its longest pause is the outage of a client that does no harm
+            stranger.start()
             names, memory = plan(requests, chance, condition.harm), list[int]()
             parts = max(1, min(PARTS, requests // AT_ONCE))
             for part in range(parts):
@@ -256,9 +255,8 @@ def run(
                 wrong += failed
                 counts = {kind: counts.get(kind, 0) + some.get(kind, 0) for kind in {**counts, **some}}
                 memory.append(resident(pid))
-            if stranger is not None:
-                told.append(stranger.end())
-                wrong += stranger.wrong + ([told[-1]] if timed and stranger.late else [])
+            told.append(stranger.end())
+            wrong += stranger.wrong + ([told[-1]] if timed and stranger.late and not condition.harm else [])
             told.append("memory, MiB: " + " ".join(f"{n / 2**20:.1f}" for n in memory))
             if not condition.harm and requests >= ENOUGH and memory[-1] > memory[PARTS // 2] * (1 + GROWTH):
                 wrong.append(f"memory grew: {told[-1]}")

@@ -96,7 +96,7 @@ HERMES = JsonCalls("<tool_call>", ("</tool_call>",))
 MISTRAL = (
     NamedCalls(
         escaped("[TOOL_CALLS]"),
-        r"\[TOOL_CALLS\]\s*(?P<name>[\w.-]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?\s*",
+        r"\[TOOL_CALLS\]\s*(?P<name>[\w.:-]+)(?:\[CALL_ID\](?P<id>\w+))?(?:\[ARGS\])?\s*",
     ),
     JsonCalls(escaped("[TOOL_CALLS]"), id_after=True),
 )
@@ -191,7 +191,7 @@ FORMATS = (
             NamedCalls(
                 r"<\|tool_calls_section_begin\|>|<\|tool_call_begin\|>",
                 r"(?:<\|tool_calls_section_begin\|>\s*)?<\|tool_call_begin\|>\s*"
-                r"(?P<id>(?:functions\.)?(?P<name>[\w.-]+?)(?::\d+)?)\s*<\|tool_call_argument_begin\|>\s*",
+                r"(?P<id>(?:functions\.)?(?P<name>[\w.:-]+?)(?::\d+)?)\s*<\|tool_call_argument_begin\|>\s*",
                 ("<|tool_call_end|>", "<|tool_calls_section_end|>"),
             ),
         ),
@@ -219,8 +219,8 @@ FORMATS = (
         calls=(
             NamedCalls(
                 "<｜tool▁calls▁begin｜>|<｜tool▁call▁begin｜>",
-                r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>(?P<name>[\w.-]+)\s*"
-                r"(?:```(?:json)?)?\s*|(?!function<)(?P<name>[\w.-]+)\s*<｜tool▁sep｜>\s*)",
+                r"(?:<｜tool▁calls▁begin｜>\s*)?<｜tool▁call▁begin｜>\s*(?:function<｜tool▁sep｜>(?P<name>[\w.:-]+)\s*"
+                r"(?:```(?:json)?)?\s*|(?!function<)(?P<name>[\w.:-]+)\s*<｜tool▁sep｜>\s*)",
                 ("```", "<｜tool▁call▁end｜>", "<｜tool▁calls▁end｜>"),
             ),
         ),
@@ -294,7 +294,7 @@ FORMATS = (
         calls=(
             NamedCalls(
                 escaped("<|tool_call:begin|>"),
-                r"<\|tool_call:begin\|>(?P<id>[\w-]*)<\|tool_call:name\|>(?P<name>[\w.-]+)<\|tool_call:args\|>\s*",
+                r"<\|tool_call:begin\|>(?P<id>[\w-]*)<\|tool_call:name\|>(?P<name>[\w.:-]+)<\|tool_call:args\|>\s*",
                 ("<|tool_call:end|>",),
             ),
         ),
@@ -311,7 +311,7 @@ FORMATS = (
         "functionary-3.1",
         (("<function=", "python_tag", "</function>"), ("<function=example_function_name>{",)),
         calls=(
-            NamedCalls(r"<function=", r"<function=(?P<name>[\w.-]+)>\s*", ("</function>",)),
+            NamedCalls(r"<function=", r"<function=(?P<name>[\w.:-]+)>\s*", ("</function>",)),
             *LLAMA,
         ),
     ),

@@ -11,7 +11,7 @@ from lcspec.answers.json_text import dumps, loads
 from lcspec.answers.source import Source, Steps, compiled, escaped
 from lcspec.answers.tagged import ObjectWriter
 
-CALL = compiled(r"\s*,?\s*(?P<name>[\w.-]+)\(\s*")
+CALL = compiled(r"\s*,?\s*(?P<name>[\w.:-]+)\(\s*")
 KEYWORD = compiled(r"\s*,?\s*(?P<key>\w+)\s*=\s*")
 QUOTE = '<|"|>'
 
@@ -26,7 +26,7 @@ class PythonCalls:
     def read(self, to: Writer) -> Steps[bool]:
         """As in calls.Syntax."""
         source = to.source
-        head = yield from source.match(compiled(self.opener + r"\s*\[\s*(?=[\w.-]+\()"))
+        head = yield from source.match(compiled(self.opener + r"\s*\[\s*(?=[\w.:-]+\()"))
         if head is None:
             return False
         source.take(head.end())
@@ -93,7 +93,7 @@ class GemmaCalls:
     def read(self, to: Writer) -> Steps[bool]:
         """As in calls.Syntax."""
         source = to.source
-        head = yield from source.match(compiled(self.opener + r"\s*call:(?P<name>[\w.-]+)\s*(?=\{)"))
+        head = yield from source.match(compiled(self.opener + r"\s*call:(?P<name>[\w.:-]+)\s*(?=\{)"))
         if head is None:
             return False
         source.take(head.end())

@@ -68,8 +68,8 @@ def possible(context: Context, spec: SpeculationParams) -> SpeculationParams:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
     if spec.exact and verifier.draws:
         raise UsageError(
-            f"the verifier {spec.verifier} keeps the distribution, but the text it samples depends on what was drafted, "
-            "so --exact cannot go with it: use coupled"
+            f"the verifier {spec.verifier} keeps the distribution, but the text depends on what was drafted, so --exact "
+            "cannot go with it: use coupled"
         )
     if context.memory.branching is not Branching.NONE:
         return spec

@@ -107,11 +107,6 @@ class ChatTemplate:
         self.tool_renderer = Renderer(self.tool_text, self.tokens, clock, self.name) if self.tool_text else None
 
     @property
-    def knows_tools(self) -> bool:
-        """Whether it has a place for tools."""
-        return "tools" in self.text + self.tool_text
-
-    @property
     def takes_parts(self) -> frozenset[str]:
         """Roles whose messages it can be given as lists of text parts."""
         return self.renderer.takes_parts

@@ -11,17 +11,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Credits in plain steps: of the first text, the least and the most of any later text, and the most while a draft model
-# is asked, whose drafts cost more before they show what they are worth.
+# Credits in plain steps: of the first text, the most of any later text, and the most while a draft model is asked, whose
+# drafts cost more before they show what they are worth.
 CREDIT = 3.0
-LEAST = 0.25
 MOST = 5.0
 MOST_COSTLY = 12.0
 # Share of a plain step that every step adds to the balance.
 SHARE = 0.005
 # Planned steps in a row: the first one after a pause also catches up on the tokens that the drafters have missed.
 ROUND = 8
-# The longest pause, in plain steps.
+# The longest pause, in plain steps: what a disturbed moment cost must not end drafting for the rest of a text.
 LONGEST = 256
 # A planned step is charged at most this many plain ones: the machine may have been busy elsewhere.
 OUTLIER = 4.0
@@ -59,7 +58,7 @@ class LossBudget:
     def begin(self) -> None:
         """Another text starts."""
         self.pause = self._round = 0
-        self.balance = max(self.balance, LEAST)
+        self.balance = max(self.balance, 0.0)
 
     def unplanned(self, beside: float) -> None:
         """A step that was not planned took `beside` seconds in Python."""

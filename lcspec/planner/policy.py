@@ -23,8 +23,6 @@ from lcspec.spec.token_tree import TokenTree
 
 # The most children of a node that drafters are asked for.
 BRANCH = 3
-# A drafter's estimate may be too low: a node is cut early only if it is worth less than this share of a row's cost.
-SAFE = 0.5
 # Share of the decode time that probes of one drafter may take.
 PROBE_SHARE = 0.01
 
@@ -224,7 +222,7 @@ class DraftPolicy:
         patience = reading(request.sequence, request.others) if worth else 0.0  # a mere probe does not wait
         nodes, depth, leaves, _ = request.limits
         branch = 1 if leaves == 1 else BRANCH
-        return Budget(nodes, depth, branch, bit, SAFE * price * row, below, patience, expects, levels), levels
+        return Budget(nodes, depth, branch, bit, price * row, below, patience, expects, levels), levels
 
 
 def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:

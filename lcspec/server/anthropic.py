@@ -16,13 +16,23 @@ from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
+from lcspec.server.prompts import content_text
 from lcspec.server.schemas import Sampling
 from lcspec.server.schemas_answers import STREAM, AnthropicMessageObject, TokenCount, answered
-from lcspec.server.schemas_anthropic import AnthropicBody, AnthropicMessage, Block, CountBody, OutputConfig, Usage
+from lcspec.server.schemas_anthropic import (
+    AnthropicBody,
+    AnthropicMessage,
+    Block,
+    CountBody,
+    OutputConfig,
+    Source,
+    Usage,
+)
 from lcspec.server.schemas_chat import ChatBody
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.translated import FollowedJob, body_of, choices, whole_choice
+from lcspec.server.turns import joined
 from lcspec.server.unknown import chosen
 
 router = APIRouter()
@@ -73,7 +83,7 @@ class Answer:
     def ended(self, job: FollowedJob, reason: str) -> dict[str, Any]:
         """Why the answer ended."""
         found = job.finished.stop if job.finished is not None else None
-        if reason == "stop" and found is not None and found in (self.body.stop_sequences or ()):
+        if reason == "stop" and found is not None and found in stops_of(self.body):
             return {"stop_reason": "stop_sequence", "stop_sequence": found}
         return {"stop_reason": REASONS.get(reason, "end_turn"), "stop_sequence": None}
 
@@ -111,17 +121,33 @@ def _check(body: AnthropicBody) -> None:
         raise invalid("tool_choice of type `tool` needs a name", "tool_choice.name")
 
 
+def stops_of(body: AnthropicBody) -> list[str]:
+    """The stop strings, under this API's name for them and the others'."""
+    return list(dict.fromkeys((*(body.stop_sequences or ()), *body.stops)))
+
+
 def prepare(service: Service, body: AnthropicBody, model: str) -> Answer:
     """Render and tokenize; runs beside the event loop.
 
     Raises:
         ApiError, LcspecError: something in the body cannot be used.
     """
-    given = {"max_tokens": body.max_tokens, "stop": body.stop_sequences}
+    given = {"max_tokens": body.max_tokens, "stop": stops_of(body) or None}
     return Answer(body, _chat(service, body, model, given))
 
 
 def _chat(service: Service, body: CountBody, model: str, given: Mapping[str, Any]) -> chat.Chat:
+    translated = chat_body(body, given)
+    chat.check(translated)
+    return chat.prepare(service, translated, model)
+
+
+def chat_body(body: CountBody, given: Mapping[str, Any]) -> ChatBody:
+    """The same request in the OpenAI API's form, with these fields besides.
+
+    Raises:
+        ApiError: something in it cannot be used.
+    """
     tools, choice = [], None
     for i, tool in enumerate(body.tools or ()):
         if tool.type not in (None, "custom") or tool.input_schema is None:
@@ -131,7 +157,8 @@ def _chat(service: Service, body: CountBody, model: str, given: Mapping[str, Any
     if body.tool_choice is not None:
         named = {"type": "function", "function": {"name": body.tool_choice.name}}
         choice = CHOICES.get(body.tool_choice.type, named)
-    fields = {name: getattr(body, name) for name in Sampling.model_fields}
+    names = (*Sampling.model_fields, "logit_bias", "grammar", "ignore_eos", "chat_template_kwargs")
+    fields = {name: getattr(body, name) for name in names}
     fields |= {"prediction": body.prediction and body.prediction.model_dump(exclude_none=True)}
     fields |= {"speculation": body.speculation and body.speculation.model_dump(exclude_none=True)}
     fields |= {"messages": _messages(body), "tools": tools or None, "tool_choice": choice}
@@ -144,9 +171,7 @@ def _chat(service: Service, body: CountBody, model: str, given: Mapping[str, Any
     form = wanted.format or body.output_format
     if form is not None:
         fields["response_format"] = {"type": "json_schema", "json_schema": {"schema": form.schema_}}
-    translated = body_of(ChatBody, fields | dict(given))
-    chat.check(translated)
-    return chat.prepare(service, translated, model)
+    return body_of(ChatBody, fields | dict(given))
 
 
 def _messages(body: CountBody) -> list[dict[str, Any]]:
@@ -158,7 +183,12 @@ def _messages(body: CountBody) -> list[dict[str, Any]]:
         if kept:
             out.append({"role": "system", "content": "\n".join(kept)})
     for i, message in enumerate(body.messages):
-        out += _assistant(message, i) if message.role == "assistant" else _others(message, i)
+        for turn in _assistant(message, i) if message.role == "assistant" else _others(message, i):
+            # Neighbours of one role are one turn in this API.
+            if out and turn["role"] == out[-1]["role"] in ("user", "assistant"):
+                out[-1] = joined(out[-1], turn)
+            else:
+                out.append(turn)
     return out
 
 
@@ -205,10 +235,22 @@ def _others(message: AnthropicMessage, i: int) -> list[dict[str, Any]]:
 def _text(block: Block, where: str) -> str:
     if block.type == "text" and block.text is not None:
         return block.text
-    source = block.source or {}
-    if block.type == "document" and source.get("type") == "text" and isinstance(source.get("data"), str):
-        return str(source["data"])
+    text = _quoted(block, where)
+    if text is not None:
+        head = (block.title, block.source if isinstance(block.source, str) else None, block.context)
+        return "\n".join(part for part in (*head, text) if part)
     raise invalid(f"{where}: this model reads text only, not {block.type[:40]!r}", f"{where}.type")
+
+
+def _quoted(block: Block, where: str) -> str | None:
+    """The text of a document, or of what a search found, if it has any."""
+    if block.type == "search_result" and isinstance(block.content, list):
+        return "\n".join(_text(part, f"{where}.content[{i}]") for i, part in enumerate(block.content))
+    if block.type != "document" or not isinstance(block.source, Source):
+        return None
+    if block.source.type == "content":
+        return content_text(block.source.content, f"{where}.source.content")
+    return block.source.data if block.source.type == "text" else None
 
 
 async def _whole(answer: Answer, job: Job) -> Response:

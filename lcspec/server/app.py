@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from functools import partial
-from typing import Any, AsyncIterator
+from typing import Any, AsyncIterator, Callable, Sequence
 
 from fastapi import FastAPI
 from fastapi.routing import APIRoute
@@ -102,7 +102,6 @@ def app_over(models: Models) -> FastAPI:
         app.include_router(room.router)
     install_handlers(app)
     app.openapi = partial(describe, app)  # type: ignore[method-assign]
-    paths = frozenset(route.path_format for route in routes if route.include_in_schema)
     # The last one added sees a request first.
     app.add_middleware(BodyLimit, limit=settings.max_body, seconds=settings.body_seconds)
     if settings.api_keys:
@@ -119,8 +118,21 @@ def app_over(models: Models) -> FastAPI:
     if settings.hosts:
         app.add_middleware(HostCheck, names=settings.hosts)
     app.add_middleware(Leases, models=models)
-    app.add_middleware(Journal, metrics=models.http, paths=paths)
+    app.add_middleware(Journal, metrics=models.http, paths=paths_of(routes))
     return app
+
+
+def paths_of(routes: Sequence[APIRoute]) -> Callable[[str], str]:
+    """What the log and the metrics call a path: its endpoint's, or `other`."""
+    plain = {route.path_format for route in routes}
+    named = [route for route in routes if route.param_convertors]
+
+    def called(path: str) -> str:
+        if path in plain:
+            return path
+        return next((route.path_format for route in named if route.path_regex.match(path)), "other")
+
+    return called
 
 
 def describe(app: FastAPI) -> dict[str, Any]:

@@ -75,7 +75,7 @@ def check(body: CompletionBody) -> None:
     if body.best_of is not None and body.best_of != (body.n or 1):
         raise invalid("best_of must equal n: texts are not ranked here", "best_of")
     check_stream_options(body)
-    if body.echo and body.suffix is not None:
+    if body.echo and body.suffix:
         raise invalid("echo cannot go with suffix", "echo")
 
 
@@ -85,7 +85,7 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
     Raises:
         ApiError, LcspecError: something in the body cannot be used.
     """
-    prompts = [_ids(service, prompt, body.suffix) for prompt in split_prompts(body.prompt)]
+    prompts = [_ids(service, prompt, body.suffix or None) for prompt in split_prompts(body.prompt)]
     wanted = Wanted(
         body,
         body.speculation,

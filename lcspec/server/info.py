@@ -193,7 +193,7 @@ async def detokenize(body: DetokenizeBody, http: Request) -> Response:
 async def apply_template(body: TemplateBody, http: Request) -> Response:
     """The prompt that the model's template makes of messages."""
     service = await _service(body, http)
-    use = tool_use(body.tools, None)
+    use = tool_use(body.tools, body.tool_choice)
     prompt = await service.in_thread(
         chat_prompt,
         service,

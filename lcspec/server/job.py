@@ -35,6 +35,7 @@ class Job:
         self._head: list[tuple[int, list[Event]]] = []
         self._tickets: dict[int, Submitted] = {}
         self._open: set[int] = set()  # texts whose last event has not come
+        self._ended: set[int] = set()  # texts that were ended from here
         self._cancelled = False
         self.read = self.written = 0  # tokens of the prompts, and of the answers that have ended
         self._start = time.perf_counter()
@@ -134,7 +135,7 @@ class Job:
                     raise from_engine(event.error)
                 if isinstance(event, Finished):
                     left -= 1
-                    if event.reason == "cancelled":
+                    if event.reason == "cancelled" and index not in self._ended:
                         raise ApiError(503, "the server is shutting down", code="shutting_down")
                 yield index, event
 
@@ -153,6 +154,12 @@ class Job:
             self.cancel()
             message = f"the answer was not finished within {limit:g} seconds: ask for fewer tokens, or raise --timeout"
             raise ApiError(504, message, code="timeout") from None
+
+    def end(self, index: int) -> None:
+        """End a text where it is; the others go on."""
+        self._ended.add(index)
+        if index in self._tickets:
+            self._tickets[index].cancel()
 
     def cancel(self) -> None:
         """End what still runs or waits."""

@@ -6,7 +6,7 @@ import logging
 import re
 import secrets
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Callable
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -33,7 +33,7 @@ class Journal:
     or becomes a label.
     """
 
-    def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: frozenset[str]) -> None:
+    def __init__(self, app: ASGIApp, metrics: HttpMetrics, paths: Callable[[str], str]) -> None:
         self.app = app
         self.metrics = metrics
         self.paths = paths
@@ -61,7 +61,7 @@ class Journal:
             status = status or 500  # what the handler of last resort, which is outside, will answer
             raise
         finally:
-            path = scope["path"] if scope["path"] in self.paths else "other"
+            path = self.paths(scope["path"])
             self.metrics.answered(path, status)
             level = logging.DEBUG if path in QUIET_PATHS else logging.INFO
             seconds = time.perf_counter() - start

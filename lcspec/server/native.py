@@ -3,16 +3,17 @@ others."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, AsyncGenerator, Sequence
+import time
+from dataclasses import dataclass, fields
+from typing import Any, AsyncGenerator, AsyncIterator, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.events import Event, Finished, Tokens
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.errors import UnsupportedModel
-from lcspec.sampling.parameters import SamplingParams
+from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
@@ -48,7 +49,7 @@ class Native:
         assert end is not None
         content, indent = text.text, self.body.n_indent or 0
         kept = content if streamed or not indent else until_outdent(content, indent)
-        kind = {"stop": "word" if end.stop is not None else "eos", "length": "limit", "context": "limit"}
+        kind = "word" if end.stop is not None else "eos"  # anything but `stop` is a limit: tokens, context, time
         ids = [info.id for info in text.infos]
         found = {
             "index": index,
@@ -59,16 +60,31 @@ class Native:
             "model": self.model,
             "tokens_predicted": end.completion_tokens,
             "tokens_evaluated": end.prompt_tokens,
-            "generation_settings": settings_of(self.service, request),
+            "generation_settings": settings_of(self.service, request, end.seed),
             "prompt": self.service.vocab.text(list(request.prompt), special=True),
             "has_new_line": "\n" in text.text,
             "truncated": False,
-            "stop_type": kind.get(end.reason, "none") if kept == content else "limit",
+            "stop_type": kind if end.reason == "stop" and kept == content else "limit",
             "stopping_word": end.stop or "",
             "tokens_cached": end.prompt_tokens + end.completion_tokens,
             "timings": answer.timings(text),
         } | self.probabilities(text.infos if not streamed else [])
         return chosen_fields(found, self.body.response_fields) if self.body.response_fields else found
+
+    async def events(self, job: Job) -> AsyncIterator[tuple[int, Event]]:
+        """The job's events. A text ends with the first line that ends after `t_max_predict_ms`."""
+        limit = self.body.t_max_predict_ms or 0
+        begun: dict[int, float] = {}
+        over: set[int] = set()
+        async for index, item in job.events():
+            if limit and isinstance(item, Tokens):
+                if index in over:
+                    continue
+                now = time.perf_counter()
+                if (now - begun.setdefault(index, now)) * 1000 > limit and "\n" in item.text:
+                    over.add(index)
+                    job.end(index)
+            yield index, item
 
     def probabilities(self, infos: Sequence[Any]) -> dict[str, Any]:
         """Log-probabilities of tokens, if they were asked for."""
@@ -103,14 +119,13 @@ def until_outdent(text: str, indent: int) -> str:
     return text
 
 
-def settings_of(service: Service, request: EngineRequest) -> dict[str, Any]:
-    """How a request samples."""
+def settings_of(service: Service, request: EngineRequest, seed: int | None = None) -> dict[str, Any]:
+    """How a request samples; `seed` is the one that was drawn for it."""
     sampling = request.sampling
-    names: tuple[str, ...] = ("temperature", "top_k", "top_p", "min_p", "typical_p", "repeat_penalty", "repeat_last_n")
-    names += ("frequency_penalty", "presence_penalty", "dry_multiplier", "xtc_probability", "xtc_threshold")
-    shown = {name: getattr(sampling, name) for name in names}
+    shown = {field.name: getattr(sampling, field.name) for field in fields(sampling) if field.name not in MADE}
     limit = -1 if request.max_tokens is None else request.max_tokens
-    return shown | {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
+    shown |= {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
+    return shown | {"seed": sampling.seed if seed is None else seed}
 
 
 # With `response_fields` an answer is any of its fields; with `n_cmpl`, or several prompts, there are several answers.
@@ -222,7 +237,7 @@ async def _whole(made: Native, job: Job) -> Response:
     texts = [Text() for _ in made.requests]
     try:
         await job.start()
-        async for index, item in job.events():
+        async for index, item in made.events(job):
             texts[index].add(item)
     finally:
         job.cancel()
@@ -234,7 +249,7 @@ async def _whole(made: Native, job: Job) -> Response:
 
 async def _streamed(made: Native, job: Job) -> AsyncGenerator[str, None]:
     texts = [Text() for _ in made.requests]
-    async for index, item in job.events():
+    async for index, item in made.events(job):
         text = texts[index]
         text.add(item)
         if isinstance(item, Tokens):

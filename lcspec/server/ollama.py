@@ -100,10 +100,11 @@ async def ollama_generate(body: OllamaGenerateBody, http: Request) -> Response:
 async def _loaded(body: OllamaAsking, http: Request, empty: Mapping[str, Any]) -> Response:
     """Load a model, or with `keep_alive` 0 unload it."""
     models: Models = http.app.state.models
-    entry, name = chosen(body, http, body.model)
+    goes = body.unloads and models.loader is not None
+    entry, name = chosen(body.model_copy(update={"keep_alive": None}) if goes else body, http, body.model)
     models.check_open()
     head = {"model": name, "created_at": now(), **empty, "done": True}
-    if (body.model_extra or {}).get("keep_alive") in (0, "0", "0s"):
+    if body.unloads:
         await models.unload_idle(entry)
         return JSONResponse(head | {"done_reason": "unload"})
     (await unless_gone(http, models.use(entry, http))).check_open()
@@ -138,9 +139,11 @@ def _common(body: OllamaAsking) -> dict[str, Any]:
     for name in Sampling.model_fields:
         value = getattr(options, name, None)
         given[name] = given[name] if value is None else value
-    limit = options.num_predict if options is not None else None
+    limit = body.limit() if options is None or options.num_predict is None else options.num_predict
     given["max_tokens"] = -1 if limit is None or limit < 0 else limit
-    given["stop"] = options.stop if options is not None else None
+    given["stop"] = body.stop if options is None or options.stop is None else options.stop
+    for name in ("logit_bias", "grammar", "ignore_eos"):
+        given[name] = getattr(body, name)
     for name in ("prediction", "speculation"):
         value = getattr(body, name)
         given[name] = value and value.model_dump(exclude_none=True)
@@ -163,7 +166,7 @@ def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
     """
     messages = []
     for message in body.messages:
-        item: dict[str, Any] = {"role": message.role, "content": message.content}
+        item: dict[str, Any] = {"role": message.role, "content": message.content or ""}
         if message.thinking:
             item["reasoning_content"] = message.thinking
         if message.tool_name:
@@ -182,10 +185,14 @@ def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
         messages.append(item)
     tools = [tool.model_dump(exclude_none=True) for tool in body.tools or ()] or None
     choice = body.tool_choice
-    fields: dict[str, Any] = {"messages": messages, "tools": tools, "think": body.think}
-    fields["response_format"] = _form(body)
+    fields: dict[str, Any] = {"messages": messages, "tools": tools}
     fields["tool_choice"] = choice.model_dump() if isinstance(choice, ToolChoice) else choice
-    return Reply(body, chat.prepare(service, body_of(ChatBody, _common(body) | fields), model))
+    return Reply(body, chat.prepare(service, _chat_body(body, fields), model))
+
+
+def _chat_body(body: OllamaAsking, fields: Mapping[str, Any]) -> ChatBody:
+    common = _common(body) | {"think": body.think, "response_format": _form(body)}
+    return body_of(ChatBody, common | {"chat_template_kwargs": body.chat_template_kwargs, **fields})
 
 
 def prepare_generate(service: Service, body: OllamaGenerateBody, model: str) -> Reply:
@@ -199,8 +206,7 @@ def prepare_generate(service: Service, body: OllamaGenerateBody, model: str) -> 
         return Reply(body, completions.prepare(service, body_of(CompletionBody, given), model))
     messages = [{"role": "system", "content": body.system}] if body.system else []
     messages.append({"role": "user", "content": body.prompt})
-    fields = {"messages": messages, "think": body.think, "response_format": _form(body)}
-    return Reply(body, chat.prepare(service, body_of(ChatBody, _common(body) | fields), model))
+    return Reply(body, chat.prepare(service, _chat_body(body, {"messages": messages}), model))
 
 
 def _json(value: Any) -> str:
@@ -253,6 +259,10 @@ async def _streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
 async def ollama_embed(body: OllamaEmbedBody, http: Request) -> Response:
     """A vector of unit length for every text."""
     start = time.perf_counter()
+    _, name = chosen(body, http, body.model)
+    if not body.input and body.input is not None:  # no text at all
+        counts = {"total_duration": 0, "load_duration": 0, "prompt_eval_count": 0}
+        return JSONResponse({"model": name, "embeddings": []} | counts)
     if body.input is None:
         raise invalid("input: a text, or a list of texts, is needed", "input", "missing_required_parameter")
     found = await _embedded(body, body.input, http)
@@ -270,6 +280,7 @@ async def ollama_embed(body: OllamaEmbedBody, http: Request) -> Response:
 @router.post("/api/embeddings", include_in_schema=False)
 async def ollama_embeddings(body: OllamaEmbedBody, http: Request) -> Response:
     """The older form: one text."""
+    chosen(body, http, body.model)
     if body.prompt is None:
         raise invalid("prompt: a text is needed", "prompt", "missing_required_parameter")
     return JSONResponse({"embedding": (await _embedded(body, body.prompt, http))["data"][0]["embedding"]})

@@ -71,12 +71,14 @@ def _entry(entry: Entry) -> dict[str, Any]:
     }
 
 
+@router.head("/api/version", include_in_schema=False)
 @router.get("/api/version", summary="The version of Ollama's API", responses=answered(OllamaVersion))
 async def version() -> Response:
     """What clients compare with what they need."""
     return JSONResponse({"version": VERSION})
 
 
+@router.head("/api/tags", include_in_schema=False)
 @router.get("/api/tags", summary="The models (Ollama's API)", responses=answered(OllamaModels))
 async def tags(http: Request) -> Response:
     """Every model, loaded or not."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -20,6 +21,7 @@ from lcspec.server.schemas_chat import (
     ResponseFormat,
     TextFormat,
     Tool,
+    ToolCall,
     ToolChoice,
 )
 from lcspec.server.service import Service
@@ -164,12 +166,19 @@ def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
         for name in ("name", "tool_call_id", "reasoning_content"):
             if getattr(message, name) is not None:
                 item[name] = getattr(message, name)
-        if message.tool_calls:
-            item["tool_calls"] = [
-                {"id": c.id or "", "type": "function", "function": c.function.model_dump()} for c in message.tool_calls
-            ]
+        calls = message.tool_calls or ()
+        if message.function_call is not None and not calls:
+            calls = [ToolCall(function=message.function_call)]
+        if calls:
+            item["tool_calls"] = [_call(call) for call in calls]
         out.append(item)
     return out
+
+
+def _call(call: ToolCall) -> dict[str, Any]:
+    given = call.function.arguments
+    text = given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+    return {"id": call.id or "", "type": "function", "function": call.function.model_dump() | {"arguments": text}}
 
 
 def tool_use(

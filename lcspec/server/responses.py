@@ -18,7 +18,16 @@ from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls, note_prompt
-from lcspec.server.prompts import Wanted, chat_ids, chat_prompt, content_text, engine_requests, grammar_of, tool_use
+from lcspec.server.prompts import (
+    Wanted,
+    bias,
+    chat_ids,
+    chat_prompt,
+    content_text,
+    engine_requests,
+    grammar_of,
+    tool_use,
+)
 from lcspec.server.reading import Reading, reading_of, thinking_arguments
 from lcspec.server.schemas_answers import STREAM, ResponseObject, answered
 from lcspec.server.schemas_chat import (
@@ -91,7 +100,7 @@ class Reply:
             "error": None,
             "incomplete_details": {"reason": "max_output_tokens"} if cut else None,
             "instructions": body.instructions,
-            "max_output_tokens": body.max_output_tokens,
+            "max_output_tokens": body.limit(),
             "model": self.model,
             "output": output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
@@ -136,6 +145,8 @@ def check(body: ResponseBody) -> None:
     if body.previous_response_id is not None or body.conversation is not None:
         name = "conversation" if body.conversation is not None else "previous_response_id"
         raise invalid(f"{name}: nothing is stored here, so send the whole conversation as input", name)
+    if body.prompt:
+        raise invalid("prompt: prompts are not stored here: send its text as instructions and input", "prompt")
     if body.background:
         raise invalid("background responses are not supported: nothing is stored here", "background")
     for i, tool in enumerate(body.tools or ()):
@@ -154,27 +165,28 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
         for tool in body.tools or ()
     ]
     use = tool_use(tools, _choice(body), body.parallel_tool_calls)
-    grammar = grammar_of(service, None, _format(body), use)
+    grammar = grammar_of(service, body.grammar, _format(body), use)
     messages = input_messages(body)
     if not messages:
         raise invalid("the input is empty", "input")
     effort = _effort(body)
     usual = service.settings.reasoning_budget
-    text = chat_prompt(service, messages, use, thinking_arguments(None, effort, None, usual))
+    text = chat_prompt(service, messages, use, thinking_arguments(body.chat_template_kwargs, effort, None, usual))
     constrained = grammar is not None or effort == "none"
     reading, text = reading_of(service.template_text, text, use, constrained, usual=usual)
-    if grammar is None:
+    if grammar is None or body.grammar:  # the user's may ask for anything
         reading = replace(reading, forced=False)
     text += call_opening(service.template_text, use)
     wanted = Wanted(
         body,
         body.speculation,
         body.prediction,
-        None,
+        bias(service, body.logit_bias),
         grammar,
-        body.max_output_tokens,
-        service.template.stop,
+        body.limit(),
+        body.stops + service.template.stop,
         (body.top_logprobs or 0) if body.top_logprobs or LOGPROBS in (body.include or ()) else None,
+        ignore_end=bool(body.ignore_eos),
         budget=reading.limit(service.vocab),
     )
     request = engine_requests(service, [chat_ids(service, text)], wanted)[0]

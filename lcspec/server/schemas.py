@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from lcspec.config import MAX_DRAFT
 
@@ -14,8 +14,13 @@ Stop = Union[str, Annotated[list[str], Field(max_length=16)]]
 
 
 class Strict(BaseModel):
-    """A JSON object with checked types. What it does not know is kept aside (see `unknown.unknown`)."""
+    """A JSON object with checked types. What it does not know is kept aside (see `unknown.unknown`).
 
+    Attributes:
+        idle: fields that are checked and do nothing, which the client is told.
+    """
+
+    idle: ClassVar[tuple[str, ...]] = ()
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
 
 
@@ -78,7 +83,9 @@ class Sampling(Strict):
     top_k: Annotated[int, Field(ge=-INT32 - 1, le=INT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     typical_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = None
+    repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = Field(
+        default=None, validation_alias=AliasChoices("repeat_penalty", "repetition_penalty")
+    )
     repeat_last_n: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
@@ -124,24 +131,19 @@ class Asking(Sampling):
     prompt_cache_retention: str | None = None
 
 
-class Generating(Asking):
-    """What /v1/chat/completions and /v1/completions share."""
+class Steered(Asking):
+    """What steers a text, in whichever API it is asked for."""
 
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
     max_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="-1: no limit.")
     n_predict: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
         default=None, description="llama.cpp's name for max_tokens."
     )
-    json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
     stop: Stop | None = None
-    stream_options: StreamOptions | None = None
     logit_bias: (
         dict[str, Annotated[float, Field(ge=-100, le=100)]] | Annotated[list[list[Any]], Field(max_length=4096)] | None
     ) = Field(default=None, description="By token id, or llama.cpp's pairs of a token (or text) and a number or false.")
     grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="GBNF or Lark.")
     ignore_eos: bool | None = None
-    # llama.cpp's name for what always happens here.
-    cache_prompt: bool | None = None
 
     def limit(self, default: int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""
@@ -152,6 +154,16 @@ class Generating(Asking):
     def stops(self) -> tuple[str, ...]:
         """The stop strings."""
         return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
+
+
+class Generating(Steered):
+    """What /v1/chat/completions and /v1/completions share."""
+
+    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
+    stream_options: StreamOptions | None = None
+    # llama.cpp's name for what always happens here.
+    cache_prompt: bool | None = None
 
 
 class CompletionBody(Generating):

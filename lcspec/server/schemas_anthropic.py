@@ -6,7 +6,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Asking, Echoed, Strict
+from lcspec.server.schemas import INT32, Echoed, Steered, Strict
+from lcspec.server.schemas_chat import MAX_TOOLS, ContentPart, Thinking
+
+
+class Source(Echoed):
+    """What a document holds."""
+
+    type: str | None = None
+    data: str | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=4096)] | None = None
 
 
 class Block(Echoed):
@@ -21,7 +30,9 @@ class Block(Echoed):
     tool_use_id: str | None = None
     content: str | list[Block] | None = None
     is_error: bool | None = None
-    source: dict[str, Any] | None = None
+    source: str | Source | None = None
+    title: str | None = None
+    context: str | None = None
 
 
 Blocks = Annotated[list[Block], Field(max_length=4096)]
@@ -50,14 +61,6 @@ class AnthropicChoice(Echoed):
     name: str | None = None
 
 
-class Thinking(Echoed):
-    """Whether the model reasons before it answers, and for how many tokens."""
-
-    type: str
-    budget_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
-    display: str | None = None
-
-
 class AnthropicFormat(Strict):
     """What the answer has to look like."""
 
@@ -72,16 +75,17 @@ class OutputConfig(Strict):
     format: AnthropicFormat | None = None
 
 
-class CountBody(Asking):
+class CountBody(Steered):
     """POST /v1/messages/count_tokens."""
 
     messages: Annotated[list[AnthropicMessage], Field(min_length=1, max_length=4096)]
     system: str | Blocks | None = None
-    tools: Annotated[list[AnthropicTool], Field(max_length=256)] | None = None
+    tools: Annotated[list[AnthropicTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: AnthropicChoice | None = None
     thinking: Thinking | None = None
     output_config: OutputConfig | None = None
     output_format: AnthropicFormat | None = Field(default=None, description="The older place of output_config.format.")
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
     # Known to the API and without a meaning here.
     betas: list[str] | None = None
     context_management: dict[str, Any] | None = None

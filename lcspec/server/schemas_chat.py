@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, Union
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from lcspec.server.schemas import INT32, Echoed, Generating, Strict
 
-Name = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[a-zA-Z0-9_.-]+$")]
+# Longer than OpenAI's: tools of MCP servers have the server's name in theirs, and Ollama's may have a colon.
+Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.:-]+$")]
+MAX_TOOLS = 256
 
 
 class ContentPart(Echoed):
@@ -20,10 +22,10 @@ class ContentPart(Echoed):
 
 
 class FunctionCall(Echoed):
-    """A function's name and its arguments as JSON text."""
+    """A function's name and its arguments as JSON text; some clients send the object, or nothing."""
 
     name: str
-    arguments: str
+    arguments: str | dict[str, Any] | None = None
 
 
 class ToolCall(Echoed):
@@ -38,9 +40,10 @@ class Message(Echoed):
     """A message of the conversation."""
 
     role: Literal["developer", "system", "user", "assistant", "tool", "function"]
-    content: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
+    content: str | Annotated[list[ContentPart], Field(max_length=4096)] | None = None
     name: str | None = None
-    tool_calls: Annotated[list[ToolCall], Field(max_length=128)] | None = None
+    tool_calls: Annotated[list[ToolCall], Field(max_length=4096)] | None = None
+    function_call: FunctionCall | None = Field(default=None, description="The older form of tool_calls.")
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
@@ -79,7 +82,7 @@ class AllowedTools(Strict):
     """Those of the tools that may be called."""
 
     mode: Literal["auto", "required"]
-    tools: Annotated[list[ToolChoice], Field(min_length=1, max_length=128)]
+    tools: Annotated[list[ToolChoice], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class AllowedToolChoice(Strict):
@@ -121,11 +124,34 @@ class JsonSchemaFormat(Strict):
 ResponseFormat = Annotated[Union[TextFormat, JsonObjectFormat, JsonSchemaFormat], Field(discriminator="type")]
 
 
+# More than any API's own: a message of Anthropic's may become several.
+Messages = Annotated[list[Message], Field(min_length=1, max_length=16384)]
+Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
+Choice = Literal["none", "auto", "required"] | ToolChoice | AllowedToolChoice
+
+
+class Thinking(Echoed):
+    """Whether the model reasons before it answers, and for how many tokens (Anthropic's form)."""
+
+    type: str | None = None
+    budget_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    display: str | None = None
+
+
+class ReasoningOptions(Strict):
+    """How the model reasons (OpenRouter's form, and that of OpenAI's Responses)."""
+
+    effort: Annotated[str, Field(max_length=32)] | None = None
+    enabled: bool | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+
+
 class TemplateBody(Strict):
     """POST /apply-template."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    messages: Messages
+    tools: Tools | None = None
+    tool_choice: Choice | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     add_generation_prompt: bool | None = None
     continue_final_message: bool | str | None = None
@@ -135,13 +161,13 @@ class TemplateBody(Strict):
 class ChatBody(Generating):
     """POST /v1/chat/completions."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    messages: Messages
     max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
-    tool_choice: Literal["none", "auto", "required"] | ToolChoice | AllowedToolChoice | None = None
+    tools: Tools | None = None
+    tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
     think: bool | Literal["low", "medium", "high"] | None = Field(
@@ -164,9 +190,32 @@ class ChatBody(Generating):
     thinking_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
     reasoning_budget: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
     thinking_budget: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
+    thinking: Thinking | bool | None = Field(default=None, description="Anthropic's form of enable_thinking.")
+    reasoning: ReasoningOptions | None = Field(default=None, description="OpenRouter's form of reasoning_effort.")
     # Known to the OpenAI API and without a meaning here.
     verbosity: str | None = None
     modalities: list[Literal["text"]] | None = None
+
+    @model_validator(mode="after")
+    def _of_other_apis(self) -> ChatBody:
+        """Read what other APIs say about reasoning where nothing is said in our words."""
+        enable, effort, budget = None, None, None
+        if isinstance(self.thinking, Thinking):
+            kind, budget = self.thinking.type, self.thinking.budget_tokens
+            enable = None if kind is None else kind != "disabled"
+        elif self.thinking is not None:
+            enable = self.thinking
+        if self.reasoning is not None:
+            given = self.reasoning
+            enable = given.enabled if given.enabled is not None else enable
+            effort, budget = given.effort, given.max_tokens if given.max_tokens is not None else budget
+        if self.enable_thinking is None and self.think is None:
+            self.enable_thinking = enable
+        if self.reasoning_effort is None:
+            self.reasoning_effort = effort
+        if self.reasoning_budget_tokens is None:
+            self.reasoning_budget_tokens = budget
+        return self
 
     def limit(self, default: int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""

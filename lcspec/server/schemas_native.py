@@ -9,7 +9,7 @@ from pydantic import Field
 from lcspec.server.schemas import INT32, Echoed, Generating, Tokens
 
 Mixed = Annotated[list[Union[str, Annotated[int, Field(ge=0, le=INT32)]]], Field(max_length=1_000_000)]
-Prompt = Union[str, Mixed, Annotated[list[Union[Tokens, Mixed]], Field(max_length=128)]]
+Prompt = Union[str, Mixed, Annotated[list[Union[str, Tokens, Mixed]], Field(max_length=128)]]
 Bias = Union[dict[str, float], Annotated[list[tuple[Union[int, str], Union[float, bool]]], Field(max_length=4096)]]
 
 
@@ -28,9 +28,11 @@ class NativeBody(Generating):
     response_fields: Annotated[list[str], Field(max_length=128)] | None = Field(
         default=None, description="Fields that the answer has, no others; `timings/prompt_n` is a field in another."
     )
+    t_max_predict_ms: Annotated[int, Field(ge=0, le=INT32)] | None = Field(
+        default=None, description="The text ends with the first line that ends after so long; 0 is no limit."
+    )
     # Known to the API and without a meaning here.
     id_slot: int | None = None
-    min_keep: int | None = None
     n_keep: int | None = None
     n_discard: int | None = None
     t_max_prompt_ms: int | None = None

@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Asking, Echoed, Sampling, Strict, Tokens
-from lcspec.server.schemas_chat import Tool, ToolChoice
+from lcspec.server.schemas import INT32, Echoed, Sampling, Steered, Strict, Tokens
+from lcspec.server.schemas_chat import ToolChoice, Tools
 
 
 class Options(Sampling):
@@ -35,29 +35,36 @@ class OllamaMessage(Echoed):
     """A message of the conversation."""
 
     role: Literal["system", "user", "assistant", "tool"]
-    content: str = ""
+    content: str | None = None
     thinking: str | None = None
     images: list[str] | None = None
-    tool_calls: Annotated[list[OllamaCall], Field(max_length=128)] | None = None
+    tool_calls: Annotated[list[OllamaCall], Field(max_length=4096)] | None = None
     tool_name: str | None = None
     tool_call_id: str | None = None
 
 
-class OllamaAsking(Asking):
+class OllamaAsking(Steered):
     """What /api/chat and /api/generate share. Both stream unless told otherwise."""
 
+    idle = ("keep_alive",)
     stream: bool | None = True
     options: Options | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
-    keep_alive: str | float | None = None  # the model stays
+    keep_alive: str | float | None = None
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
+
+    @property
+    def unloads(self) -> bool:
+        """Whether the model is to go."""
+        return self.keep_alive in (0, "0", "0s", "0m", "0h")
 
 
 class OllamaChatBody(OllamaAsking):
     """POST /api/chat."""
 
     messages: Annotated[list[OllamaMessage], Field(max_length=4096)] = Field(default_factory=list)
-    tools: Annotated[list[Tool], Field(max_length=128)] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | ToolChoice | None = None  # as in the OpenAI API
 
 
@@ -76,6 +83,7 @@ class OllamaGenerateBody(OllamaAsking):
 class OllamaEmbedBody(Strict):
     """POST /api/embed and /api/embeddings."""
 
+    idle = ("keep_alive",)
     model: str | None = None
     input: str | Annotated[list[str], Field(max_length=2048)] | None = None
     prompt: str | None = None

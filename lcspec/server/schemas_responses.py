@@ -6,8 +6,8 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Asking, Echoed, Strict
-from lcspec.server.schemas_chat import ContentPart, Name
+from lcspec.server.schemas import INT32, Echoed, Steered, Strict
+from lcspec.server.schemas_chat import MAX_TOOLS, ContentPart, Name
 
 
 class Item(Echoed):
@@ -46,7 +46,7 @@ class FlatAllowedTools(Strict):
 
     type: Literal["allowed_tools"]
     mode: Literal["auto", "required"]
-    tools: Annotated[list[FlatToolChoice], Field(min_length=1, max_length=128)]
+    tools: Annotated[list[FlatToolChoice], Field(min_length=1, max_length=MAX_TOOLS)]
 
 
 class FlatText(Strict):
@@ -78,13 +78,13 @@ class TextOptions(Strict):
     verbosity: str | None = None
 
 
-class ResponseBody(Asking):
+class ResponseBody(Steered):
     """POST /v1/responses, without anything stored on the server."""
 
     input: str | Annotated[list[Item], Field(min_length=1, max_length=4096)]
     instructions: str | None = None
     max_output_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
-    tools: Annotated[list[FlatTool], Field(max_length=128)] | None = None
+    tools: Annotated[list[FlatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatToolChoice | FlatAllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
@@ -93,8 +93,14 @@ class ResponseBody(Asking):
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
+    prompt: Any = None
+    chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
     # Known to the OpenAI API and without a meaning here.
     truncation: Literal["auto", "disabled"] | None = None
     reasoning: dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
     max_tool_calls: int | None = None
+
+    def limit(self, default: int | None = None) -> int | None:
+        """Tokens to generate at most; None = no limit."""
+        return super().limit(default) if self.max_output_tokens is None else self.max_output_tokens

@@ -6,15 +6,18 @@ import asyncio
 import collections
 import contextlib
 import logging
+import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as NotYet
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence, TypeVar
 
 from lcspec import __version__
 from lcspec.engine.events import Event
 from lcspec.engine_host import EngineHost, TextVocab, start_of_text, totals, warm_up
-from lcspec.errors import ContextOverflow, LcspecError
+from lcspec.errors import ContextOverflow, GrammarError, LcspecError
+from lcspec.sampling.compiling import compiled, compiling_at
 from lcspec.server.errors import ApiError
 from lcspec.server.limits import Capacity
 from lcspec.server.metrics import Metrics
@@ -29,8 +32,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("lcspec.server")
 T = TypeVar("T")
-# Threads for tokenizing and rendering; more would take time from the decodes.
+# Requests that are tokenized and rendered at once; more would take time from the decodes.
 THREADS = 2
+# How long a request waits for its grammar.
+COMPILE_SECONDS = 30.0
 LOOK_SECONDS = 2.0
 # How long the metrics wait for an engine that is in a long step, or away: then the last totals stand.
 TOTALS_SECONDS = 2.0
@@ -67,12 +72,22 @@ class Service:
         self.draining = False
         self.speedup: float | None = None  # recent rate over that of plain decoding, as `look_at_speed` found it
         self._looked = 0.0
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
+        # Grammars have one thread, and whoever waits for it lets another request have its turn.
+        waiting = self.slots + settings.queue
+        self._pool = ThreadPoolExecutor(THREADS + waiting, thread_name_prefix="lcspec-text")
+        self._turns = threading.BoundedSemaphore(THREADS)
+        self._compiler = ThreadPoolExecutor(1, thread_name_prefix="lcspec-grammar")
+        self._places = threading.BoundedSemaphore(waiting)
         self._outbox: Outbox | None = None
 
     async def in_thread(self, function: Callable[..., T], *args: Any, **kwargs: Any) -> T:
-        """Run `function` beside the event loop: tokenizing, rendering, compiling schemas."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, partial(function, *args, **kwargs))
+        """Run `function` beside the event loop: tokenizing, rendering; what it compiles holds up nobody else."""
+
+        def run() -> T:
+            with self._turns, compiling_at(self._compile_apart):
+                return function(*args, **kwargs)
+
+        return await asyncio.get_running_loop().run_in_executor(self._pool, run)
 
     async def renew_totals(self) -> None:
         """Bring the metrics up to date, if the engine is there to say something."""
@@ -132,6 +147,7 @@ class Service:
     def close(self) -> None:
         """Let go of the threads that this made (not of the engine's)."""
         self._pool.shutdown(wait=False, cancel_futures=True)
+        self._compiler.shutdown(wait=False, cancel_futures=True)
 
     # ------------------------------------------------------------ text, from any thread
 
@@ -161,7 +177,30 @@ class Service:
 
     def compile(self, grammar: str) -> str | CompiledGrammar:
         """A grammar for a request (see lcspec.engine_host.EngineHost.compile)."""
-        return self.worker.compile(grammar)
+        return compiled(partial(self.worker.compile, grammar))
+
+    def _compile_apart(self, make: Callable[[], Any]) -> Any:
+        """What `make` makes, on the thread for grammars; for a thread that has a turn, which others have meanwhile.
+
+        Raises:
+            ApiError: too many wait for their grammars.
+            GrammarError: it takes too long.
+        """
+        if not self._places.acquire(blocking=False):
+            raise _too_many_grammars()
+        making = self._compiler.submit(make)
+        self._turns.release()
+        try:
+            return making.result(COMPILE_SECONDS)
+        except NotYet:
+            if making.cancel():
+                raise _too_many_grammars() from None
+            raise GrammarError(
+                f"it takes more than {COMPILE_SECONDS:g} seconds to compile, which is the limit: make it smaller"
+            ) from None
+        finally:
+            self._turns.acquire()
+            self._places.release()
 
     def check_ids(self, ids: Sequence[int]) -> tuple[int, ...]:
         """A prompt given as ids.
@@ -176,6 +215,12 @@ class Service:
                 code="invalid_value",
             )
         return tuple(ids)
+
+
+def _too_many_grammars() -> ApiError:
+    """The answer to a request whose grammar has to wait for those of too many others."""
+    message = "too many grammars and schemas are waiting to be compiled: try again later"
+    return ApiError(429, message, code="queue_full", headers={"Retry-After": "5"})
 
 
 def engine_stopped(error: Exception | None) -> ApiError:

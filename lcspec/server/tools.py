@@ -13,6 +13,7 @@ from lcspec.answers.formats import format_of
 from lcspec.errors import TemplateError
 from lcspec.llama.template import ChatTemplate
 from lcspec.server.errors import invalid
+from lcspec.server.turns import parsed, shapes
 
 ROLES = {"developer": "system", "function": "tool"}
 # Forced calls at once, at most.
@@ -127,7 +128,7 @@ def render(
         TemplateError: the template refuses the messages.
     """
     knows = "tools" in template_text
-    offered = list(use.tools) if use.active else None
+    offered = [_with_parameters(tool) for tool in use.tools] if use.active else None
     plain = with_ids([dict(m, role=ROLES.get(m["role"], m["role"])) for m in messages])
     if format_of(template_text).short_ids:
         plain = [_with_short_ids(message) for message in plain]
@@ -137,13 +138,23 @@ def render(
     given = dict(extra, add_generation_prompt=add_generation_prompt)
     if offered is not None:
         given["tools"] = offered
-    try:
-        text = template.render(_with_arguments(plain, parsed=True), **given)
-    except TemplateError:
-        if not any(m.get("tool_calls") for m in plain):
-            raise
-        text = template.render(_with_arguments(plain, parsed=False), **given)
-    return text
+    problem: TemplateError | None = None
+    for shape in shapes(plain):
+        try:
+            return template.render(shape, **given)
+        except TemplateError as error:
+            problem = problem or error
+    assert problem is not None
+    raise problem
+
+
+def _with_parameters(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """A tool that says what it takes, if only nothing: some templates look at it in any case."""
+    function = tool["function"]
+    parameters = dict(function.get("parameters") or {})
+    parameters.setdefault("type", "object")
+    parameters.setdefault("properties", {})
+    return dict(tool, function=dict(function, parameters=parameters))
 
 
 def call_opening(template_text: str, use: ToolUse) -> str:
@@ -191,36 +202,18 @@ def _with_short_ids(message: dict[str, Any]) -> dict[str, Any]:
     return message
 
 
-def _with_arguments(messages: Sequence[dict[str, Any]], parsed: bool) -> list[dict[str, Any]]:
-    """Earlier calls with their arguments as objects, which most templates want, or as text."""
-    out = []
-    for message in messages:
-        calls = message.get("tool_calls")
-        if calls and parsed:
-            message = dict(message, tool_calls=[_parsed(call) for call in calls])
-        out.append(message)
-    return out
-
-
-def _parsed(call: dict[str, Any]) -> dict[str, Any]:
-    try:
-        arguments = json.loads(call["function"]["arguments"])
-    except ValueError:
-        return call
-    return dict(call, function=dict(call["function"], arguments=arguments))
-
-
 def _without_tools(messages: list[dict[str, Any]], offered: list[dict[str, Any]] | None) -> list[dict[str, Any]]:
     """The same conversation in words, for a template that has never heard of tools."""
     out: list[dict[str, Any]] = []
     for message in messages:
         role, content = message["role"], message.get("content") or ""
         if message.get("tool_calls"):
-            calls = [_parsed(call)["function"] for call in message["tool_calls"]]
-            written = "\n".join(
-                f"<tool_call>\n{_json({'name': c['name'], 'arguments': c['arguments']})}\n</tool_call>" for c in calls
+            calls = [call["function"] for call in message["tool_calls"]]
+            said = "\n".join(
+                f"<tool_call>\n{_json({'name': c['name'], 'arguments': parsed(c['arguments'])})}\n</tool_call>"
+                for c in calls
             )
-            content = f"{content}\n{written}" if content else written
+            content = f"{content}\n{said}" if content else said
         if role == "tool":
             role, content = "user", f"<tool_response>\n{content}\n</tool_response>"
         thought = {"reasoning_content": message["reasoning_content"]} if message.get("reasoning_content") else {}

@@ -24,47 +24,53 @@ HEADER = "x-lcspec-ignored"
 STATE = "lcspec.ignored"
 MAX_NAMES = 16  # in the header
 SHOWN = 12  # models in an error message
-# Parameters of other servers that change the text, with the values that do not.
+# Parameters of other servers that change the text, with the values that do not; nothing at all never does.
 CHANGES_TEXT: dict[str, tuple[Any, ...]] = {
     "adaptive_target": (-1,),
     "audio": (),
-    "bad_words": ([],),
-    "banned_strings": ([],),
-    "banned_tokens": ([],),
+    "bad_words": (),
+    "banned_strings": (),
+    "banned_tokens": (),
     "bos_token_id": (),
+    "chat_template": (),
     "continuous_batching": (),
-    "control_vectors": ([],),
+    "control_vectors": (),
+    "documents": (),
     "dynatemp_range": (0,),
-    "format": ("",),
+    "format": (),
     "function_call": ("none", "auto"),
-    "functions": ([],),
-    "grammar_lazy": (False,),
-    "guided_choice": ([],),
-    "guided_grammar": ("",),
+    "functions": (),
+    "grammar_lazy": (),
+    "guided_choice": (),
+    "guided_grammar": (),
     "guided_json": (),
-    "guided_regex": ("",),
-    "image_data": ([],),
-    "images": ([],),
+    "guided_regex": (),
+    "image_data": (),
+    "images": (),
     "json_schema": ({},),
-    "lora": ([],),
+    "lora": (),
+    "mcp_servers": (),
+    "min_keep": (0, 1),
     "min_new_tokens": (0,),
     "min_tokens": (0,),
     "mirostat": (0,),
     "mirostat_mode": (0,),
     "no_repeat_ngram_size": (0,),
-    "regex": ("",),
-    "repetition_penalty": (1,),
+    "regex": (),
     "response_format": ({"type": "text"},),
     "smoothing_factor": (0,),
-    "stop_token_ids": ([],),
+    "stop_token_ids": (),
     "structured_outputs": (),
-    "suffix": ("",),
-    "system": ("",),
+    "suffix": (),
+    "system": (),
     "tfs_z": (1,),
+    "tool_choice": ("none", "auto"),
+    "tools": (),
     "top_a": (0,),
     "top_n_sigma": (-1, 0),
     "truncate_prompt_tokens": (-1,),
     "typ_p": (1,),
+    "use_beam_search": (),
     "web_search_options": (),
 }
 _warned: set[str] = set()
@@ -131,14 +137,15 @@ def unknown(body: Strict, settings: ServerSettings, where: str = "") -> list[str
     """
     if isinstance(body, Echoed):
         return []
-    names = []
+    names = [f"{where}{name}" for name in body.idle if getattr(body, name) is not None]
     for name, value in (body.model_extra or {}).items():
         shown = f"{where}{name}"[:200]
         if settings.strict or isinstance(body, Speculation):
             raise ApiError(400, f"unknown parameter: {shown!r}", param=shown, code="unknown_parameter")
         neutral = CHANGES_TEXT.get(name)
         if where in ("", "options.") and neutral is not None and value is not None and not settings.ignore_unknown:
-            if not any(value == n and type(value) is not bool or value is n for n in neutral):
+            off = value is False or value in ("", [])
+            if not off and not any(value == n and type(value) is not bool for n in neutral):
                 message = f"{shown!r} is not supported here and would change the text: leave it out"
                 raise ApiError(400, message, param=shown, code="unsupported_parameter")
             continue

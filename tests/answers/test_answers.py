@@ -356,3 +356,20 @@ def test_a_further_call_that_was_cut_off_is_not_shown() -> None:
     reader = AnswerReader(NAMED["hermes"], TOOLS, forced=True)
     content, _, calls = gathered([*reader.feed(text), *reader.finish(False)])
     assert content == "" and len(calls) == 1
+
+
+@pytest.mark.parametrize(
+    ("family", "written"),
+    [
+        ("mistral", "[TOOL_CALLS]mcp:noop[ARGS]{}"),
+        ("kimi-k2", "<|tool_call_begin|>functions.mcp:noop:0<|tool_call_argument_begin|>{}<|tool_call_end|>"),
+        ("deepseek", "<｜tool▁call▁begin｜>mcp:noop<｜tool▁sep｜>{}<｜tool▁call▁end｜>"),
+        ("gemma4", "<|tool_call>call:mcp:noop{}<tool_call|>"),
+        ("lfm2", "<|tool_call_start|>[mcp:noop()]<|tool_call_end|>"),
+        ("hermes", '<tool_call>{"name": "mcp:noop", "arguments": {}}</tool_call>'),
+    ],
+)
+def test_names_may_have_a_colon(family: str, written: str) -> None:
+    reader = AnswerReader(NAMED[family], [{"name": "mcp:noop"}])
+    _, _, (call,) = read_whole(reader, written)
+    assert call["function"] == {"name": "mcp:noop", "arguments": "{}"}

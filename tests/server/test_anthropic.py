@@ -11,7 +11,10 @@ import anthropic
 import httpx
 import pytest
 
+from lcspec.server import unknown
+from lcspec.server.anthropic import chat_body, prepare
 from lcspec.server.lifecycle import Background
+from lcspec.server.schemas_anthropic import AnthropicBody
 from tests.server.running import CHAT, HELLO, MODEL, background, lines_of
 
 pytestmark = pytest.mark.server
@@ -74,9 +77,6 @@ def test_a_tool_must_be_called(claude: anthropic.Anthropic) -> None:
 
 def _prompt(running: Background, body: dict[str, Any]) -> str:
     """The prompt that a body becomes."""
-    from lcspec.server.anthropic import prepare
-    from lcspec.server.schemas_anthropic import AnthropicBody
-
     service = running.server.service
     made = prepare(service, AnthropicBody.model_validate({"max_tokens": 1} | body), MODEL)
     return service.vocab.text(list(made.requests[0].prompt), special=True)
@@ -129,6 +129,58 @@ def test_counting(claude: anthropic.Anthropic) -> None:
     assert n == got.usage.input_tokens + (got.usage.cache_read_input_tokens or 0)
 
 
+def test_names_of_other_apis(http: httpx.Client) -> None:
+    body: dict[str, Any] = {"max_tokens": 30, "messages": HELLO, "temperature": 0}
+    text = http.post("/v1/messages", json=body).json()["content"][0]["text"]
+    stop = text[5:8]
+    got = http.post("/v1/messages", json=body | {"stop": stop, "stop_sequences": ["never"]}).json()
+    assert (got["stop_reason"], got["stop_sequence"]) == ("stop_sequence", stop)
+    got = http.post("/v1/messages", json=body | {"grammar": 'root ::= "yes"'})
+    assert got.json()["content"][0]["text"] == "yes" and unknown.HEADER not in got.headers
+    got = http.post("/v1/messages", json=body | {"mcp_servers": [{"type": "url", "url": "https://x"}]})
+    assert got.status_code == 400 and "mcp_servers" in got.json()["error"]["message"]
+    assert http.post("/v1/messages", json=body | {"mcp_servers": []}).status_code == 200
+
+
+def test_arguments_for_the_template(tiny_model: Path) -> None:
+    with background(tiny_model, warm=False, chat_template="{{ mood }}.") as running:
+        assert _prompt(running, {"messages": HELLO, "chat_template_kwargs": {"mood": "good"}}).endswith("good.")
+
+
+def test_as_many_tools_and_as_long_names_as_the_api_has() -> None:
+    tools = [{"name": f"mcp__{'x' * 100}_{i}", "input_schema": {"type": "object"}} for i in range(256)]
+    made = chat_body(AnthropicBody.model_validate({"max_tokens": 1, "messages": HELLO, "tools": tools}), {})
+    assert [tool.function.name for tool in made.tools or ()] == [tool["name"] for tool in tools]
+
+
+def test_neighbours_of_one_role_are_one_turn(server: Background) -> None:
+    def turn(role: str, *texts: str) -> dict[str, Any]:
+        return {"role": role, "content": [{"type": "text", "text": text} for text in texts]}
+
+    apart = [
+        turn("user", "One"),
+        turn("user", "Two"),
+        turn("assistant", "A"),
+        turn("assistant", "B"),
+        turn("user", "C"),
+    ]
+    together = [turn("user", "One", "Two"), turn("assistant", "A", "B"), turn("user", "C")]
+    assert _prompt(server, {"messages": apart}) == _prompt(server, {"messages": together})
+
+
+@pytest.mark.parametrize("inside", [False, True])
+def test_texts_that_were_found(server: Background, inside: bool) -> None:
+    text = {"type": "text", "text": "Cells divide."}
+    found = {"type": "search_result", "source": "https://x", "title": "Biology", "content": [text]}
+    paper = {"type": "document", "title": "Paper", "source": {"type": "content", "content": [text, text]}}
+    note = {"type": "document", "source": {"type": "content", "content": "Short"}}
+    blocks: list[dict[str, Any]] = [found, paper, note]
+    if inside:
+        blocks = [{"type": "tool_result", "tool_use_id": "t", "content": blocks}]
+    prompt = _prompt(server, {"messages": [{"role": "user", "content": blocks}]})
+    assert "Biology\nhttps://x\nCells divide.\nPaper\nCells divide.\nCells divide.\nShort" in prompt
+
+
 def test_thinking_is_for_the_template(tiny_model: Path) -> None:
     with background(tiny_model, warm=False, chat_template="{{ enable_thinking }}") as running:
         for kind, seen in (("enabled", "True"), ("disabled", "False")):
@@ -141,6 +193,20 @@ def test_thinking_is_for_the_template(tiny_model: Path) -> None:
         ({"messages": HELLO}, "max_tokens"),
         ({"max_tokens": 1, "messages": []}, "messages"),
         ({"max_tokens": 1, "messages": [{"role": "user", "content": [{"type": "image"}]}]}, "text only"),
+        (
+            {
+                "max_tokens": 1,
+                "messages": [
+                    {
+                        "role": "user",
+                        "content": [
+                            {"type": "document", "source": {"type": "content", "content": [{"type": "image"}]}},
+                        ],
+                    }
+                ],
+            },
+            "text only",
+        ),
         ({"max_tokens": 1, "messages": HELLO, "tools": [{"type": "web_search_20250305", "name": "w"}]}, "input_schema"),
         ({"max_tokens": 1, "messages": HELLO, "tool_choice": {"type": "tool"}}, "name"),
         ({"max_tokens": 1, "messages": HELLO, "tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "x"),

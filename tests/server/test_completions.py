@@ -59,6 +59,13 @@ def test_echo(client: openai.OpenAI, stream: bool) -> None:
     assert text == CODE + plain.choices[0].text
 
 
+def test_an_empty_suffix_is_none(client: openai.OpenAI) -> None:
+    asked = {"model": MODEL, "prompt": CODE, "temperature": 0, "max_tokens": 4}
+    plain = client.completions.create(**asked)  # type: ignore[call-overload]
+    got = client.completions.create(**asked, suffix="")  # type: ignore[call-overload]
+    assert got.choices[0].text == plain.choices[0].text
+
+
 def test_echo_of_nothing_more(client: openai.OpenAI) -> None:
     got = client.completions.create(model=MODEL, prompt=CODE, max_tokens=0, echo=True)
     assert got.choices[0].text == CODE and got.choices[0].finish_reason == "length"

@@ -79,6 +79,24 @@ def test_metrics_count_what_happens(client: openai.OpenAI, http: httpx.Client) -
     assert steps == timings["target_steps"]
 
 
+def test_paths_have_names_in_the_metrics(http: httpx.Client) -> None:
+    def count(path: str) -> float:
+        line = f'lcspec_http_requests_total{{path="{path}",'
+        found = [row for row in http.get("/metrics").text.splitlines() if row.startswith(line)]
+        return sum(float(row.split()[-1]) for row in found)
+
+    for path, label in (
+        ("/models", "/models"),
+        (f"/v1/models/{MODEL}", "/v1/models/{name}"),
+        (f"/models/{MODEL}", "/models/{name}"),
+        ("/page/app.js", "/page/{name}"),
+        ("/models-of-mine", "other"),
+    ):
+        before = count(label)
+        http.get(path)
+        assert count(label) == before + 1
+
+
 def test_embeddings(client: openai.OpenAI, http: httpx.Client) -> None:
     texts = ["a cup of coffee", "def f(x): return x"]
     got = client.embeddings.create(model=MODEL, input=texts)  # base64 under the hood

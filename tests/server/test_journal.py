@@ -41,7 +41,7 @@ def test_every_answer_has_its_line(
     app: Any, status: int, shown: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     metrics: Any = Counted()
-    journal = Journal(app, metrics, frozenset({"/v1/responses"}))
+    journal = Journal(app, metrics, str)
 
     async def receive() -> Message:
         raise AssertionError("nobody reads")

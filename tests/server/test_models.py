@@ -165,9 +165,15 @@ def test_an_idle_model_is_unloaded(folder: Path, monkeypatch: pytest.MonkeyPatch
         red = text(say(server, "red"))
         until(server, {"red": "unloaded", "blue": "unloaded", "broken": "unloaded"})
         assert text(say(server, "red")) == red
-        # By hand, as Ollama's clients do it.
-        ollama.Client(server.url).generate(model="red", prompt="", keep_alive=0)
-        until(server, {"red": "unloaded", "blue": "unloaded", "broken": "unloaded"})
+
+
+@pytest.mark.parametrize("keep_alive", [0, "0s"])
+def test_unloading_as_ollamas_clients_do_it(folder: Path, keep_alive: int | str) -> None:
+    with several(folder) as server:
+        assert text(say(server, "red"))
+        got = ollama.Client(server.url).generate(model="red", prompt="", keep_alive=keep_alive)
+        assert got.done_reason == "unload"
+        assert states(server)["red"] == "unloaded"
 
 
 def test_loading_and_unloading_by_hand(folder: Path) -> None:

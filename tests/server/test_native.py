@@ -35,7 +35,10 @@ def test_a_completion(http: httpx.Client) -> None:
     assert got["tokens_predicted"] == plain["usage"]["completion_tokens"] == len(got["tokens"])
     assert got["tokens_evaluated"] == plain["usage"]["prompt_tokens"]
     assert got["stop"] is True and got["stop_type"] == "limit" and got["timings"]["predicted_n"] == 12
-    assert got["generation_settings"]["temperature"] == 0 and got["generation_settings"]["n_predict"] == 12
+    told = got["generation_settings"]
+    assert told["temperature"] == 0 and told["n_predict"] == 12 and told["seed"] == got["timings"]["seed"]
+    for name in ("mirostat_tau", "dry_base", "top_n_sigma", "dynatemp_range", "adaptive_target"):
+        assert name in told
 
 
 def test_it_ends_with_the_context_unless_told_otherwise(http: httpx.Client) -> None:
@@ -50,6 +53,17 @@ def test_a_stream(http: httpx.Client) -> None:
     assert "".join(p["content"] for p in parts) == whole["content"]
     assert [p["stop"] for p in parts] == [False] * (len(parts) - 1) + [True]
     assert sum(len(p["tokens"]) for p in parts) == 12
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_limit_of_time_ends_a_text_with_a_line(http: httpx.Client, stream: bool) -> None:
+    asked = {"prompt": CODE, "temperature": 0, "n_predict": 200, "ignore_eos": True}
+    whole = http.post("/completion", json=asked).json()["content"]
+    got = http.post("/completion", json=asked | {"t_max_predict_ms": 1, "stream": stream})
+    parts = [json.loads(line[6:]) for line in lines_of(got) if line.startswith("data: ")] if stream else [got.json()]
+    text = "".join(part["content"] for part in parts)
+    assert parts[-1]["stop_type"] == "limit" and "\n" in text
+    assert whole.startswith(text) and len(text) < len(whole)
 
 
 def test_stop_words(http: httpx.Client) -> None:
@@ -69,6 +83,8 @@ def test_prompts_of_every_kind(http: httpx.Client) -> None:
     assert [m["content"] for m in many] == [plain, plain] and [m["index"] for m in many] == [0, 1]
     both = http.post("/completion", json={"prompt": [CODE, "x"]} | COLD).json()
     assert both[0]["content"] == plain and len(both) == 2
+    each = http.post("/completion", json={"prompt": [CODE, ids, [half, *ids[9:]]]} | COLD).json()
+    assert [part["content"] for part in each] == [plain] * 3
 
 
 def test_probabilities(http: httpx.Client) -> None:

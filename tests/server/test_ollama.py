@@ -136,6 +136,55 @@ def test_options_that_mean_nothing(http: httpx.Client) -> None:
     assert got.status_code == 200 and got.headers[unknown.HEADER] == "options.num_ctx, options.num_gpu"
 
 
+def test_what_keeping_a_model_means_here_is_said(http: httpx.Client) -> None:
+    """It stays anyway; without models on demand it cannot go either."""
+    for path, body in (
+        ("chat", {"messages": HELLO, "options": {"num_predict": 1}, "keep_alive": "5m"}),
+        ("generate", {"prompt": "", "keep_alive": 0}),
+        ("embed", {"input": "x", "keep_alive": -1}),
+    ):
+        got = http.post(f"/api/{path}", json=body | {"stream": False} if path != "embed" else body)
+        assert got.status_code == 200 and got.headers[unknown.HEADER] == "keep_alive"
+
+
+def test_names_of_other_apis(http: httpx.Client) -> None:
+    body: dict[str, Any] = {"messages": HELLO, "stream": False, "temperature": 0, "max_tokens": 12}
+    whole = http.post("/api/chat", json=body).json()
+    assert whole["message"]["content"] == _plain(http)["choices"][0]["message"]["content"]
+    assert http.post("/api/chat", json=body | {"max_tokens": 3}).json()["eval_count"] == 3
+    stop = whole["message"]["content"][4:7]
+    for more in ({"stop": stop}, {"stop": "never", "options": {"stop": [stop]}}):
+        got = http.post("/api/chat", json=body | more).json()["message"]["content"]
+        assert got == whole["message"]["content"][: whole["message"]["content"].index(stop)]
+    for path, asked in (("chat", body), ("generate", {"prompt": "x", "raw": True, "stream": False})):
+        got = http.post(f"/api/{path}", json=asked | {"grammar": 'root ::= "yes"'})
+        assert (got.json().get("message", {}).get("content") or got.json().get("response")) == "yes"
+        assert unknown.HEADER not in got.headers
+
+
+def test_arguments_for_the_template(tiny_model: Path) -> None:
+    with background(tiny_model, warm=False, chat_template="{{ mood }}.") as running:
+        for path, asked in (("chat", {"messages": HELLO}), ("generate", {"prompt": "x"})):
+            body = asked | {"options": {"num_predict": 1}, "stream": False, "chat_template_kwargs": {"mood": "good"}}
+            got = httpx.post(f"{running.url}/api/{path}", json=body).json()
+            plain = httpx.post(f"{running.url}/tokenize", json={"content": "good.", "add_special": True}).json()
+            assert got["prompt_eval_count"] == len(plain["tokens"])
+
+
+def test_what_its_clients_send_besides(http: httpx.Client) -> None:
+    call = {"function": {"name": "mcp:weather", "arguments": {"hot": True}}}
+    talk = [*HELLO, {"role": "assistant", "content": None, "tool_calls": [call]}, {"role": "tool", "content": "30"}]
+    tool = {"type": "function", "function": TOOL["function"] | {"name": "mcp:weather"}}
+    body = {"messages": talk, "tools": [tool], "options": {"num_predict": 1}, "stream": False}
+    got = http.post("/api/chat", json=body)
+    assert got.status_code == 200, got.text
+    for nothing in ([], ""):
+        assert http.post("/api/embed", json={"input": nothing}).json()["embeddings"] == []
+    for path in ("tags", "version"):
+        got = http.head(f"/api/{path}")
+        assert got.status_code == 200 and not got.content
+
+
 @pytest.mark.parametrize(
     "path, body, said",
     [

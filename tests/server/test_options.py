@@ -14,8 +14,8 @@ import httpx
 import pytest
 import trustme
 
+from lcspec.commands.serve import check_tls
 from lcspec.errors import LcspecError, SamplingError, UsageError
-from lcspec.server.command import check_tls
 from lcspec.server.lifecycle import leave, listen
 from lcspec.server.settings import ServerSettings
 from tests.server.process import WAIT, Process, run

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import openai
 import pytest
 
-from tests.server.running import CHAT, MODEL
+from lcspec.server.responses import prepare
+from lcspec.server.schemas_responses import ResponseBody
+from tests.server.running import CHAT, MODEL, background
 from tests.server.test_chat import SCHEMA
 from tests.server.test_tools import NOTHING, WEATHER, check
 
@@ -116,6 +119,28 @@ def test_a_schema(client: openai.OpenAI) -> None:
         text={"format": {"type": "json_schema", "name": "order", "schema": SCHEMA, "strict": True}},
     )
     assert set(json.loads(got.output_text)) == {"size", "hot"}
+
+
+def test_what_steers_the_text_as_in_the_other_apis(client: openai.OpenAI) -> None:
+    asked: Any = {"model": MODEL, "input": CHAT, "temperature": 0}
+
+    def text(**more: Any) -> str:
+        return client.responses.create(**asked, extra_body=more).output_text
+
+    plain = text(max_tokens=12)
+    assert plain == client.responses.create(**asked, max_output_tokens=12).output_text
+    stop = plain[4:7]
+    assert text(stop=stop, max_tokens=12) == plain[: plain.index(stop)]
+    assert text(grammar='root ::= "yes"') == "yes"
+    assert text(logit_bias=[["Q", 100]], max_tokens=3) == "QQQ"
+
+
+def test_arguments_for_the_template(tiny_model: Path) -> None:
+    with background(tiny_model, warm=False, chat_template="{{ mood }}.") as running:
+        body = ResponseBody.model_validate({"input": "x", "chat_template_kwargs": {"mood": "good"}})
+        service = running.server.service
+        prompt = list(prepare(service, body, MODEL).request.prompt)
+        assert service.vocab.text(prompt, special=True).endswith("good.")
 
 
 def test_log_probabilities(client: openai.OpenAI) -> None:

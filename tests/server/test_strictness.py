@@ -12,6 +12,8 @@ import openai
 import pytest
 
 from lcspec.server import unknown
+from lcspec.server.reading import budget_of, switched_off, template_arguments
+from lcspec.server.schemas_chat import ChatBody
 from tests.server.running import HELLO, MODEL, background
 
 pytestmark = pytest.mark.server
@@ -75,6 +77,10 @@ def test_a_hostile_name_is_no_header_of_its_own(http: httpx.Client) -> None:
         ("min_tokens", 5),
         ("tfs_z", 0.5),
         ("format", "json"),
+        ("chat_template", "{{ messages }}"),
+        ("documents", [{"text": "x"}]),
+        ("use_beam_search", True),
+        ("mcp_servers", [{"type": "url"}]),
     ],
 )
 def test_what_would_change_the_text_is_refused(http: httpx.Client, name: str, value: object) -> None:
@@ -83,7 +89,30 @@ def test_what_would_change_the_text_is_refused(http: httpx.Client, name: str, va
     assert "leave it out" in got.json()["error"]["message"]
 
 
-@pytest.mark.parametrize("name, value", [("min_tokens", 0), ("lora", []), ("tfs_z", 1), ("functions", None)])
+@pytest.mark.parametrize(
+    "path, more, param",
+    [
+        (COMPLETIONS, {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        ("/completion", {"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+        (COMPLETIONS, {"tool_choice": "required"}, "tool_choice"),
+        ("/completion", {"min_keep": 3}, "min_keep"),
+        ("/v1/responses", {"input": "x", "prompt": {"id": "pmpt_1"}}, "prompt"),
+        ("/v1/responses", {"input": "x", "response_format": {"type": "json_object"}}, "response_format"),
+    ],
+)
+def test_so_is_what_this_endpoint_cannot_do(http: httpx.Client, path: str, more: dict[str, Any], param: str) -> None:
+    body = {"prompt": "x", "max_tokens": 1} if "input" not in more else {"max_output_tokens": 1}
+    got = http.post(path, json=body | more)
+    assert got.status_code == 400 and got.json()["error"]["param"] == param, got.text
+    off = {"tools": [], "tool_choice": "none", "min_keep": 0, "prompt": None, "response_format": {"type": "text"}}
+    got = http.post(path, json=body | more | {param: off[param]})
+    assert got.status_code == 200 and unknown.HEADER not in got.headers, got.text
+
+
+@pytest.mark.parametrize(
+    "name, value",
+    [("min_tokens", 0), ("lora", []), ("tfs_z", 1), ("functions", None), ("documents", []), ("use_beam_search", False)],
+)
 def test_unless_it_asks_for_nothing(http: httpx.Client, name: str, value: object) -> None:
     got = http.post(CHAT, json=SHORT | {name: value})
     assert got.status_code == 200 and unknown.HEADER not in got.headers
@@ -139,6 +168,34 @@ def test_think_is_for_the_template(tiny_model: Path) -> None:
             for t in ("|", "True|", "False|", "True|low")
         ]
         assert sizes == tokens
+
+
+@pytest.mark.parametrize(
+    "more, same",
+    [
+        ({"thinking": {"type": "disabled"}}, {"enable_thinking": False}),
+        ({"thinking": {"type": "enabled", "budget_tokens": 9}}, {"enable_thinking": True}),
+        ({"thinking": False}, {"enable_thinking": False}),
+        ({"thinking": {"type": "disabled"}, "enable_thinking": True}, {"enable_thinking": True}),
+        ({"reasoning": {"effort": "none"}}, {"reasoning_effort": "none"}),
+        ({"reasoning": {"effort": "high"}}, {"reasoning_effort": "high"}),
+        ({"reasoning": {"enabled": False}}, {"enable_thinking": False}),
+        ({"reasoning": {"max_tokens": 0}}, {"reasoning_budget_tokens": 0}),
+    ],
+)
+def test_reasoning_in_the_words_of_other_apis(more: dict[str, Any], same: dict[str, Any]) -> None:
+    made, wanted = (ChatBody.model_validate({"messages": HELLO, **fields}) for fields in (more, same))
+    assert template_arguments(made) == template_arguments(wanted)
+    assert switched_off(made) == switched_off(wanted)
+    limit = 9 if "budget_tokens" in str(more) else budget_of(wanted)
+    assert budget_of(made) == limit
+
+
+def test_a_penalty_has_two_names(http: httpx.Client) -> None:
+    penal = _text(http, repeat_penalty=1.9, max_tokens=40)
+    assert penal == _text(http, repetition_penalty=1.9, max_tokens=40) != _text(http, max_tokens=40)
+    got = http.post(CHAT, json=SHORT | {"repeat_penalty": 1.9, "repetition_penalty": 1.9})
+    assert got.status_code == 200 and got.headers[unknown.HEADER] == "repetition_penalty"
 
 
 def test_strict_refuses(tiny_model: Path) -> None:

@@ -101,7 +101,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture()
 def engine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProcess]:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     found = EngineProcess(options(path), prelude=engine_faults.unhurried)
     try:
         found.loaded()
@@ -180,7 +180,7 @@ def test_drafters_stay_switched_in_the_next_process(engine: EngineProcess) -> No
 
 
 def test_one_started_early_is_taken_and_shows_nothing(path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     spawn.start_early()
     [early] = spawn._early
     engine = EngineProcess(options(path), quiet=True)
@@ -252,7 +252,7 @@ def test_a_seed_that_was_drawn_is_kept(engine: EngineProcess) -> None:
 
 
 def test_what_ends_it_twice_is_refused_and_the_others_are_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     engine = EngineProcess(options(path, slots=1), prelude=engine_faults.abort_on_poison)
     try:
         engine.loaded()
@@ -274,7 +274,7 @@ def test_what_ends_it_twice_is_refused_and_the_others_are_not(path: Path, monkey
 
 def test_neighbours_of_what_ends_it_are_not_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them were running in both processes that died; one at a time then shows which one it was."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     engine = EngineProcess(options(path, slots=3), prelude=engine_faults.abort_on_late_poison)
     try:
         engine.loaded()
@@ -296,7 +296,7 @@ def test_neighbours_of_what_ends_it_are_not_refused(path: Path, monkeypatch: pyt
 
 
 def test_a_process_that_dies_while_it_loads(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     engine = EngineProcess(options(path), prelude=engine_faults.abort_while_loading)
     with pytest.raises(ModelLoadError, match="SIGABRT"):
         engine.loaded()
@@ -307,7 +307,7 @@ def test_a_process_that_dies_while_it_loads(path: Path, monkeypatch: pytest.Monk
 
 def test_a_model_that_is_gone_is_told_until_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent, "WAIT", 0.05)
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     path = tmp_path / "model.gguf"
     tiny_gguf.write_llama(path)
     engine = EngineProcess(options(path), prelude=engine_faults.unhurried)

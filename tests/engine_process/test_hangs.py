@@ -20,7 +20,7 @@ from lcspec.engine_process.heartbeat import Heart
 from lcspec.engine_process.parent import EngineProcess
 from lcspec.pulse import Pace, Pulse
 from tests import engine_faults, tiny_gguf
-from tests.test_engine_process import WAIT, Sink, options, request
+from tests.engine_process.test_engine_process import WAIT, Sink, options, request
 
 # Seconds without a sign of life; the looks are a second apart.
 LIMIT = 3.0
@@ -36,7 +36,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture()
 def hanging(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProcess]:
     """An engine that hangs once, at a step of its first answer."""
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     monkeypatch.setenv("HANG_ONCE", str(tmp_path / "has-hung"))
     found = EngineProcess(options(path), prelude=engine_faults.hang_once, limit=LIMIT)
     try:
@@ -64,7 +64,7 @@ def test_an_engine_that_hangs_is_started_again_and_the_text_goes_on(hanging: Eng
 @pytest.mark.model
 @pytest.mark.slow
 def test_a_stopped_process_is_started_again_and_an_idle_one_is_not(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[1]))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     engine = EngineProcess(options(path), prelude=engine_faults.unhurried, limit=LIMIT)
     try:
         engine.loaded()
