@@ -271,7 +271,7 @@ class EngineThread:
         except Exception as problem:
             if os.environ.get("LCSPEC_DEBUG"):
                 traceback.print_exc()
-            if not engine.running and not engine.lanes.running:
+            if not engine.running and not engine.solo.running:
                 raise  # no request caused it, so it would happen again
             return engine.fail_all(LcspecError(f"internal error: {problem!r}; LCSPEC_DEBUG=1 shows where"))
 

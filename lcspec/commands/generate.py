@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lcspec.commands.explain import Explainer
 from lcspec.engine.events import Event, Finished, RequestStats, Started, TokenInfo, Tokens
-from lcspec.engine.explain import Explainer
 from lcspec.errors import UsageError
 from lcspec.loading import model_options
 from lcspec.model_choice import paired, say_paired

@@ -29,6 +29,7 @@ def describe(path: Path) -> dict[str, Any]:
         coverage = model.vocab.coverage
         # An encoder has no memory: it reads texts and writes none.
         branching = Branching.NONE if not context.memory.exists else context.memory.branching
+        apart = branching is Branching.TREE and context.memory.streams
         return {
             "file": str(path),
             "name": header.name,
@@ -56,8 +57,8 @@ def describe(path: Path) -> dict[str, Any]:
             "drafts_with_mtp": usable_mtp(read_gguf(path)) > 0,
             "distilled_from": header.metadata.get(f"{DISTILLED}.target"),
             "writes_text": context.memory.exists,
-            "speculation": branching.value,
-            "trees": branching is Branching.TREE,
+            "speculation": Branching.CHAIN.value if apart else branching.value,
+            "trees": branching is Branching.TREE and not apart,
             "rollback": branching is not Branching.NONE and not context.memory.redecodes,
             "max_rollback": {Branching.TREE: None, Branching.NONE: 0}.get(branching, context.memory.max_rollback),
             "redecodes": context.memory.redecodes,
@@ -67,7 +68,8 @@ def describe(path: Path) -> dict[str, Any]:
 
 SPECULATION = {
     "tree": "trees and chains (its memory can branch and be rolled back at any position)",
-    "chain": "chains of up to {max_rollback} tokens (its recurrent state keeps a few snapshots)",
+    "chain": "chains of up to {longest_chain} tokens (its recurrent state keeps a few snapshots)",
+    "apart": "chains (every text has a cache of its own, which can be rolled back at any position)",
     "redecodes": "chains of up to {longest_chain} tokens from a saved state: its recurrent state cannot be taken back, "
     "so after a refusal what was accepted is decoded again; `auto` drafts where that pays (see: lcspec calibrate)",
     "none": "none: its recurrent state cannot be taken back, it decodes plainly",
@@ -84,6 +86,15 @@ def hexadecimal(numbers: Sequence[int]) -> str:
         else:
             runs.append([number, number])
     return ", ".join(f"0x{a:02X}" if a == b else f"0x{a:02X}-0x{b:02X}" for a, b in runs)
+
+
+def _speculation(info: dict[str, Any]) -> str:
+    """What can be verified on it, as `inspect` says it."""
+    if not info["writes_text"]:
+        return READS_ONLY
+    anywhere = info["rollback"] and info["max_rollback"] is None
+    kind = "redecodes" if info["redecodes"] else "apart" if anywhere and not info["trees"] else info["speculation"]
+    return SPECULATION[kind].format(**info)
 
 
 def run(model: Path | None, as_json: bool) -> None:
@@ -108,9 +119,7 @@ def run(model: Path | None, as_json: bool) -> None:
         "vocabulary": f"{vocabulary['size']} tokens, {vocabulary['tokenizer']}{bytes_note}",
         "chat template": "yes" if info["chat_template"] else "no (a fallback is used)",
         "licence": info["licence"] or "not stated",
-        "speculation": SPECULATION["redecodes" if info["redecodes"] else info["speculation"]].format(**info)
-        if info["writes_text"]
-        else READS_ONLY,
+        "speculation": _speculation(info),
     }
     if info["mtp_layers"]:
         layers = "layer" if info["mtp_layers"] == 1 else "layers"

@@ -68,7 +68,7 @@ def possible(context: Context, spec: SpeculationParams) -> SpeculationParams:
         raise UsageError(f"the verifier {spec.verifier} changes the text, so --exact cannot go with it")
     if spec.exact and verifier.draws:
         raise UsageError(
-            f"the verifier {spec.verifier} keeps the distribution, but the text depends on what was drafted, so --exact "
+            f"the verifier {spec.verifier} keeps the distribution, but its text depends on the drafts, so --exact "
             "cannot go with it: use coupled"
         )
     if context.memory.branching is not Branching.NONE:

@@ -22,7 +22,6 @@ from lcspec.engine.batch_builder import build_batch
 from lcspec.engine.drafting import Drafting
 from lcspec.engine.events import Event, Failed, Finished, Prefill, Started, StepStats
 from lcspec.engine.exact_policy import ExactPolicy
-from lcspec.engine.lanes import Lane, Lanes
 from lcspec.engine.metrics import Counters, Totals
 from lcspec.engine.output import OutputProcessor
 from lcspec.engine.prompt_reading import PromptReading
@@ -30,6 +29,7 @@ from lcspec.engine.request import Request
 from lcspec.engine.request_queue import RequestQueue
 from lcspec.engine.scheduler import Scheduler
 from lcspec.engine.sequence import ActiveSequence
+from lcspec.engine.solo import SoloEngine, SoloEngines
 from lcspec.engine.step_plan import StepPlan, StepResult
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prefix_cache import PrefixCache
@@ -51,7 +51,7 @@ class Engine:
         exact: ExactPolicy,
         drafting: Drafting,
         prompts: PromptReading,
-        make_lane: Callable[[], Lane],
+        make_solo: Callable[[], SoloEngine],
         counters: Counters | None = None,
     ) -> None:
         """Assemble parts that belong to one context.
@@ -62,7 +62,7 @@ class Engine:
             exact: what exact requests need in this context.
             drafting: the drafters and their planners.
             prompts: reads long prompts in a context of its own.
-            make_lane: makes an engine with a single slot for an exact request (see lcspec.engine.lanes).
+            make_solo: makes an engine with a single slot for an exact request (see lcspec.engine.solo).
             counters: those of another engine, to add to; None: new ones.
         """
         self.context = prefix_cache.context
@@ -72,7 +72,7 @@ class Engine:
         self.exact = exact
         self.drafting = drafting
         self.prompts = prompts
-        self.lanes = Lanes(make_lane)
+        self.solo = SoloEngines(make_solo)
         self.counters = counters or Counters()
         self.running: list[ActiveSequence] = []
         self.scheduler = Scheduler(prefix_cache, exact, drafting)
@@ -85,7 +85,7 @@ class Engine:
         """Run one step for all running requests; returns its events. An empty list means there was nothing to do."""
         context = self.context
         room = self._queue.waiting and len(self.running) < self.options.slots
-        steady = self.scheduler.steady and not (room or self.lanes.made or self.pool.crowded)
+        steady = self.scheduler.steady and not (room or self.solo.made or self.pool.crowded)
         events = [] if steady else self._between()
         if not self.running:
             return events
@@ -109,9 +109,9 @@ class Engine:
         return events + self._report(plan, result, beside - plan.drafting_seconds)
 
     def _between(self) -> list[Event]:
-        """What is done between two steps: requests start and end, lanes have their turn, prompts are read apart."""
+        """What is done between two steps: requests start and end, solo engines run a step, prompts are read apart."""
         events = self._admit()
-        events += self.lanes.step()
+        events += self.solo.step()
         if self.running:
             if self.pool.parking is not None and self.pool.crowded:
                 self.pool.parking.compact(self.prefix_cache.caches)
@@ -194,7 +194,7 @@ class Engine:
         spec = possible(self.context, speculation)
         if spec.exact and not self.exact.independent:
             if self.exact.needs_own_context:
-                self.exact.certificate = self.lanes.certify()
+                self.exact.certificate = self.solo.certify()
             else:
                 self.certify()
         names = [drafter.name for drafter in spec.drafters]
@@ -256,8 +256,8 @@ class Engine:
             sequence.cancelled = True
         for _ in range(self._queue.cancel(number)):
             self.counters.ended("cancelled")
-        for lane in self.lanes.made:
-            lane.cancel(number)
+        for solo in self.solo.made:
+            solo.cancel(number)
         self.scheduler.renew()
 
     def switch(self, number: int, speculation: SpeculationParams) -> None:
@@ -268,9 +268,9 @@ class Engine:
         Raises:
             LcspecError: as `submit` raises; the request continues as before.
         """
-        lane = self.lanes.of(number)
-        if lane is not None:
-            lane.switch(number, speculation)
+        solo = self.solo.of(number)
+        if solo is not None:
+            solo.switch(number, speculation)
         for sequence in self.running:
             if sequence.id != number:
                 continue
@@ -289,11 +289,11 @@ class Engine:
         """Report cancelled requests, then start waiting ones in free slots."""
         events = self._queue.take_cancelled()
         events += [self._finish(sequence) for sequence in list(self.running) if sequence.cancelled]
-        while self.waiting and len(self.running) + len(self.lanes.running) < self.options.slots:
+        while self.waiting and len(self.running) + len(self.solo.running) < self.options.slots:
             number, request = self.waiting.popleft()
             try:
                 apart = request.speculation.exact and self.exact.needs_own_context
-                (self.lanes if apart else self).start(number, request)
+                (self.solo if apart else self).start(number, request)
             except LcspecError as error:
                 self.counters.ended("failed")
                 events.append(Failed(number, error))
@@ -320,7 +320,7 @@ class Engine:
 
     def fail_all(self, error: LcspecError) -> list[Event]:
         """End all running requests after a step failed midway; waiting ones stay."""
-        return [self._fail(sequence, error) for sequence in list(self.running)] + self.lanes.fail_all(error)
+        return [self._fail(sequence, error) for sequence in list(self.running)] + self.solo.fail_all(error)
 
     def _dismiss(self, sequence: ActiveSequence) -> Finished:
         self.running.remove(sequence)
@@ -341,11 +341,11 @@ class Engine:
     @property
     def busy(self) -> bool:
         """Whether a step has anything to do."""
-        return bool(self.running or self._queue or self.lanes.running)
+        return bool(self.running or self._queue or self.solo.running)
 
     def totals(self) -> Totals:
         """Counters since the engine was made, and gauges of its present state."""
-        running = [*self.running, *self.lanes.running]
+        running = [*self.running, *self.solo.running]
         return self.counters.totals(running, len(self.waiting), self.options.slots, self.drafting.auto)
 
     def read_ahead(self) -> bool:
@@ -386,13 +386,13 @@ class Engine:
             for sequence in [s for s in self.running if s.id == number]:
                 self._finish(sequence)
             self.cancel(number)
-            self.lanes.drop(number)
+            self.solo.drop(number)
 
     def close(self) -> None:
         """End all requests and free the context (not the model)."""
         for sequence in list(self.running):
             self._finish(sequence)
-        self.lanes.close()
+        self.solo.close()
         self.drafting.close()
         self.prompts.close()
         self.context.close()

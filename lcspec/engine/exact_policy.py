@@ -16,7 +16,7 @@ class ExactPolicy:
             first exact request, and is None until then.
         independent: a row depends only on its own text, so every request is exact.
         all_exact: every request is treated as exact, as far as its verifier allows.
-        needs_own_context: exact requests need a context of their own (see lcspec.engine.lanes).
+        needs_own_context: exact requests need a context of their own (see lcspec.engine.solo).
         chains_only: a row depends on where the cells of its text lie, which must be in text order from the first on.
     """
 

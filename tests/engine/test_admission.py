@@ -95,8 +95,8 @@ def test_where_nothing_can_be_taken_back_auto_is_plain_decoding_and_names_are_re
     [
         ("typical", "changes the text"),
         ("lenient", "changes the text"),
-        ("rejection", "depends on what was drafted"),  # the same distribution, but another text with other drafters
-        ("multi_step", "depends on what was drafted"),
+        ("rejection", "depends on the drafts"),  # the same distribution, but another text with other drafters
+        ("multi_step", "depends on the drafts"),
     ],
 )
 def test_an_exact_text_cannot_have_a_verifier_that_changes_it(verifier: str, reason: str) -> None:

@@ -75,8 +75,8 @@ def test_slots_are_counted_together_and_given_in_order(three: Session, wanted: l
     started: list[int] = []
     while engine.busy:
         started += [e.request for e in engine.step() if isinstance(e, Started)]
-        assert len(engine.running) + len(engine.lanes.running) <= 3
-        assert engine.totals().running == len(engine.running) + len(engine.lanes.running)
+        assert len(engine.running) + len(engine.solo.running) <= 3
+        assert engine.totals().running == len(engine.running) + len(engine.solo.running)
     assert sorted(started) == numbers
     assert set(started[:3]) == set(numbers[:3])
 
@@ -110,8 +110,8 @@ def test_cancelling_switching_and_closing(
 def test_an_interrupt_in_a_lane(three: Session, wanted: list[Request], monkeypatch: pytest.MonkeyPatch) -> None:
     engine = three.engine
     before = answer(engine, wanted[1]).bits
-    lane = engine.lanes.made[0]
-    decode, calls = lane.context.decode, 0
+    solo = engine.solo.made[0]
+    decode, calls = solo.context.decode, 0
 
     def interrupted(*args: Any, **named: Any) -> float:
         nonlocal calls
@@ -122,11 +122,11 @@ def test_an_interrupt_in_a_lane(three: Session, wanted: list[Request], monkeypat
         return seconds
 
     with monkeypatch.context() as patch:
-        for each in engine.lanes.made:
-            patch.setattr(each.context, "decode", interrupted if each is lane else each.context.decode)
-        engine.lanes.made[1:], rest = [], engine.lanes.made[1:]
+        for each in engine.solo.made:
+            patch.setattr(each.context, "decode", interrupted if each is solo else each.context.decode)
+        engine.solo.made[1:], rest = [], engine.solo.made[1:]
         with pytest.raises(KeyboardInterrupt):
             answer(engine, wanted[1])
-        engine.lanes.made += rest
+        engine.solo.made += rest
     assert not engine.busy
     assert answer(engine, wanted[1]).bits == before

@@ -2,9 +2,9 @@
 
 There, requests that share a cache change each other's bits: cells that one request frees are taken by another out of
 order, and prompt kernels group keys by absolute cell (matrix products do so in every step). So an exact request gets a
-*lane*: an engine with a single slot over the same weights and drafters, with its own planner, that goes row by row, or
-with the library's own attention where that is not exact. Lanes and the shared context take turns, one step each; exact
-requests are then not batched.
+*solo engine*: one with a single slot over the same weights and drafters, with its own planner, that goes row by row, or
+with the library's own attention where that is not exact. Solo engines and the shared context take turns, one step each;
+exact requests are then not batched.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lcspec.errors import LcspecError
 from lcspec.profiles.exactness import Certificate
 
 
-class Lane(Protocol):
+class SoloEngine(Protocol):
     """An engine with a single slot."""
 
     @property
@@ -54,24 +54,24 @@ class Lane(Protocol):
         """Free the context."""
 
 
-class Lanes:
-    """The lanes of an engine, `made` when they are first needed."""
+class SoloEngines:
+    """The solo engines beside an engine, `made` when they are first needed."""
 
-    def __init__(self, make: Callable[[], Lane]) -> None:
+    def __init__(self, make: Callable[[], SoloEngine]) -> None:
         self._make = make
-        self.made: list[Lane] = []
+        self.made: list[SoloEngine] = []
 
     @property
     def running(self) -> list[ActiveSequence]:
-        """Requests that run in lanes."""
-        return [sequence for lane in self.made for sequence in lane.running]
+        """Requests that run in solo engines."""
+        return [sequence for engine in self.made for sequence in engine.running]
 
-    def of(self, number: int) -> Lane | None:
-        """The lane in which a request runs; None if in none."""
-        return next((lane for lane in self.made for sequence in lane.running if sequence.id == number), None)
+    def of(self, number: int) -> SoloEngine | None:
+        """The solo engine in which a request runs; None if in none."""
+        return next((engine for engine in self.made for sequence in engine.running if sequence.id == number), None)
 
     def certify(self) -> Certificate:
-        """The certificate of lanes; all lanes have the same.
+        """The certificate of solo engines; all have the same.
 
         Raises:
             ExactnessError: nothing can be certified for this model.
@@ -82,39 +82,39 @@ class Lanes:
         return self.made[0].certify()
 
     def start(self, number: int, request: Request) -> None:
-        """Start a request in the lane whose cache has most of its prompt.
+        """Start a request in the solo engine whose cache has most of its prompt.
 
         Raises:
             LcspecError: it cannot start.
         """
         certificate = self.certify()
-        free = [lane for lane in self.made if not lane.running]
+        free = [engine for engine in self.made if not engine.running]
         if not free:
             self.made.append(self._make())
             free = self.made[-1:]
-        lane = max(free, key=lambda lane: lane.held(request))
-        lane.certify(certificate)
-        lane.prepare(request.speculation)
-        lane.start(number, request)
+        engine = max(free, key=lambda engine: engine.held(request))
+        engine.certify(certificate)
+        engine.prepare(request.speculation)
+        engine.start(number, request)
 
     def step(self) -> Iterator[Event]:
-        """Run one step of every lane that has something to do."""
-        for lane in self.made:
-            if lane.running:
-                yield from lane.step()
+        """Run one step of every solo engine that has something to do."""
+        for engine in self.made:
+            if engine.running:
+                yield from engine.step()
 
     def drop(self, number: int) -> None:
         """End a cancelled request at once."""
-        lane = self.of(number)
-        if lane is not None:
-            lane.step()
+        engine = self.of(number)
+        if engine is not None:
+            engine.step()
 
     def fail_all(self, error: LcspecError) -> list[Event]:
-        """End all requests in lanes with an error."""
-        return [event for lane in self.made for event in lane.fail_all(error)]
+        """End all requests in solo engines with an error."""
+        return [event for engine in self.made for event in engine.fail_all(error)]
 
     def close(self) -> None:
         """Free the contexts."""
-        for lane in self.made:
-            lane.close()
+        for engine in self.made:
+            engine.close()
         self.made = []
