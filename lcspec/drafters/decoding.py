@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
+from lcspec.llama.batch import Batch, StateBatch
 from lcspec.llama.step_time import token_seconds
 from lcspec.spec.token_tree import TokenTree
 
@@ -21,19 +22,24 @@ from lcspec.spec.token_tree import TokenTree
 class Wanted(NamedTuple):
     """Tokens to decode, each as (id, position, sequence id of the cache).
 
-    `only_last`: only the last token's row is needed; `logits` False: not even that one.
+    `only_last`: only the last token's row is needed; `logits` False: not even that one. `states`: what goes in with
+    each token of a head, float32 [n, width]; `layer`: which of a head's layers, of several.
     """
 
     tokens: Sequence[tuple[int, int, int]]
     only_last: bool = False
     logits: bool = True
+    states: Sequence[NDArray[np.float32]] | None = None
+    layer: int = 0
 
 
 class Decoded(NamedTuple):
-    """Rows float32 [n, n_vocab], valid until the next decode, and how many seconds the decode took."""
+    """Rows float32 [n, n_vocab], how many seconds the decode took, and a head's own states float32 [n, width]. Rows and
+    states are valid until the next decode."""
 
     rows: NDArray[np.float32]
     seconds: float
+    states: NDArray[np.float32] | None = None
 
 
 Growing = Generator[Wanted, Decoded, TokenTree]
@@ -60,20 +66,42 @@ def decode_together(context: Context, growing: Sequence[Growing]) -> list[TokenT
     while wanted:
         batch.clear()
         spans: dict[int, tuple[int, int]] = {}
+        layer = next(iter(wanted.values())).layer
         for i, want in list(wanted.items()):
-            if spans and batch.n + len(want.tokens) > min(batch.n_max, context.n_batch):
+            if spans and (want.layer != layer or batch.n + len(want.tokens) > min(batch.n_max, context.n_batch)):
                 continue  # it gets a decode of its own
-            first, last = batch.n_outputs, len(want.tokens) - 1
-            for at, (token, position, seq) in enumerate(want.tokens):
-                logits = want.logits and (at == last or not want.only_last)
-                batch.add(token, position, (seq,), logits=logits)
+            first = batch.n_outputs
+            add(batch, want)
             spans[i] = first, batch.n_outputs
             del wanted[i]
-        seconds = context.decode()
-        rows = context.logits()
+        seconds = decode(context, layer)
+        rows, own = context.logits(), context.row_states() if isinstance(batch, StateBatch) else None
         for i, (first, stop) in spans.items():
-            go_on(i, Decoded(rows[first:stop], seconds))
+            go_on(i, Decoded(rows[first:stop], seconds, None if own is None else own[first:stop]))
     return [trees[i] for i in range(len(growing))]
+
+
+def add(batch: Batch, want: Wanted) -> None:
+    """Put the wanted tokens into a batch."""
+    last = len(want.tokens) - 1
+    for at, (token, position, seq) in enumerate(want.tokens):
+        logits = want.logits and (at == last or not want.only_last)
+        if want.states is None:
+            batch.add(token, position, (seq,), logits=logits)
+        else:
+            assert isinstance(batch, StateBatch)
+            batch.add_state(token, position, (seq,), want.states[at], logits=logits)
+
+
+def decode(context: Context, layer: int) -> float:
+    """Decode the batch through one of a head's layers; returns how many seconds it took."""
+    if not layer:
+        return context.decode()
+    context.select_head(layer)
+    try:
+        return context.decode()
+    finally:
+        context.select_head(0)
 
 
 def step_seconds(context: Context, pool: SequencePool, n_vocab: int, repeat: int) -> float:

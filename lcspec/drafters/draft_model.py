@@ -154,7 +154,7 @@ class ModelDrafter(Drafter):
             level = placeable(state.cache.forks, tree, level, state.placed)
             if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
                 break
-            rows, _ = yield state.level(tree, level, base)
+            rows, *_ = yield state.level(tree, level, base)
         return growth.best()
 
     def levels_ready(self, sequence: SequenceView) -> int:
@@ -213,7 +213,7 @@ class ModelDrafter(Drafter):
             level = placeable(state.cache.forks, growth.tree, growth.likeliest(state.placed), state.placed)
             if not level:
                 break
-            rows, took = yield state.level(growth.tree, level, base)
+            rows, took, _ = yield state.level(growth.tree, level, base)
             self._expand(sequence, growth, level, base, growth.budget.branch, rows)
         return growth.tree
 
@@ -304,7 +304,7 @@ class ModelDrafter(Drafter):
             for i, token in enumerate([tree.tokens[node], *guesses]):
                 depth, parent = tree.depths[node] + i, state.placed[node] + i - 1
                 tokens.append((token, base + depth, cache.extend(parent, depth, False, ())))
-            rows, _ = yield Wanted(tokens)
+            rows, *_ = yield Wanted(tokens)
 
     def _expand(
         self,
@@ -346,7 +346,7 @@ class ModelDrafter(Drafter):
             unread = [(tokens[at], at, cache.main) for at in range(start, stop)]
             if last:
                 cache.grow(base)
-            rows, took = yield Wanted(unread, only_last=True, logits=last)
+            rows, took, _ = yield Wanted(unread, only_last=True, logits=last)
             if last:
                 return rows
             cache.reached(stop)

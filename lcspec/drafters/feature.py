@@ -22,7 +22,7 @@ import numpy as np
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView, StateDrafter
-from lcspec.drafters.decoding import checked, step_seconds
+from lcspec.drafters.decoding import Decoded, Growing, Wanted, checked, decode_together, step_seconds
 from lcspec.drafters.growth import Growth, children, place_level, placeable
 from lcspec.drafters.known_states import KnownStates, States
 from lcspec.drafters.top_candidates import SHARPNESS
@@ -59,6 +59,7 @@ class FeatureState:
         whole: `rows` has no gap.
         node_states: the head's own states of drafted nodes.
         placed: drafted node -> index among the decoded nodes.
+        chain: of several layers, (token, the state it goes with) of the pending and the drafted tokens.
     """
 
     cache: SequenceCache
@@ -70,6 +71,7 @@ class FeatureState:
     whole: bool = True
     node_states: dict[int, States] = field(default_factory=dict)
     placed: dict[int, int] = field(default_factory=dict)
+    chain: list[tuple[int, States]] = field(default_factory=list)
 
 
 class FeatureDrafter(StateDrafter):
@@ -152,6 +154,18 @@ class FeatureDrafter(StateDrafter):
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """Grow a tree below the pending token, one level per decode of the head."""
+        return self.draft_batch([sequence], [budget])[0]
+
+    def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """`draft` for all sequences together: a decode of the head serves one level of all trees."""
+        try:
+            return decode_together(self.context, [self._grow(s, budget) for s, budget in zip(sequences, budgets)])
+        except DecodeError:
+            for sequence in sequences:
+                self._running[sequence.id][1].cache.abandon()
+            raise
+
+    def _grow(self, sequence: SequenceView, budget: Budget) -> Growing:
         state, base = self._running[sequence.id][1], len(sequence.tokens) - 1
         self._used += 1.0 - USED
         depth = min(budget.depth, self.context.n_ctx - base - 1)
@@ -163,20 +177,17 @@ class FeatureDrafter(StateDrafter):
         # If a planner is asked after every level, it alone decides when a branch ends.
         growth = Growth(TokenTree.root(sequence.tokens[-1]), budget, state.p_min if budget.keep_going is None else 0.0)
         tree, level, branch = growth.tree, [0], self.branch(budget)
-        try:
-            self.decode_root(state, sequence, base)
-            while True:
-                new = self._expand(sequence, state, growth, level, base, branch)
-                enough = branch == 1 and tree.n_drafted >= budget.nodes
-                if not new or enough or tree.depths[new[0]] >= depth:
-                    break
-                level = self.level_of(state, growth, new, branch)
-                if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
-                    break
-                self.decode_level(state, tree, level)
-        except DecodeError:
-            state.cache.abandon()
-            raise
+        decoded = yield self.root(state, sequence, base)
+        self.read_root(state, sequence, base)
+        while True:
+            new = self._expand(sequence, state, growth, level, base, branch, decoded)
+            enough = branch == 1 and tree.n_drafted >= budget.nodes
+            if not new or enough or tree.depths[new[0]] >= depth:
+                break
+            level = self.level_of(state, growth, new, branch)
+            if not level or (budget.keep_going is not None and not budget.keep_going(tree, level)):
+                break
+            decoded = yield self.level(state, tree, level, base)
         self.drop_tree(state)
         return growth.best()
 
@@ -227,17 +238,18 @@ class FeatureDrafter(StateDrafter):
         batch.add_state_run(tokens, len(state.rows), state.cache.main, states)
         return self.context.decode()
 
-    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
-        """Decode the row of the pending token, together with the unread rows before it."""
-        batch, first, at = self._batch(), state.next, len(state.rows)
-        tokens, states = list(sequence.tokens[first : base + 1]), self.convert(state.known.before(first, base + 1))
-        for i, (token, given) in enumerate(zip(tokens, states)):
-            wanted = self.every_row or i == len(tokens) - 1
-            batch.add_state(token, at + i, (state.cache.main,), given, logits=wanted)
-        state.cache.grow(at + len(tokens) - 1)
+    def root(self, state: FeatureState, sequence: SequenceView, base: int) -> Wanted:
+        """The row of the pending token, together with the unread rows before it."""
+        first, at = state.next, len(state.rows)
+        states = self.convert(state.known.before(first, base + 1))
+        rows = [(token, at + i, state.cache.main) for i, token in enumerate(sequence.tokens[first : base + 1])]
+        state.cache.grow(at + len(rows) - 1)
         state.placed = {0: 0}
-        self.context.decode()
-        self._took(state, tokens)
+        return Wanted(rows, only_last=not self.every_row, states=list(states))
+
+    def read_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
+        """The rows of `root` are decoded."""
+        self._took(state, sequence.tokens[state.next : base + 1])
         self._drop_known(state)
 
     def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:
@@ -245,13 +257,11 @@ class FeatureDrafter(StateDrafter):
         level = list(new) if branch == 1 else growth.next_level(new, branch)
         return placeable(state.cache.forks, growth.tree, level)
 
-    def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """Decode the nodes of a level together."""
-        batch, base = self._batch(), len(state.rows) - 1
-        for node, seq in place_level(state.cache, tree, state.placed, level):
-            own = state.node_states[tree.parents[node]]
-            batch.add_state(tree.tokens[node], base + tree.depths[node], (seq,), own, logits=True)
-        self.context.decode()
+    def level(self, state: FeatureState, tree: TokenTree, level: Sequence[int], base: int) -> Wanted:
+        """The nodes of a level, below the pending token at position `base` of the text."""
+        at, placed = len(state.rows) - 1, list(place_level(state.cache, tree, state.placed, level))
+        rows = [(tree.tokens[node], at + tree.depths[node], seq) for node, seq in placed]
+        return Wanted(rows, states=[state.node_states[tree.parents[node]] for node, _ in placed])
 
     def drop_tree(self, state: FeatureState) -> None:
         """Drop the drafted nodes; the pending token's row stays."""
@@ -261,12 +271,20 @@ class FeatureDrafter(StateDrafter):
     # ---------------------------------------------------------------- rows
 
     def _expand(
-        self, sequence: SequenceView, state: FeatureState, growth: Growth, level: Sequence[int], base: int, branch: int
+        self,
+        sequence: SequenceView,
+        state: FeatureState,
+        growth: Growth,
+        level: Sequence[int],
+        base: int,
+        branch: int,
+        decoded: Decoded,
     ) -> list[int]:
         """Add the children of the nodes just decoded; returns those worth expanding."""
         new: list[int] = []
         sharpness = 1.0 if growth.p_min else SHARPNESS  # `p_min` bounds the head's own probabilities
-        rows, below = self.context.logits()[-len(level) :], self.context.row_states()[-len(level) :]
+        assert decoded.states is not None
+        rows, below = decoded.rows[-len(level) :], decoded.states[-len(level) :]
         for i, node in enumerate(level):
             state.node_states[node] = below[i].copy()
             position, room = base + growth.tree.depths[node] + 1, min(sequence.draws, branch) or branch

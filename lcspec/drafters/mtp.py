@@ -12,6 +12,7 @@ from typing import Sequence
 
 from lcspec.config import DrafterSpec, ModelOptions
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
+from lcspec.drafters.decoding import Wanted, add, decode
 from lcspec.drafters.feature import SLICE, FeatureDrafter, FeatureState
 from lcspec.drafters.growth import MAX_LEVEL, Growth
 from lcspec.drafters.known_states import KnownStates, States
@@ -64,7 +65,6 @@ class ChainedMtpDrafter(MtpDrafter):
         """As MtpDrafter."""
         super().__init__(env, model, own)
         self.deepest = model.traits.n_mtp
-        self._chain: list[tuple[int, States]] = []
 
     def branch(self, budget: Budget) -> int:
         """1: a chain, because every layer decodes the tokens of the layers before it anew."""
@@ -72,44 +72,47 @@ class ChainedMtpDrafter(MtpDrafter):
 
     def read(self, state: FeatureState, tokens: Sequence[int], states: States) -> float:
         """Read the same rows through every layer."""
-        return sum(
-            self._decode(state, head, list(zip(tokens, states)), last=False) for head in range(self.deepest or 1)
-        )
+        rows = list(zip(tokens, states))
+        return sum(self._read_through(self._rows(state, layer, rows)) for layer in range(self.deepest or 1))
 
-    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
+    def _read_through(self, rows: Wanted) -> float:
+        """Decode rows without logits; returns how many seconds it took."""
+        self._batch()
+        add(self.context.batch, rows._replace(logits=False))
+        return decode(self.context, rows.layer)
+
+    def root(self, state: FeatureState, sequence: SequenceView, base: int) -> Wanted:
         """Read the unread rows; the pending token's row is read again when the next layers can read it too."""
         while state.next < base:
             self._read_slice(sequence, state, base)
         self._drop_known(state)
-        self._chain = [(sequence.tokens[base], state.known.before(base, base + 1)[0])]
-        self._decode(state, 0, self._chain)
+        state.chain = [(sequence.tokens[base], state.known.before(base, base + 1)[0])]
+        return self._rows(state, 0, state.chain)
+
+    def read_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
+        """Do nothing: the pending token's row does not stay."""
 
     def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:
         """The one new node."""
         return list(new[:1])
 
-    def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """Decode the whole chain through the next layer."""
+    def level(self, state: FeatureState, tree: TokenTree, level: Sequence[int], base: int) -> Wanted:
+        """The whole chain, through the next layer."""
         (node,) = level
-        self._chain.append((tree.tokens[node], state.node_states[tree.parents[node]]))
-        self._decode(state, tree.depths[node], self._chain)
+        state.chain.append((tree.tokens[node], state.node_states[tree.parents[node]]))
+        return self._rows(state, tree.depths[node], state.chain)
 
     def drop_tree(self, state: FeatureState) -> None:
         """Drop the chain, and the pending token's row as well."""
         self.context.memory.remove(state.cache.main, len(state.rows))
-        self._chain, state.node_states = [], {}
+        state.chain, state.node_states = [], {}
 
-    def _decode(self, state: FeatureState, head: int, rows: list[tuple[int, States]], last: bool = True) -> float:
-        """Decode rows after those of the text through one layer; `last`: with logits of the last row."""
-        at, batch = len(state.rows), self._batch()
-        self.context.memory.remove(state.cache.main, at)
-        for i, (token, given) in enumerate(rows):
-            batch.add_state(token, at + i, (state.cache.main,), given, logits=last and i == len(rows) - 1)
-        self.context.select_head(head)
-        try:
-            return self.context.decode()
-        finally:
-            self.context.select_head(0)
+    def _rows(self, state: FeatureState, layer: int, rows: Sequence[tuple[int, States]]) -> Wanted:
+        """Rows after those of the text, through one layer; logits of the last one."""
+        at, seq = len(state.rows), state.cache.main
+        self.context.memory.remove(seq, at)
+        tokens = [(token, at + i, seq) for i, (token, _) in enumerate(rows)]
+        return Wanted(tokens, only_last=True, states=[given for _, given in rows], layer=layer)
 
 
 class AssistantDrafter(MtpDrafter):
@@ -118,9 +121,6 @@ class AssistantDrafter(MtpDrafter):
     So drafting needs only the target's latest state, and every drafted token is decoded at the pending token's
     position.
     """
-
-    _position = 0
-    _seq = 0
 
     @staticmethod
     def options(env: DrafterEnv, model: Model) -> ModelOptions:
@@ -164,25 +164,23 @@ class AssistantDrafter(MtpDrafter):
     def _catch_up(self, sequence: SequenceView, state: FeatureState, base: int, seconds: float) -> bool:
         return True
 
-    def decode_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
-        """Decode the pending token with the target's state before it."""
+    def root(self, state: FeatureState, sequence: SequenceView, base: int) -> Wanted:
+        """The pending token with the target's state before it."""
         assert state.cells is not None
-        self._position, self._seq = base, state.cells.main
-        batch = self._batch()
-        batch.add_state(sequence.tokens[base], base, (self._seq,), state.known.rows[-1], logits=True)
-        self.context.decode()
+        return Wanted([(sequence.tokens[base], base, state.cells.main)], states=[state.known.rows[-1]])
+
+    def read_root(self, state: FeatureState, sequence: SequenceView, base: int) -> None:
+        """Do nothing: no cell was written."""
 
     def level_of(self, state: FeatureState, growth: Growth, new: Sequence[int], branch: int) -> list[int]:
         """All new nodes: none needs a sequence id of its own."""
         return list(new) if branch == 1 else growth.next_level(new, branch)
 
-    def decode_level(self, state: FeatureState, tree: TokenTree, level: Sequence[int]) -> None:
-        """Decode the nodes of a level together."""
-        batch = self._batch()
-        for node in level:
-            given = state.node_states[tree.parents[node]]
-            batch.add_state(tree.tokens[node], self._position, (self._seq,), given, logits=True)
-        self.context.decode()
+    def level(self, state: FeatureState, tree: TokenTree, level: Sequence[int], base: int) -> Wanted:
+        """The nodes of a level, all at the pending token's position."""
+        assert state.cells is not None
+        rows = [(tree.tokens[node], base, state.cells.main) for node in level]
+        return Wanted(rows, states=[state.node_states[tree.parents[node]] for node in level])
 
     def drop_tree(self, state: FeatureState) -> None:
         """Do nothing: no cell was written."""

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-# Credits in plain steps: of the first text, the most of any later text, and the most while a draft model is asked, whose
-# drafts cost more before they show what they are worth.
+# Credits in plain steps: of the first text, the most of any later text, and the most while a draft model is asked,
+# whose drafts cost more before they show what they are worth.
 CREDIT = 3.0
 MOST = 5.0
 MOST_COSTLY = 12.0

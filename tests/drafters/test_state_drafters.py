@@ -373,3 +373,43 @@ def test_drafters_are_costly_and_can_be_timed(cases: dict[str, Case]) -> None:
         assert isinstance(mtp, MtpDrafter) and mtp.costly
         assert mtp.step_seconds(2) > 0.0
         assert session.engine.drafting.auto is not None and session.engine.drafting.auto.costly.knows("mtp")
+
+
+# --- several sequences ------------------------------------------------------------------------------------------------
+
+
+def test_a_level_of_all_drafts_is_one_decode(case: Case, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Besides what reads the text: layers that draft one after the other read it before every draft."""
+    asked: list[tuple[int, int, int]] = []  # sequences, decodes, levels of the deepest tree
+    real, read, reading = FeatureDrafter.draft_batch, FeatureDrafter._read_slice, [0]
+
+    def reads(self: FeatureDrafter, *given: Any) -> float:
+        reading[0] += 1
+        try:
+            return read(self, *given)
+        finally:
+            reading[0] -= 1
+
+    def counted(self: FeatureDrafter, sequences: Sequence[Any], budgets: Sequence[Any]) -> list[Any]:
+        decode, decodes = self.context.decode, [0]
+
+        def counting(**named: Any) -> float:
+            decodes[0] += not reading[0]
+            return decode(**named)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(self.context, "decode", counting)
+            trees = real(self, sequences, budgets)
+        asked.append((len(sequences), decodes[0], max(max(tree.depths) for tree in trees)))
+        return trees
+
+    monkeypatch.setattr(FeatureDrafter, "_read_slice", reads)
+    monkeypatch.setattr(FeatureDrafter, "draft_batch", counted)
+    texts = (TEXT, OTHER, "one, two, three, ")
+    with case.open(slots=3) as session:
+        strategy = f"{drafter(case)}:p_min=0"
+        wanted = [request(session.prompt_ids(text), strategy, 16, max_draft=3, draft=case.files) for text in texts]
+        found = [one.ids for one in side_by_side(session.engine, wanted)]
+    together = [(decodes, levels) for n, decodes, levels in asked if n == len(texts) and levels]
+    assert len(together) >= 3 and all(len(ids) == 16 for ids in found)
+    assert all(decodes <= levels + 1 for decodes, levels in together), together
