@@ -118,9 +118,21 @@ class TranslatedDrafter(Drafter):
 
     def draft(self, sequence: SequenceView, budget: Budget) -> TokenTree:
         """The draft model's continuation as a chain of the target's tokens."""
-        state = self._slots[sequence.id]
-        if state.mute or state.text.held or not state.text.tokens:
-            return TokenTree.root(sequence.tokens[-1])
+        return self.draft_batch([sequence], [budget])[0]
+
+    def draft_batch(self, sequences: Sequence[SequenceView], budgets: Sequence[Budget]) -> list[TokenTree]:
+        """`draft` for all sequences together: a decode of the draft model serves a token of each."""
+        out = [TokenTree.root(sequence.tokens[-1]) for sequence in sequences]
+        states = [self._slots[sequence.id] for sequence in sequences]
+        able = [i for i, s in enumerate(states) if not (s.mute or s.text.held or not s.text.tokens)]
+        asked = [self._asked(sequences[i], budgets[i]) for i in able]
+        for i, drafted in zip(able, self.inner.draft_batch([states[i].view for i in able], asked)):
+            states[i].drafted = drafted
+            out[i] = cutting.best(self._translate(sequences[i], drafted, budgets[i]), budgets[i].nodes)
+        return out
+
+    def _asked(self, sequence: SequenceView, budget: Budget) -> Budget:
+        """What the draft model is asked for: one token of the target may need several of its own."""
         translated = TokenTree.root(sequence.tokens[-1])
 
         def keep_going(tree: TokenTree, frontier: Iterable[int]) -> bool:
@@ -131,10 +143,7 @@ class TranslatedDrafter(Drafter):
             return not enough and budget.keep_going(translated, [len(translated) - 1])
 
         ask = Budget(budget.nodes + EXTRA, budget.depth + EXTRA, 1, budget.source, reading=budget.reading)
-        if budget.keep_going is not None:
-            ask = replace(ask, keep_going=keep_going)
-        state.drafted = self.inner.draft(state.view, ask)
-        return cutting.best(self._translate(sequence, state.drafted, budget), budget.nodes)
+        return ask if budget.keep_going is None else replace(ask, keep_going=keep_going)
 
     def _translate(self, sequence: SequenceView, chain: TokenTree, budget: Budget) -> TokenTree:
         """The draft's chain as target tokens."""

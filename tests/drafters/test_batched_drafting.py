@@ -84,3 +84,22 @@ def test_trees_are_those_that_each_gets_alone(four: Session, monkeypatch: pytest
         texts = [found.ids for found in side_by_side(four.engine, wanted)]
         drafted[together][()] = [token for ids in texts for token in ids]
     assert drafted[True] == drafted[False] and len(drafted[True]) > 20
+
+
+def test_a_draft_model_of_another_vocabulary_is_asked_for_all_at_once(
+    llama: Path, other_vocabulary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, real = list[int](), ModelDrafter.draft_batch
+
+    def counted(self: ModelDrafter, sequences: list[SequenceView], budgets: list[Budget]) -> list[TokenTree]:
+        asked.append(len(sequences))
+        return real(self, sequences, budgets)
+
+    monkeypatch.setattr(ModelDrafter, "draft_batch", counted)
+    files = DraftFiles((other_vocabulary,))
+    with open_session(options(llama, slots=4, ctx=1024), files) as session:
+        wanted = [request(session.prompt_ids(text), "model:p_min=0", 16, draft=files) for text in TEXTS]
+        together = side_by_side(session.engine, wanted)
+        alone = [side_by_side(session.engine, [one])[0] for one in wanted]
+    assert sum(n > 2 for n in asked) >= 3, "those whose text ends within a character wait"
+    assert [found.ids for found in together] == [found.ids for found in alone] or not ROUNDS_ALIKE
