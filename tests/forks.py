@@ -25,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[1]
 COMMAND_LINE = "lcspec.cli"
 # What the commands import when they need it.
 PRELOADED = ("lcspec.cli", "lcspec.session", "lcspec.engine.engine", "lcspec.commands.generate", "lcspec.bench.runner")
-SERVER = "lcspec.commands.serve"
+SERVER = "lcspec.commands.serving"
 
 
 class ForkServer:

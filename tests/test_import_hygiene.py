@@ -50,6 +50,18 @@ def test_what_is_tested_with_arrays_knows_nothing_of_the_library(module: str) ->
     assert "llama_cpp" not in loaded_after(f"import lcspec.{module}")
 
 
+def test_a_server_does_not_load_the_library() -> None:
+    """Its engine's process does: an abort of the library must not end the server."""
+    loaded = loaded_after("import lcspec.commands.serve, lcspec.commands.serving")
+    assert {"fastapi", "lcspec.server.app"} <= loaded and "llama_cpp" not in loaded
+
+
+def test_the_engine_s_process_starts_before_the_server_is_imported() -> None:
+    assert not loaded_after("import lcspec.commands.serve").intersection(
+        {"llama_cpp", "fastapi", "starlette", "uvicorn"}
+    )
+
+
 def test_only_one_package_imports_the_library() -> None:
     root = Path(lcspec.__file__).parent
     importing = {

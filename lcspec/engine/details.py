@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from typing import Sequence
+from typing import TYPE_CHECKING, Sequence
 
-from lcspec.engine.drafting import Drafting
 from lcspec.engine.events import Event, Started, Step, StepStats
-from lcspec.engine.exact_policy import ExactPolicy
+
+if TYPE_CHECKING:  # a server shows steps, and does not load the library
+    from lcspec.engine.drafting import Drafting
+    from lcspec.engine.exact_policy import ExactPolicy
 
 
 class Details:

@@ -12,7 +12,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from lcspec.commands.serve import names_of
+from lcspec.commands.serving import names_of
 from lcspec.server.hosts import LOCAL
 from lcspec.server.lifecycle import Background
 from tests.server.running import HELLO, MODEL, background

@@ -14,7 +14,7 @@ import httpx
 import pytest
 import trustme
 
-from lcspec.commands.serve import check_tls
+from lcspec.commands.serving import check_tls
 from lcspec.errors import LcspecError, SamplingError, UsageError
 from lcspec.server.lifecycle import leave, listen
 from lcspec.server.settings import ServerSettings
