@@ -1,4 +1,4 @@
-"""`lcspec serve`: a model begins to load, in a process of its own, before the web server is imported (a second each)."""
+"""`lcspec serve`: a model begins to load, in a process of its own, before the web server is imported, a second each."""
 
 from __future__ import annotations
 

@@ -10,19 +10,26 @@ every token whose bytes the grammar allows next, however the text would be token
 
 from __future__ import annotations
 
+import os
 import re
-from typing import Any, Sequence
+from collections import defaultdict
+from typing import Any, Iterator, Sequence
 
 import numpy as np
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer, TokenizerWrapper
-from llguidance.gbnf_to_lark import gbnf_to_lark, is_lark_syntax
+from llguidance.gbnf_to_lark import ASTNode, GrammarParser, RuleNode, RuleRefNode, is_lark_syntax, resolve
 from numpy.typing import NDArray
 
 from lcspec.errors import GrammarError, GrammarFailed
+from lcspec.sampling.grammar_depth import check_depth
+
+# With RUST_BACKTRACE set, the library would look at its whole stack for every rule that an error passes: seconds.
+os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
 
 HEADER = '%llguidance {"no_forcing": true}\n'
-# A grammar's text in bytes, and parentheses in each other: the converter is recursive.
-MAX_TEXT = 1 << 20
+# A grammar's text in bytes, with the square of which the time may grow, and parentheses in each other: the converter is
+# recursive.
+MAX_TEXT = 1 << 18
 MAX_NESTING = 100
 # The library's own bounds, in steps of its lexer and parser: a mask of 150 000 tokens stays below a tenth of a second.
 LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_items_in_row=2_000, verbose_errors=False)
@@ -76,8 +83,11 @@ class GrammarTokenizer:
         Raises:
             GrammarError: it is none, it is too large, or no text follows it.
         """
-        lark = HEADER + (text if is_lark_syntax(text) else to_lark(text))
-        matcher = LLMatcher(self.handle, LLMatcher.grammar_from_lark(lark), log_level=0, limits=LIMITS)
+        _check_length(text)
+        lark = text if is_lark_syntax(text) else to_lark(text)
+        check_depth(lark)
+        grammar = LLMatcher.grammar_from_lark(HEADER + lark)
+        matcher = LLMatcher(self.handle, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
             raise GrammarError(f"the grammar is not valid: {_said(matcher)}")
         compiled = CompiledGrammar(self, matcher)
@@ -147,16 +157,25 @@ class Constraint:
         return bytes(self._matcher.compute_ff_bytes())
 
 
+def _check_length(text: str) -> None:
+    """Refuse a text that would take too long.
+
+    Raises:
+        GrammarError: it is.
+    """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_TEXT:
+        raise GrammarError(f"the grammar is longer than {MAX_TEXT} bytes ({size}): shorten it")
+
+
 def to_lark(text: str) -> str:
     """A GBNF grammar in llguidance's language.
 
     Terminals (rules without recursion) match as much as they can, as in a lexer; `root` becomes one where it can.
 
     Raises:
-        GrammarError: it is no GBNF, or too large.
+        GrammarError: it is no GBNF, or nested too deeply.
     """
-    if len(text.encode("utf-8", "surrogatepass")) > MAX_TEXT:
-        raise GrammarError(f"the grammar is longer than {MAX_TEXT} bytes")
     parts = QUOTED.split(text)
     depth = 0
     for char in "".join(parts[::2]):
@@ -170,7 +189,9 @@ def to_lark(text: str) -> str:
             # The converter knows no `.`, and makes terminals of every rule but the first.
             parts[i] = ROOT.sub(BODY, part).replace(".", "([^\\n] | [\\n])")
     try:
-        return str(gbnf_to_lark("".join(parts) + f"\nroot ::= {BODY}\n"))
+        rules = _bottom_up(GrammarParser().parse("".join(parts) + f"\nroot ::= {BODY}\n"))
+        resolve(rules)
+        return "\n".join(str(rule) for rule in rules.values())
     except RecursionError:
         raise GrammarError("the grammar is nested too deeply") from None
     except Exception as error:  # the converter raises whatever it trips over
@@ -178,6 +199,30 @@ def to_lark(text: str) -> str:
             f"the grammar is not valid GBNF ({str(error).replace(BODY, 'root')}): it needs a rule named root; see "
             "llama.cpp's grammars guide"
         ) from error
+
+
+def _bottom_up(rules: dict[str, RuleNode]) -> dict[str, RuleNode]:
+    """The rules without recursion first, each after those it is made of, as the converter takes the fewest passes."""
+    needs = {name: set(_referred(rule)) for name, rule in rules.items()}
+    users: dict[str, list[str]] = defaultdict(list)
+    for name, needed in needs.items():
+        for other in needed:
+            users[other].append(name)
+    ready = [name for name, needed in needs.items() if not needed]
+    for name in ready:  # it grows on the way
+        for user in users[name]:
+            needs[user].discard(name)
+            if not needs[user]:
+                ready.append(user)
+    return {name: rules[name] for name in (*ready, *rules)}
+
+
+def _referred(node: ASTNode) -> Iterator[str]:
+    """The names of rules in a part of a rule."""
+    if isinstance(node, RuleRefNode):
+        yield node.name
+    for inner in node.children():
+        yield from _referred(inner)
 
 
 def _character(found: re.Match[str]) -> str:

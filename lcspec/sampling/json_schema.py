@@ -5,6 +5,7 @@ An object whose properties are listed gets no others, unless the schema asks for
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 from dataclasses import dataclass
@@ -13,7 +14,9 @@ from typing import Any, Iterator
 from llguidance import LLMatcher
 
 from lcspec.errors import GrammarError
+from lcspec.sampling.compiling import compiled
 from lcspec.sampling.grammar import HEADER, LIMITS, MAX_TEXT
+from lcspec.sampling.grammar_depth import MAX_LEVELS, pointed_at, schema_levels
 from lcspec.sampling.schema_conditions import without_conditions
 from lcspec.sampling.schema_rewriting import rewritten, without_repetition
 
@@ -96,8 +99,9 @@ _ESCAPED, _CLASS = r"\\[dDwWsSnrt.\\/^$*+?(){}|\[\]-]", r"\[\^?(?:[A-Za-z0-9_ .,
 _ATOM = rf"(?:[A-Za-z0-9 _,:;@#%&=!<>/'~.-]|{_ESCAPED}|{_CLASS})(?:[*+?]|\{{[0-9]{{1,2}}\}})?"
 WRITTEN_OUT = {**CALENDAR, "regex": rf"^\^?(?:{_ATOM}|\((?:{_ATOM})+(?:\|(?:{_ATOM})+)*\)[*+?]?)*\$?$"}
 EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
+TOO_LONG = f"the JSON schema is longer than {MAX_TEXT} bytes with what has to be written out for it: shorten it"
 # Parts of so many characters altogether are compiled alone to find the one at fault.
-MAX_TRIED = 1 << 20
+MAX_TRIED = 2 * MAX_TEXT
 
 
 @dataclass(frozen=True)
@@ -116,6 +120,10 @@ def schema_to_lark(schema: str | bool | dict[str, Any]) -> str:
         GrammarError: not JSON, not a schema, or something in it cannot be held to; the message names the keyword and
             its path.
     """
+    return compiled(lambda: _lark_of(schema))
+
+
+def _lark_of(schema: str | bool | dict[str, Any]) -> str:
     if isinstance(schema, str):
         try:
             schema = json.loads(schema)
@@ -126,9 +134,13 @@ def schema_to_lark(schema: str | bool | dict[str, Any]) -> str:
     if not isinstance(schema, (dict, bool)):
         raise GrammarError('the JSON schema must be an object such as {"type": "object", ...}')
     checked = _Checker(schema).checked(_Part(schema, "#", 0))
-    text = _json(dict(_object(checked), **{"x-guidance": {"whitespace_pattern": WHITESPACE}}))
-    if len(text) > MAX_TEXT:
-        raise GrammarError(f"the JSON schema is longer than {MAX_TEXT} bytes")
+    whole = dict(_object(checked), **{"x-guidance": {"whitespace_pattern": WHITESPACE}})
+    text = _json(whole)
+    if (levels := schema_levels(whole)) > MAX_LEVELS:
+        raise GrammarError(
+            f"the JSON schema may lead {levels} levels deep with all that its references name, and the limit is "
+            f"{MAX_LEVELS}: write it with fewer definitions"
+        )
     problem = _problem(text)
     if problem:
         path, keyword = _at_fault(checked, problem)
@@ -142,10 +154,15 @@ class _Checker:
     def __init__(self, root: Any) -> None:
         self._root = root
         self._composed = _is_composed(root)
+        self._straight: dict[int, Any] = {}  # schemas that lead to no circle, by id
+        self._left = MAX_TEXT // 2  # parts that there may be: none is written with fewer than two bytes
 
     def checked(self, part: _Part) -> Any:
         """The same schema without what says nothing."""
         schema, path = part.schema, part.path
+        self._left -= 1
+        if self._left < 0:
+            raise GrammarError(TOO_LONG)
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -156,6 +173,7 @@ class _Checker:
             raise GrammarError(f"the JSON schema is nested more than {MAX_NESTING} deep")
         if schema.get("not", False) in (True, {}):  # nothing follows it
             return False
+        self._check_circles(schema, path)
         out: dict[str, Any] = {}
         schema = without_conditions(self._with_named_properties(schema), self._resolved)
         for key, value in without_repetition(schema, self._resolved).items():
@@ -175,9 +193,42 @@ class _Checker:
         _check_count(out, path)
         if not self._composed and _lists_properties(out):
             out["additionalProperties"] = False
-        for place, inner in _parts(_Part(out, path, part.depth)):
-            _put(out, place, self.checked(inner))
+        for key in {*SCHEMAS, *LISTS_OF_SCHEMAS, *MAPS_OF_SCHEMAS} & set(out):
+            out[key] = copy.copy(out[key])  # the caller's own stays as it is
+        for (key, at), inner in _parts(_Part(out, path, part.depth)):
+            if at is None:
+                out[key] = self.checked(inner)
+            else:
+                out[key][at] = self.checked(inner)
         return out
+
+    def _check_circles(self, schema: dict[str, Any], path: str) -> None:
+        """Refuse references that come back to where they stand and tell of nothing to write on the way."""
+        way = {id(schema): (schema, self._as_told(schema, path))}
+        while way:
+            here, (there, steps) = next(reversed(way.items()))
+            step = next(steps, None)
+            if step is None:
+                self._straight[here] = there
+                del way[here]
+                continue
+            keyword, inner, path = step
+            if id(inner) in way:
+                where = f"$ref at {keyword[:200]}"
+                raise GrammarError(f"the JSON schema cannot be held to: {where} refers to itself: no text follows it")
+            if isinstance(inner, dict) and id(inner) not in self._straight:
+                way[id(inner)] = inner, self._as_told(inner, path)
+
+    def _as_told(self, schema: dict[str, Any], path: str) -> Iterator[tuple[str, Any, str]]:
+        """Schemas that the same text must follow: the path of the keyword that says so, the schema and its path."""
+        reference = schema.get("$ref")
+        if isinstance(reference, str):
+            yield f"{path}/$ref", pointed_at(self._root, reference), reference
+        for key in ("allOf", "anyOf", "oneOf"):
+            parts = schema.get(key)
+            if isinstance(parts, list) and (key == "allOf" or len(parts) == 1):
+                for i, part in enumerate(parts):
+                    yield f"{path}/{key}/{i}", part, f"{path}/{key}/{i}"
 
     def _with_named_properties(self, schema: dict[str, Any]) -> dict[str, Any]:
         """`propertyNames` that list or describe the keys of a map, as the properties they stand for."""
@@ -203,14 +254,9 @@ class _Checker:
 
     def _resolved(self, schema: Any) -> Any:
         """What a reference to another part of the document leads to, one step."""
-        if isinstance(schema, dict) and schema.get("$ref") == "#":
-            return self._root
-        if not isinstance(schema, dict) or not str(schema.get("$ref", "")).startswith("#/"):
-            return schema
-        found = self._root
-        for step in schema["$ref"][2:].split("/"):
-            found = found.get(step.replace("~1", "/").replace("~0", "~")) if isinstance(found, dict) else None
-        return found
+        reference = schema.get("$ref") if isinstance(schema, dict) else None
+        local = isinstance(reference, str) and (reference == "#" or reference.startswith("#/"))
+        return pointed_at(self._root, str(reference)) if local else schema
 
 
 def _of_length(least: Any, most: Any) -> str:
@@ -296,16 +342,6 @@ def _parts(part: _Part) -> Iterator[tuple[tuple[str, str | int | None], _Part]]:
                 yield (key, name), inner(item, key, name)
 
 
-def _put(schema: dict[str, Any], key: tuple[str, str | int | None], value: Any) -> None:
-    """Replace a schema inside another, never in the caller's own."""
-    name, at = key
-    if at is None:
-        schema[name] = value
-        return
-    schema[name] = schema[name].copy()
-    schema[name][at] = value
-
-
 def _problem(text: str) -> str:
     """What the library has against a schema; empty if nothing."""
     failed, said = LLMatcher.validate_grammar_with_warnings(f"{HEADER}start: %json {text}\n", limits=LIMITS)
@@ -326,7 +362,7 @@ def _at_fault(schema: Any, problem: str) -> tuple[str, str]:
         nonlocal left
         if left < 0 or not isinstance(part, (dict, bool)):
             return False
-        text = _json({**definitions, **_object(part)})
+        text = _json({**definitions, **_object(part)}, 2 * MAX_TEXT)
         left -= len(text)
         return bool(_problem(text))
 
@@ -353,11 +389,18 @@ def _object(schema: Any) -> dict[str, Any]:
     return {} if schema else {"anyOf": []}
 
 
-def _json(value: Any) -> str:
+def _json(value: Any, limit: int = MAX_TEXT) -> str:
+    """A schema as text of `limit` bytes at most; what is too long is not written to its end."""
+    written, left = list[str](), limit
     try:
-        return json.dumps(value, ensure_ascii=False)
+        for piece in json.JSONEncoder(ensure_ascii=False).iterencode(value):
+            written.append(piece)
+            left -= len(piece.encode("utf-8", "surrogatepass"))
+            if left < 0:
+                raise GrammarError(TOO_LONG)
     except RecursionError:
         raise GrammarError("the JSON schema is nested too deeply") from None
+    return "".join(written)
 
 
 def _escaped(step: str) -> str:

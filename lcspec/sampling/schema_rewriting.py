@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import combinations, permutations
-from typing import Any, Iterable, Mapping, TypeGuard
+from typing import Any, Hashable, Iterable, Mapping, TypeGuard
 
 from lcspec.sampling.schema_values import Resolve, followed, listed, same
 
@@ -25,6 +25,8 @@ LOOK_AROUND = ("(?=", "(?!", "(?<=", "(?<!")
 # Arrays without repetition are written out: in any order if there are so many at most, else in the list's order.
 MAX_ORDERS = 400
 MAX_CHOICES = 256
+# Options without listed values, each of which is compared with each.
+MAX_COMPARED = 256
 
 
 def rewritten(schema: dict[str, Any], resolve: Resolve) -> dict[str, Any]:
@@ -101,7 +103,31 @@ def _exclude_each_other(options: list[Any], resolve: Resolve) -> bool:
     """Whether no value follows two of the options, as far as can be seen; the library does not look behind
     references."""
     known = [followed(option, resolve) for option in options]
+    values = [listed(option, resolve) for option in known]
+    told = [one for one in values if one is not None]
+    if len(told) == len(known):
+        return _without_common(told)
+    if len(known) > MAX_COMPARED:
+        return False
     return all(_differ(a, b, resolve) for i, a in enumerate(known) for b in known[:i])
+
+
+def _without_common(lists: list[list[Any]]) -> bool:
+    """Whether no value is in two of the lists; where in doubt, as with 1 and true, it is."""
+    seen: set[Hashable] = set()
+    for values in lists:
+        these = {_hashable(value) for value in values}
+        if these & seen:
+            return False
+        seen |= these
+    return True
+
+
+def _hashable(value: Any) -> Hashable:
+    """The same for equal JSON values."""
+    if isinstance(value, dict):
+        return frozenset((key, _hashable(inner)) for key, inner in value.items())
+    return tuple(_hashable(inner) for inner in value) if isinstance(value, list) else value
 
 
 def _differ(a: Mapping[str, Any], b: Mapping[str, Any], resolve: Resolve) -> bool:

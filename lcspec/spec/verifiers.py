@@ -215,8 +215,9 @@ def lenient(tree: TokenTree, target: Target, position: int, seed: int, *, lenien
 
     A child drawn from q is accepted with probability min(1, p / (lenience * q)), that is if u < p/q for u uniform in
     [0, lenience]; a rejection resamples as in `rejection`. So no token comes more often than 1/lenience times its due,
-    and 1 is lossless. At temperature 0 a child is kept if its probability, before temperature and truncation, is at
-    least `lenience` times the largest (of several children, the most probable is kept); 1 is greedy decoding.
+    and 1 is lossless. At temperature 0 the target's own choice is kept, or else the most probable child if it is at
+    least `lenience` times as probable, before temperature and truncation; 1 is greedy decoding. Children that are more
+    probable than the choice do not count: the samplers have left them out.
     """
     if not target.greedy:
         return _sample(tree, target, position, seed, lenience)
@@ -224,17 +225,25 @@ def lenient(tree: TokenTree, target: Target, position: int, seed: int, *, lenien
     path: list[int] = []
     tokens: list[int] = []
     while True:
-        child = None
-        if tree.children(node):
-            p = target.unscaled(node)
-            best, candidate = max((p.prob_of(tree.tokens[c]), -c) for c in tree.children(node))
-            child = -candidate if best > 0.0 and best >= lenience * float(p.probs.max()) else None
-        token = tree.tokens[child] if child is not None else target.choose(node, position)
+        token = target.choose(node, position)
+        child = tree.child(node, token)
+        if child is None and tree.children(node) and lenience < 1.0:
+            child = _near(tree, target.unscaled(node), node, token, lenience)
+        if child is not None:
+            token = tree.tokens[child]
         tokens.append(token)
         if target.accept(token) or child is None:
             return Verdict(path, tokens, bonus=bool(path) and child is None and not tree.children(node))
         path.append(child)
         node, position = child, position + 1
+
+
+def _near(tree: TokenTree, p: Distribution, node: int, choice: int, lenience: float) -> int | None:
+    """The most probable child of `node` that is no more probable than `choice`, if it is nearly as probable."""
+    chosen = p.prob_of(choice)
+    ranked = [(p.prob_of(tree.tokens[child]), -child) for child in tree.children(node)]
+    best, at = max((one for one in ranked if one[0] <= chosen), default=(0.0, 0))
+    return -at if best > 0.0 and best >= lenience * chosen else None
 
 
 Verifier = Callable[[TokenTree, Target, int, int], Verdict]

@@ -37,10 +37,16 @@ def vocab(tiny_session: Session) -> Vocab:
     return tiny_session.model.vocab
 
 
+def letters(vocab: Vocab) -> dict[str, int]:
+    """A token for every single character that has one of its own."""
+    pieces = {vocab.piece(token): token for token in reversed(range(vocab.n_tokens))}
+    return {piece.decode("ascii"): token for piece, token in pieces.items() if len(piece) == 1 and piece[0] < 128}
+
+
 def logits(vocab: Vocab) -> np.ndarray:
     row = np.full(vocab.n_tokens, -30.0, dtype=np.float32)
     for char, p in MODEL.items():
-        row[vocab.single_characters[char]] = np.log(p)
+        row[letters(vocab)[char]] = np.log(p)
     return row
 
 
@@ -64,7 +70,7 @@ class OneRow:
 def drafted(vocab: Vocab, verifier: str, seed: int) -> TokenTree:
     """A forbidden child and two allowed ones: certain ones, or drawn from a draft model's distribution."""
     tree = TokenTree.root(5)
-    tokens = [vocab.single_characters[char] for char in "a40"]
+    tokens = [letters(vocab)[char] for char in "a40"]
     if VERIFIERS[verifier].draws == 0:
         for token in tokens:
             tree.add(0, token, 0.3)

@@ -6,8 +6,10 @@ import random
 import re
 
 import pytest
+from llguidance.gbnf_to_lark import RuleRefNode
 
 from lcspec.errors import GrammarError, GrammarFailed
+from lcspec.sampling import grammar_depth
 from lcspec.sampling.grammar import Constraint, GrammarTokenizer, to_lark
 
 BYTES = [bytes([i]) for i in range(256)]
@@ -181,6 +183,63 @@ def test_no_grammar_takes_more_than_its_budget(tokenizer: GrammarTokenizer, name
         walk(tokenizer.compile(HOSTILE[name]).start(), seed=1, limit=200)
     except GrammarError as error:
         assert str(error) and "\n" not in str(error)
+
+
+def chain(n: int) -> str:
+    """Rules one below the other."""
+    return "root ::= r0\n" + "\n".join(f'r{i} ::= r{i + 1} | "{i}"' for i in range(n)) + f'\nr{n} ::= "x"'
+
+
+GROUPS = '("x" | ' * 30
+DEEP = {
+    "rules without recursion": chain(8_000),
+    "rules": chain(8_000).replace('"x"', '"x" r0?'),
+    "groups": "root ::= r0\n"
+    + "\n".join(f"r{i} ::= {GROUPS}r{i + 1}{')' * 30} r0?" for i in range(500))
+    + "\nr500 ::= r0",
+    "Lark": "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(8_000)) + "\nr8000: r0",
+    "names that look like something else": "start: a-\n"
+    + "".join(f'a{i}: <"> <"> "\\"" /"/ a{i}\n' for i in range(5_000)),
+}
+
+
+@pytest.mark.parametrize("name", DEEP)
+def test_rules_one_below_the_other_end_before_the_stack_does(tokenizer: GrammarTokenizer, name: str) -> None:
+    """The library calls itself for each: a few thousand of them ended the process."""
+    with pytest.raises(GrammarError, match=r"\d rules, .*the limit is 1000"):
+        tokenizer.compile(DEEP[name])
+
+
+def test_what_counts_as_a_level() -> None:
+    for lark, levels in {
+        'start: "a"': 1,
+        "start: a b\na: [(b)]\nB-2 : /x/\n": 5,
+        '// a: b\nstart: "(((: a:" /(a:(/ <a:(> b # c: ((\nb:"x"': 2,
+        'start: "a" %json {"a:": {"(": []}}': 4,
+        'start: %json {"items": {"$ref": "#"}} | %json {"$ref": "#/items", "items": {"items": {}}}': 1 + 4 + 5,
+        'start: %json {"$ref": "#x", "anyOf": [null, {"$ref": "other"}]}': 1 + 3 + 3 + 3,
+    }.items():
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(grammar_depth, "MAX_LEVELS", levels)
+            grammar_depth.check_depth(lark)
+            patch.setattr(grammar_depth, "MAX_LEVELS", levels - 1)
+            with pytest.raises(GrammarError, match=f"{levels} deep"):
+                grammar_depth.check_depth(lark)
+
+
+def test_the_converter_takes_two_passes_over_the_rules() -> None:
+    """One marks all rules without recursion, the other finds no more; rules that come too early cost a pass each."""
+    looks = 0
+
+    def counted(node: RuleRefNode) -> bool:
+        nonlocal looks
+        looks += 1
+        return node.target is not None and node.target.rule_is_terminal
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RuleRefNode, "is_terminal", counted)
+        lark = to_lark(chain(500) + '\nother ::= "a" other | r7')
+    assert looks <= 2 * 504 and "R499:" in lark and "other:" in lark
 
 
 def test_a_grammar_over_its_budget_says_so(tokenizer: GrammarTokenizer) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import jsonschema
 import pytest
 
 from lcspec.errors import GrammarError
-from lcspec.sampling.grammar import CompiledGrammar, GrammarTokenizer
+from lcspec.sampling import schema_rewriting
+from lcspec.sampling.grammar import MAX_TEXT, CompiledGrammar, GrammarTokenizer
+from lcspec.sampling.grammar_depth import MAX_LEVELS
 from lcspec.sampling.json_schema import schema_to_lark
 
 TOKENIZER = GrammarTokenizer([b"</s>", *(bytes([i]) for i in range(256))], special=(), ends=(0,))
@@ -196,9 +199,75 @@ def test_what_is_no_schema_is_refused(schema: str) -> None:
     assert "\n" not in str(error.value)
 
 
-def test_a_reference_to_itself_alone_has_no_text() -> None:
-    with pytest.raises(GrammarError, match="no text"):
-        TOKENIZER.compile(schema_to_lark({"$ref": "#"}))
+def _defined(**definitions: Any) -> dict[str, Any]:
+    return {"properties": {"p": {"$ref": "#/$defs/a"}}, "$defs": definitions}
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"$ref": "#"}, "#/$ref"),
+        (_defined(a={"$ref": "#/$defs/a"}), "#/$defs/a/$ref"),
+        (_defined(a={"$ref": "#/$defs/b"}, b={"$ref": "#/$defs/a"}), "#/$defs/b/$ref"),
+        (_defined(a={"allOf": [INTEGER, {"$ref": "#/$defs/a", "maximum": 3}]}), "#/$defs/a/allOf/1/$ref"),
+        (_defined(a={"anyOf": [{"$ref": "#/$defs/a"}]}), "#/$defs/a/anyOf/0/$ref"),
+        ({"items": {"$ref": "#/else/a~1b"}, "else": {"a/b": {"$ref": "#/else/a~1b"}}}, "#/else/a~1b/$ref"),
+    ],
+)
+def test_a_reference_to_itself_alone_has_no_text(schema: Any, path: str) -> None:
+    with pytest.raises(GrammarError, match="refers to itself") as error:
+        schema_to_lark(schema)
+    assert f"$ref at {path} " in str(error.value)
+
+
+def test_a_reference_to_itself_with_something_to_write_has_texts() -> None:
+    option = {"anyOf": [{"$ref": "#/$defs/a"}, {"type": "null"}]}
+    assert accepts(_defined(a=option, b={"$ref": "#/$defs/a"}), '{"p": null}')
+    assert accepts({"type": "array", "items": {"$ref": "#"}}, "[[], [[]]]")
+    twice = {"allOf": [{"$ref": "#/$defs/t"}, {"$ref": "#/$defs/t"}], "$defs": {"t": INTEGER}}
+    assert accepts(twice, "1")
+
+
+CHAINS: dict[str, Callable[[Any], Any]] = {
+    "plain": lambda inner: inner,
+    "property": lambda inner: {"type": "object", "properties": {"a": inner}},
+    "items": lambda inner: {"items": {"items": {"items": {"items": inner}}}},
+    "allOf": lambda inner: {"allOf": [inner, {"type": "object"}]},
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_references_one_below_the_other_end_before_the_stack_does(name: str) -> None:
+    """The library calls itself for each: a few thousand of them ended the process."""
+
+    def chain(n: int) -> dict[str, Any]:
+        below = {f"a{i}": CHAINS[name]({"$ref": f"#/$defs/a{i + 1}"}) for i in range(n)}
+        return {"$ref": "#/$defs/a0", "$defs": {**below, f"a{n}": {"type": "object"}}}
+
+    assert accepts(chain(100), {"property": '{"a": {}}', "items": "[[[[[]]]]]"}.get(name, "{}"))
+    with pytest.raises(GrammarError, match=f"the limit is {MAX_LEVELS}"):
+        schema_to_lark(chain(2_000))
+    # Nor by way of a grammar that has the schema in it.
+    with pytest.raises(GrammarError, match=f"the limit is {MAX_LEVELS}"):
+        TOKENIZER.compile(f"start: %json {json.dumps(chain(2_000))}")
+
+
+def test_what_is_written_out_has_a_bound() -> None:
+    letters = {"enum": [letter * 200 for letter in "abcde"]}
+    array = {"type": "array", "uniqueItems": True, "items": {"$ref": "#/$defs/e"}}
+    schema = {"$defs": {"e": letters}, "properties": {f"p{i}": array for i in range(9)}}
+    with pytest.raises(GrammarError, match=f"longer than {MAX_TEXT} bytes"):
+        schema_to_lark(schema)
+
+
+def test_many_options_need_no_comparison_of_each_with_each() -> None:
+    options: list[Any] = [{"const": f"x{i}"} for i in range(300)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(schema_rewriting, "_differ", None)
+        assert accepts({"oneOf": options}, '"x299"')
+        for value in ("x7", ["x7"], {"a": ["x7"]}):
+            with pytest.raises(GrammarError, match="exclude each other"):
+                schema_to_lark({"oneOf": [*options, {"const": value}, {"enum": ["y", value]}]})
 
 
 def _conditional(**more: Any) -> dict[str, Any]:

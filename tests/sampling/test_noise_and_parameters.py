@@ -20,7 +20,6 @@ from lcspec.sampling.parameters import (
     coupled_top,
     gumbel_noise,
     inverse_cdf,
-    log_softmax,
     normalized,
     uniform_noise,
 )
@@ -245,15 +244,9 @@ def test_inverse_cdf_is_an_exact_sampler() -> None:
     assert_sample_of(counts, p)
 
 
-def test_normalized_and_log_softmax() -> None:
+def test_normalized() -> None:
     dist = normalized(np.array([1, 2], dtype=np.int32), np.array([1.0, 3.0]))
     assert dist.probs.tolist() == [0.25, 0.75] and dist.prob_of(2) == 0.75 and dist.prob_of(3) == 0.0
-    logits = np.array([[1000.0, 1001.0, 999.0], [-5.0, -5.0, -5.0]], dtype=np.float32)
-    logp = log_softmax(logits)
-    assert logp.dtype == np.float64
-    np.testing.assert_allclose(np.exp(logp).sum(axis=-1), 1.0, rtol=1e-12)
-    np.testing.assert_allclose(logp[1], -math.log(3), rtol=1e-12)
-    np.testing.assert_allclose(logp[0, 1] - logp[0, 2], 2.0, rtol=1e-12)
 
 
 # --- parameters -------------------------------------------------------------------------------------------------------

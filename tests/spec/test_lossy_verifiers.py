@@ -13,11 +13,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
+from lcspec.engine.target_rows import TargetRows
 from lcspec.errors import UsageError
+from lcspec.llama.sampler import Sampler
 from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.parameters import SamplingParams
+from lcspec.session import Session
 from lcspec.spec.token_tree import TokenTree
-from lcspec.spec.verifiers import VERIFIERS, Verdict, lenient, make_verifier, rejection, typical
-from tests.oracle import FIRST_POSITION, Model, NoiseTables, Target, assert_sample_of, count_texts, dense, drafting
+from lcspec.spec.verifiers import VERIFIERS, Verdict, coupled, lenient, make_verifier, rejection, typical
+from tests.oracle import (
+    FIRST_POSITION,
+    PENDING,
+    Model,
+    NoiseTables,
+    Target,
+    assert_sample_of,
+    count_texts,
+    dense,
+    drafting,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -123,10 +137,51 @@ def test_lenient_accepts_what_is_nearly_as_good_as_the_best(probs: FloatTable, l
 @given(PROBS, st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True))
 def test_lenience_one_is_greedy(probs: FloatTable, tokens: list[int]) -> None:
     verdict = lenient(children(*tokens), Rows(probs), 5, 0, lenience=1.0)
-    top = int(probs.argmax())
-    assert probs[verdict.tokens[0]] == probs.max()
-    if np.count_nonzero(probs == probs.max()) == 1:
-        assert verdict.tokens[0] == top and bool(verdict.path) == (top in tokens)
+    top = int(probs.argmax())  # of several as probable, the first
+    assert verdict.tokens[0] == top and bool(verdict.path) == (top in tokens)
+
+
+@fixed
+@given(PROBS, st.integers(0, 7), st.lists(st.integers(0, 7), min_size=1, max_size=4, unique=True), st.floats(0, 1))
+def test_lenient_takes_nothing_that_the_samplers_left_out_for_being_too_probable(
+    probs: FloatTable, own: int, tokens: list[int], lenience: float
+) -> None:
+    """Typical-p and XTC at temperature 0: the choice is not the most probable token."""
+    own %= probs.size
+    verdict = lenient(children(*tokens), Rows(probs, own=own), 5, 0, lenience=lenience)
+    assert probs[verdict.tokens[0]] <= probs[own]
+    assert verdict.tokens[0] == own or (lenience < 1 and probs[verdict.tokens[0]] >= lenience * probs[own])
+
+
+LEAVING_OUT: tuple[dict[str, Any], ...] = (
+    {"typical_p": 0.3},
+    {"xtc_probability": 1.0, "xtc_threshold": 0.01},
+    {"typical_p": 0.5, "xtc_probability": 0.5, "xtc_threshold": 0.02, "repeat_penalty": 1.4, "top_k": 20},
+)
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("changes", LEAVING_OUT, ids=str)
+def test_lenience_one_is_the_greedy_choice_of_llama_cpp_s_samplers(tiny_session: Session, changes: Any) -> None:
+    vocab = tiny_session.model.vocab
+    params = SamplingParams(temperature=0.0, **changes)
+    rng = np.random.default_rng(6)
+    left_out = 0
+    for seed in range(60):
+        rows = rng.normal(scale=2.0, size=(2, vocab.n_tokens)).astype(np.float32)
+        # The likeliest of each row as children: among them what the samplers leave out, and what they leave.
+        tree = TokenTree.root(PENDING)
+        for token in np.argsort(-rows[0])[:8].tolist():
+            tree.add(0, token)
+        row_of = [0, *[1] * (len(tree.tokens) - 1)]
+        verdicts = []
+        for verify in (coupled, make_verifier("lenient:lenience=1").verify):
+            sampler = Sampler(vocab, params, seed)
+            verdicts.append(verify(tree, TargetRows(rows, row_of, sampler, frozenset(), False), 5, seed))
+            sampler.close()
+        assert verdicts[0].tokens == verdicts[1].tokens and verdicts[0].path == verdicts[1].path
+        left_out += verdicts[0].tokens[0] != rows[0].argmax()
+    assert left_out > 20
 
 
 @fixed
@@ -240,13 +295,13 @@ def test_of_several_children_the_most_probable_is_kept(verify: Any) -> None:
 
 @pytest.mark.parametrize("verify", [typical, lenient])
 def test_the_walk_ends_with_a_token_of_the_target(verify: Any) -> None:
-    target = Rows([0.6, 0.4, 0.0], own=1)
+    target = Rows([0.4, 0.6, 0.0], own=1)
     verdict = verify(TokenTree.chain(99, [1, 0, 2, 0]), target, 5, 0)
     assert verdict == Verdict([1, 2], [1, 0, 1], bonus=False)
     assert target.accepted == verdict.tokens
-    whole = verify(TokenTree.chain(99, [1, 0]), Rows([0.6, 0.4, 0.0], own=1), 5, 0)
+    whole = verify(TokenTree.chain(99, [1, 0]), Rows([0.4, 0.6, 0.0], own=1), 5, 0)
     assert whole == Verdict([1, 2], [1, 0, 1], bonus=True)
-    bare = verify(TokenTree.root(99), Rows([0.6, 0.4, 0.0], own=1), 5, 0)
+    bare = verify(TokenTree.root(99), Rows([0.4, 0.6, 0.0], own=1), 5, 0)
     assert bare == Verdict([], [1], bonus=False)
 
 
