@@ -70,22 +70,18 @@ class AgentSession:
         encode: text to token ids, without any around it.
         begin, end: the tokens around a message.
         ask: given a prompt, the answer's token ids.
-        aside: whether the other conversations are held.
     """
 
     encode: Callable[[str], list[int]]
     begin: int
     end: int
     ask: Callable[[Ids], Ids]
-    aside: bool = True
     turns: list[_Turn] = field(default_factory=list)
 
     def play(self) -> Iterator[tuple[Ids, Ids]]:
         """Every prompt with its answer."""
         for line in RECORD:
             what, _, text = line.partition(" ")
-            if what == "title" and not self.aside:
-                continue
             if what == "title":
                 prompt = (*self._message("system", SYSTEM), *self._message("user", text), *self._header())
                 yield prompt, self.ask(prompt)

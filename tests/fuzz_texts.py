@@ -3,8 +3,8 @@
     python -m tests.fuzz_texts FAMILY SEED CASES [small]
 
 `small`: layers with a sliding window get a cache of their own size (`--no-swa-full`), for two to four slots. Everything
-else follows from the seed: slots, context, attention, which requests run side by side, what they have in common, who is
-cancelled when.
+else follows from the seed: slots, context, attention, whether every text has a cache of its own, which requests run
+side by side, what they have in common, who is cancelled when.
 
 A token's log-probability is compared as well as the token: a cell too many or too few shows there first. Kernels round
 otherwise at other widths, so the library reads every text twice, in different pieces, and what these two differ by is
@@ -30,7 +30,7 @@ from lcspec.llama import Context
 from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
 from lcspec.session import Session, open_session
 from tests import tiny_families as families
-from tests import tiny_heads, tiny_layers
+from tests import tiny_heads, tiny_hybrids, tiny_layers, tiny_sparse
 from tests.running import Answer, answer, options, request
 
 SENTENCE = "the cat and a dog in that hat ran over two old red roads to see my house"
@@ -64,7 +64,7 @@ class Fuzz:
         own = drafts is not None and bool(drafts.models)
         self.hows = [*PLAIN, *(("model:nodes=5", "model:branch=2:nodes=7") if own else ())]
         self.hows += [how for name in named if name in ("mtp", "eagle") for how in (name, f"{name}:branch=2:nodes=6")]
-        self.exact = session.model.traits.attention_only
+        self.exact = session.model.traits.attention_only and not engine.context.memory.streams
         self.alone = Context(session.model, replace(engine.options, slots=1, full_windows=True, max_width=64, batch=64))
         n = engine.context.n_ctx // 3
         self.texts = [
@@ -235,7 +235,7 @@ def main(name: str, seed: int, cases: int, small: bool) -> int:
     """Run so many rounds; returns how many texts were wrong."""
     rng = random.Random(f"{name} {seed}")
     window = rng.choice((3, 16, 50))
-    for module in (families, tiny_heads):
+    for module in (families, tiny_heads, tiny_hybrids, tiny_sparse):
         module.WINDOW, module.CONTEXT = window, 4096
     tiny_layers.MOE["expert_used_count"] = tiny_layers.EXPERTS
     with tempfile.TemporaryDirectory() as folder:
@@ -251,12 +251,13 @@ def main(name: str, seed: int, cases: int, small: bool) -> int:
             attention=rng.choice(("library", "products")),
             full_windows=not small,
             mtp=drafts is not None and "mtp" in drafts.drafters,
+            streams=not small and rng.random() < 0.3,
         )
         with open_session(made, drafts) as session:
             memory, names = session.engine.context.memory, drafts.drafters if drafts else ()
             print(
                 f"{name} seed {seed} window {memory.window} slack {memory.slack} slots {made.slots} ctx {made.ctx} "
-                f"batch {made.batch} {made.attention} {names}",
+                f"batch {made.batch} {made.attention} {'streams ' * made.streams}{names}",
                 flush=True,
             )
             fuzz = Fuzz(session, path, drafts, rng)

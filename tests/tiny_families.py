@@ -3,8 +3,8 @@
     path = write_family("gemma3", tmp_path / "gemma3.gguf")
     near = write_family("gemma3", tmp_path / "near.gguf", noise=0.02)      # a natural draft model
 
-A family is a function that says how a layer is built; sizes are small (one to four layers of width 64, all under a
-megabyte), shapes are those of the real models: grouped heads, windows, experts, convolutions, states, MTP layers.
+A family is a function that says how a layer is built; sizes are small (one to five layers of width 64, all under two
+megabytes), shapes are those of the real models: grouped heads, windows, experts, convolutions, states, MTP layers.
 Weights follow from `seed` and the tensor's name, as in tests/tiny_gguf.py. Nothing here imports llama_cpp.
 """
 
@@ -17,16 +17,15 @@ from typing import Any
 import numpy as np
 
 from tests import tiny_gguf as tiny
-from tests import tiny_hybrids  # noqa: F401  (its families join the list)
+from tests import tiny_hybrids, tiny_sparse  # noqa: F401  (their families join the list)
 from tests.tiny_layers import (
     CONTEXT,
+    EXPERT_FF,
     FAMILIES,
     FF,
     HEAD,
     HEADS,
     KV_HEADS,
-    LATENT,
-    LATENT_SIZE,
     MOE,
     VOCAB,
     WIDTH,
@@ -170,29 +169,47 @@ def _glm4moe(net: Net) -> Metadata:
     }
 
 
-@family("deepseek2", mtp=1)
-def _deepseek2(net: Net) -> Metadata:
+@family("hy_v3", mtp=2)
+def _hy_v3(net: Net) -> Metadata:
+    """Two chained layers for multi-token prediction behind the two of the model, with experts as those have."""
     net.ends()
-    for i, block in enumerate(blocks(3)):
+    for i, block in enumerate(blocks(4)):
         net.norms(block, "attn_norm", "ffn_norm")
-        net.latent_attention(block)
+        net.attend(block)
+        net.norms(block, "attn_q_norm", "attn_k_norm", size=HEAD)
         if i == 0:
             net.feed_forward(block, WIDTH, FF)
         else:
             net.experts(block, shared=True, balanced=True)
-    net.mtp("blk.2")
+            net.tensors[f"{block}.exp_probs_b"] = net.tensors.pop(f"{block}.exp_probs_b.bias")
+        if i >= 2:
+            net.mtp(block)
     return {
-        "block_count": 3,
-        "nextn_predict_layers": 1,
+        "block_count": 4,
+        "nextn_predict_layers": 2,
         **MOE,
-        **LATENT,
-        "attention.q_lora_rank": LATENT_SIZE,
-        "attention.head_count_kv": 1,
-        "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": EXPERT_FF,
         "leading_dense_block_count": 1,
-        "expert_weights_scale": 1.0,
         "expert_weights_norm": True,
-        "expert_gating_func": 2,
+        "rope.dimension_count": HEAD,
+    }
+
+
+@family("llama4", memory="window")
+def _llama4(net: Net) -> Metadata:
+    """Windows are chunks of 8192 positions, and the fourth layer sees all."""
+    net.ends()
+    for block in blocks(4):
+        net.norms(block, "attn_norm", "ffn_norm")
+        net.attend(block)
+        net.feed_forward(block, WIDTH, FF)
+    return {
+        "block_count": 4,
+        **MOE,
+        "expert_shared_count": 1,
+        "interleave_moe_layer_step": 0,
+        "rope.dimension_count": HEAD,
+        "rope.freq_base_swa": 10000.0,
     }
 
 
@@ -224,7 +241,8 @@ def _gemma3(net: Net) -> Metadata:
         net.norms(block, "attn_norm", "ffn_norm")
         net.norms(block, "post_attention_norm", "post_ffw_norm", loud=6.0)
         net.attend(block)
-        net.norms(block, "attn_q_norm", "attn_k_norm", size=HEAD)
+        net.norms(block, "attn_q_norm", size=HEAD, loud=3.0)  # or all texts would be one word again and again
+        net.norms(block, "attn_k_norm", size=HEAD)
         net.feed_forward(block, WIDTH, FF)
     return {
         "block_count": 3,
@@ -299,6 +317,8 @@ def _cohere2(net: Net) -> Metadata:
         net.norm(f"{block}.attn_norm", WIDTH)
         net.attend(block)
         net.feed_forward(block, WIDTH, FF)
+        for name in ("attn_output", "ffn_down"):  # or all texts would be a few words again and again
+            net.tensors[f"{block}.{name}.weight"] *= np.float32(2)
     return {
         "block_count": 2,
         "attention.layer_norm_epsilon": 1e-5,
@@ -331,4 +351,58 @@ def _step35(net: Net) -> Metadata:
         "attention.sliding_window_pattern": [False, True, False, True],
         "rope.dimension_count": HEAD,
         "rope.freq_base_swa": 10000.0,
+    }
+
+
+@family("mimo2", memory="window", mtp=2)
+def _mimo2(net: Net) -> Metadata:
+    """The same with queries, keys and values in one matrix, and sinks; layers that draft have windows."""
+    net.ends()
+    for i, block in enumerate(blocks(4)):
+        net.norms(block, "attn_norm", "ffn_norm")
+        net.matrix(f"{block}.attn_qkv", WIDTH + 2 * KV_HEADS * HEAD, WIDTH, gain=2.0)
+        net.matrix(f"{block}.attn_output", WIDTH, WIDTH)
+        net.constant(f"{block}.attn_sinks.weight", net._normal(f"{block}.attn_sinks", (HEADS,)))
+        net.feed_forward(block, WIDTH, FF)
+        if i >= 2:
+            net.mtp(block, last="layer_output_norm")
+    return {
+        "block_count": 4,
+        "nextn_predict_layers": 2,
+        **MOE,
+        "attention.head_count_kv": [KV_HEADS] * 4,
+        "attention.key_length": HEAD,
+        "attention.value_length": HEAD,
+        "attention.sliding_window": WINDOW,
+        "attention.sliding_window_pattern": [False, True, True, True],
+        "rope.dimension_count": HEAD,
+        "rope.freq_base_swa": 10000.0,
+    }
+
+
+@family("cohere2moe", memory="window", mtp=1)
+def _cohere2moe(net: Net) -> Metadata:
+    """Of four layers the first sees all positions; the fifth is for multi-token prediction."""
+    net.ends()
+    for i, block in enumerate(blocks(5)):
+        net.norm(f"{block}.attn_norm", WIDTH)
+        net.attend(block)
+        if i == 0:
+            net.feed_forward(block, WIDTH, FF)
+        else:
+            net.experts(block, shared=True)
+    net.mtp("blk.4")
+    return {
+        "block_count": 5,
+        "nextn_predict_layers": 1,
+        **MOE,
+        "expert_shared_count": 1,
+        "expert_shared_feed_forward_length": EXPERT_FF,
+        "expert_weights_norm": True,
+        "leading_dense_block_count": 1,
+        "attention.key_length": HEAD,
+        "attention.value_length": HEAD,
+        "attention.sliding_window": WINDOW,
+        "rope.dimension_count": HEAD,
+        "logit_scale": 1.0,
     }

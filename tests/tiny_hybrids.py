@@ -18,6 +18,7 @@ from tests.tiny_layers import (
     NO_ATTENTION,
     VOCAB,
     WIDTH,
+    WINDOW,
     Metadata,
     Net,
     blocks,
@@ -59,6 +60,11 @@ def _short_convolutions(net: Net, dense: int = 2) -> Metadata:
         else:
             net.experts(block, balanced=True)
     return {"block_count": 2, "attention.head_count_kv": [0, KV_HEADS], "shortconv.l_cache": 3}
+
+
+@family("lfm2-window", architecture="lfm2", memory="rollback")
+def _lfm2_window(net: Net) -> Metadata:
+    return {**_short_convolutions(net), "attention.sliding_window": WINDOW}
 
 
 @family("qwen35", memory="rollback", mtp=1)
@@ -235,10 +241,10 @@ def _rwkv7(net: Net) -> Metadata:
     }
 
 
-@family("qwen3next", memory="state")
+@family("qwen3next", memory="state", mtp=1)
 def _qwen3next(net: Net) -> Metadata:
     net.ends()
-    for i, block in enumerate(blocks(2)):
+    for i, block in enumerate(blocks(3)):
         net.norms(block, "attn_norm", "post_attention_norm")
         if i == 0:
             net.delta_net(block, joined=True)
@@ -247,8 +253,10 @@ def _qwen3next(net: Net) -> Metadata:
             net.norms(block, "attn_q_norm", "attn_k_norm", size=HEAD)
         net.experts(block, shared=True)
         net.constant(f"{block}.ffn_gate_inp_shexp.weight", net._normal(f"{block}.ffn_gate_inp_shexp.weight", (WIDTH,)))
+    net.mtp("blk.2")
     return {
-        "block_count": 2,
+        "block_count": 3,
+        "nextn_predict_layers": 1,
         **DELTA_NET,
         **MOE,
         "expert_shared_feed_forward_length": EXPERT_FF,

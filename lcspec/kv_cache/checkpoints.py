@@ -7,6 +7,7 @@ answer, where two texts were seen to part, and every so many tokens.
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from typing import Sequence
 
@@ -14,7 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.llama.context import Context
+from lcspec.modelfiles.gguf_header import format_size
 from lcspec.modelfiles.memory import copy_budget
+
+log = logging.getLogger(__name__)
 
 # A copy is made at least every so many tokens.
 INTERVAL = 512
@@ -54,6 +58,7 @@ class Checkpoints:
         self.size = 0
         self._kept: list[Checkpoint] = []
         self._now = 0
+        self._limited = False
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -82,6 +87,13 @@ class Checkpoints:
         self.size += data.nbytes + tokens.nbytes
         while self.size > self.budget and len(self._kept) > 1:
             self._drop(min(self._kept[:-1], key=self._worth))
+
+    def limit(self) -> None:
+        """Take no more memory than now, because there is none; the user is told once."""
+        if not self._limited:
+            kept = f"{len(self)} states of earlier texts ({format_size(self.size)})"
+            log.warning("no memory for more than %s: what parts elsewhere is read again", kept)
+        self.budget, self._limited = self.size, True
 
     def clear(self) -> None:
         """Keep nothing."""
@@ -126,7 +138,9 @@ def pauses(text: Sequence[int], control: frozenset[int], start: int, parting: in
 
 def checkpoints_for(context: Context) -> Checkpoints | None:
     """Where the states of texts are kept that cannot be rolled back to; None where every length can be."""
-    # A window loses cells to whoever comes next; alone in a full cache, there are free ones.
-    shared = context.memory.slack > 0 or (context.options.slots > 1 and not context.memory.streams)
-    loses = not context.model.traits.attention_only or (context.memory.window and shared)
-    return Checkpoints(copy_budget()) if loses and context.memory.exists else None
+    # A window loses cells to whoever comes next, and a copy of the text in main memory has none before it.
+    memory, options = context.memory, context.options
+    alone = memory.slack == 0 and (options.slots == 1 or memory.streams)
+    windows = memory.window > 0 and not (alone and options.cache_ram == 0)
+    loses = windows or not context.model.traits.attention_only
+    return Checkpoints(copy_budget()) if loses and memory.exists else None

@@ -1,10 +1,10 @@
-"""Whose cells a new request may use: caches of ended requests, and those of requests that run.
+"""Which cells a new request may use: those of ended requests, and those of running ones.
 
-There are never more caches than slots, so the cells of all of them together always fit: the context has a slot's worth
-for each. What gives way moves to main memory (see HostCache), and so does an idle cache that others' steps pass over.
+There are never more caches than slots, and the context has a slot's cells for each. So the cells of all caches always
+fit. An evicted text moves to main memory (see HostCache), and so does an idle one over which many rows have passed.
 
 Attention's cells can be cut anywhere. A recurrent state, and what a sliding window has lost, comes from a checkpoint
-(see Checkpoints): then the reusable beginning of a text is one that a checkpoint was made of.
+(see Checkpoints). Then only a beginning of a text that has a checkpoint can be reused.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
 
-# Cells of a text that are sooner evaluated again than worth keeping a cache for.
+# So few cells are evaluated again rather than kept in a cache.
 TAIL = 32
-# Rows that pass over an idle cache's cells in about the time of moving them to main memory and back, which is when they
-# are moved: so idle cells cost at most twice what they must. On a GPU moving takes far longer than passing.
+# Idle cells are moved to main memory after so many rows have passed over them: that takes about as long as moving them
+# there and back, so idle cells cost at most twice what they must. On a GPU moving takes far longer than passing.
 PASSES, PASSES_ON_GPU = 16, 1024
 
 
@@ -40,8 +40,12 @@ class _Held:
 
 @dataclass(eq=False)
 class _Idle(_Held):
-    """One that waits for a text like its own; how many rows have passed over it, and how many will before it is moved
-    to main memory."""
+    """A cache that waits for a text like its own.
+
+    Attributes:
+        passed: rows that have passed over its cells.
+        limit: rows after which it is moved to main memory.
+    """
 
     text: list[int]
     passed: int = 0
@@ -50,7 +54,8 @@ class _Idle(_Held):
 
 @dataclass(frozen=True)
 class _Offer:
-    """A beginning of a text that can be had: `length` tokens, from a cache's cells, with a state or as it is."""
+    """A beginning of a text that can be reused: `length` tokens, from the cells of `source` (if any), with `state` to
+    load (if one is needed)."""
 
     length: int = 0
     source: SequenceCache | None = None
@@ -58,7 +63,7 @@ class _Offer:
 
 
 class PrefixCache:
-    """Hands out caches, with as much of the prompt in them as can be had without evaluating it."""
+    """Hands out caches, which already hold as much of the prompt as can be reused."""
 
     def __init__(
         self,
@@ -72,16 +77,17 @@ class PrefixCache:
         """Make an empty cache.
 
         Args:
-            context: whose cells they are.
+            context: has the cells.
             pool: where sequence ids come from.
-            slots: caches there may be.
+            slots: the most caches at a time.
             share: cells may belong to several caches.
-            checkpoints: where states are kept; None = cells can be cut anywhere, or nothing is kept.
-            host: main memory for what gives way; None = it is lost.
+            checkpoints: where states are kept; None: cells can be cut anywhere, or nothing is kept.
+            host: main memory for evicted texts; None: they are lost.
         """
         self.context = context
         self.pool = pool
         self.slots = slots
+        pool.reclaim = self._drop_leaves
         self.checkpoints = checkpoints
         self.sharing = share or checkpoints is not None
         self.host = host
@@ -103,13 +109,14 @@ class PrefixCache:
         return (self._idle[-1].cache, self._idle[-1].text) if self._idle else None
 
     def take(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> SequenceCache:
-        """A cache with the longest beginning of `text` that there is.
+        """A cache with the longest available beginning of `text`.
 
-        An idle cache is cut to what it shares if that loses little; else its cells are shared and it stays. When all
-        caches are in use, the one that was idle longest gives way, or that with the beginning if it loses less.
+        An idle cache is cut to its common beginning with `text` if that loses little. Otherwise it stays, and its cells
+        are shared. When there is no room for another cache, the one that was idle longest is evicted, or the one with
+        the common beginning if that loses less.
 
-        The last token is never taken from a cache: its logits are needed. Cells of exact prompt blocks are not shared:
-        they must lie where they were computed.
+        The last token of `text` is never taken from a cache, because its logits are needed. Cells of exact prompt
+        blocks are not shared, because they must lie where they were computed.
         """
         self._bring_back(text, reuse)
         own = [self._own(idle, text, reuse) for idle in self._idle]
@@ -151,18 +158,18 @@ class PrefixCache:
         return cache
 
     def relabel(self, cache: SequenceCache, text: Sequence[int]) -> None:
-        """A cache in use holds the beginning of `text` rather than of what it was taken for."""
+        """Note that a cache in use holds the beginning of `text`, not of the text that it was taken for."""
         for lent in self._lent:
             if lent.cache is cache:
                 lent.text = text
 
     def held(self, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
-        """How much of `text` an idle cache holds, or main memory."""
+        """How many tokens of `text` an idle cache or main memory holds."""
         here = max((self._own(idle, text, reuse).length for idle in self._idle), default=0)
         return max(here, self._moved(text, reuse)[0])
 
     def top_up(self, cache: SequenceCache, text: Sequence[int], reuse: Reuse = Reuse.ANY) -> int:
-        """Share what others have evaluated of `text` since `cache` was taken; returns how many tokens that saves."""
+        """Let `cache` share what other caches hold of `text` by now; returns how many tokens that adds."""
         if not self.sharing:
             return 0
         before = cache.length
@@ -172,21 +179,21 @@ class PrefixCache:
         return cache.length - before
 
     def shareable(self, cache: SequenceCache, length: int) -> int:
-        """How much of the first `length` tokens that `cache` is reading others will be able to share."""
+        """How many of the first `length` tokens, which `cache` is reading, other caches can share afterwards."""
         if self.checkpoints is None:
             return length
         return max((stop for stop in cache.pauses if stop <= length), default=0)
 
     def keep(self, cache: SequenceCache, text: Sequence[int], now: bool = False) -> None:
-        """Make a checkpoint of `cache`, which holds the beginning of `text`, where one is due (or `now`)."""
+        """Make a checkpoint of `cache`, which holds the beginning of `text`, if one is due (or `now`)."""
         if self.checkpoints is None:
             return
         n = cache.length
         if n == 0 or not (now or n in cache.pauses or n - cache.kept >= INTERVAL):
             return
         apart = cache.handed > 0
-        if apart and cache.handed < n:
-            return  # no other text is read like this
+        if self._must_stay(apart) or (apart and cache.handed < n):
+            return  # no other text is read like this, or goes on from here
         cache.kept = n
         tokens = np.asarray(text[:n], dtype=np.int32)
         known = self.checkpoints.longest(tokens, n, apart)
@@ -195,11 +202,11 @@ class PrefixCache:
         elif self.checkpoints.fits(self.context.memory.state_size(cache.main)):
             try:
                 self.checkpoints.add(tokens, self.context.memory.save_state(cache.main), apart)
-            except DecodeError:  # no memory: those that are kept are all there will be
-                self.checkpoints.budget = self.checkpoints.size
+            except DecodeError:  # those that are kept are all there will be
+                self.checkpoints.limit()
 
     def put(self, cache: SequenceCache, text: list[int]) -> None:
-        """Take back a cache that holds (the beginning of) `text`."""
+        """Take back a cache that holds `text` or a beginning of it: it is idle from now on."""
         cache.abandon()
         cache.drop_leaves()
         cache.truncate(len(text))
@@ -208,7 +215,7 @@ class PrefixCache:
         self._idle.append(_Idle(cache, text))
 
     def clear(self) -> None:
-        """Drop every idle cache."""
+        """Drop every idle cache, the texts in main memory, and all checkpoints."""
         for idle in self._idle:
             idle.cache.release()
         self._idle = []
@@ -218,12 +225,12 @@ class PrefixCache:
             self.checkpoints.clear()
 
     def lost(self, cache: SequenceCache) -> None:
-        """A cache that was taken has been released and will not come back."""
+        """Forget that a cache was taken: it was released, or is not in use any more."""
         self._lent = [lent for lent in self._lent if lent.cache is not cache]
 
     def pass_over(self, rows: int) -> None:
-        """`rows` tokens are about to be evaluated, whose attention passes over idle cells as well: move what costs
-        more here than on its way to main memory and back."""
+        """Count that attention of `rows` tokens passes over idle cells, and move the idle caches to main memory over
+        which enough rows have passed."""
         # Cells that are parked when they are freed would be passed over all the same.
         if self.host is None or self.context.memory.streams or self.pool.parking is not None:
             return
@@ -241,16 +248,22 @@ class PrefixCache:
                 else:
                     idle.limit = math.inf
 
+    def _drop_leaves(self) -> None:
+        """Return the ids of leaves that no tree has now."""
+        for held in self._held:
+            if not held.cache.has_tree:
+                held.cache.drop_leaves()
+
     def _release(self, idle: _Idle) -> None:
-        """Let an idle cache go."""
+        """Free an idle cache."""
         self._idle.remove(idle)
         idle.cache.release()
 
     def _moved(self, text: Sequence[int], reuse: Reuse) -> tuple[int, HostText | None]:
-        """The text in main memory that has most of `text`, and how much of it a cache could be cut to."""
+        """The text in main memory with the longest usable beginning of `text`, and the length of that beginning."""
         best: tuple[int, HostText | None] = (0, None)
-        if self.host is None or reuse is Reuse.BLOCKS:  # these must lie where they were computed
-            return best
+        if self.host is None or reuse is Reuse.BLOCKS or self._must_stay(reuse is Reuse.READ_APART):
+            return best  # they must lie where they were computed
         wanted = np.asarray(text[:-1], dtype=np.int32)
         states: dict[int, int] = {}  # how much of the first n tokens a state is kept of
         for one in self.host.texts:
@@ -265,7 +278,7 @@ class PrefixCache:
         return best
 
     def _bring_back(self, text: Sequence[int], reuse: Reuse) -> None:
-        """Make an idle cache of the text in main memory that has clearly more of `text` than any cache."""
+        """Restore the text in main memory that has clearly more of `text` than any cache, as an idle cache."""
         length, one = self._moved(text, reuse)
         if one is None or self.host is None or length <= TAIL:
             return
@@ -292,7 +305,7 @@ class PrefixCache:
         self._idle.append(idle)
 
     def _exchange(self, idle: _Idle, reuse: Reuse) -> None:
-        """Let a cache hold the cells that another one has of its beginning instead of own ones."""
+        """Let an idle cache share the cells that another cache has of its beginning, instead of cells of its own."""
         most, source = TAIL, None
         for held in self._held:
             n = min(common_prefix(held.text, idle.text), reuse.usable(held.cache), idle.cache.length)
@@ -303,14 +316,15 @@ class PrefixCache:
             self.context.memory.copy(source.main, idle.cache.main, 0, most)
 
     def _own(self, idle: _Idle, text: Sequence[int], reuse: Reuse) -> _Offer:
-        """What an idle cache has of `text`."""
+        """The beginning of `text` that an idle cache can be cut to."""
         limit = min(len(text) - 1, reuse.usable(idle.cache))
         return self._reach(idle.cache, min(common_prefix(idle.text, text), limit), text, reuse)
 
     def _reach(self, cache: SequenceCache, length: int, text: Sequence[int], reuse: Reuse) -> _Offer:
-        """How far into its first `length` tokens, which are those of `text`, a cache can be cut."""
+        """The longest beginning that a cache can be cut to, of its first `length` tokens, which are those of `text`."""
         # Where a state is part of the cache, a prompt is read apart in whole blocks: they cannot be cut within.
-        anywhere = self.checkpoints is None or reuse is not Reuse.READ_APART
+        blocks = reuse is Reuse.READ_APART and self.checkpoints is not None
+        anywhere = not blocks or self.context.model.traits.attention_only
         if (anywhere or length == cache.length) and cache.holds(length):
             return _Offer(length, cache)
         state = None
@@ -319,14 +333,14 @@ class PrefixCache:
         return _Offer(state.length, cache, state) if state is not None else _Offer()
 
     def _cut(self, cache: SequenceCache, offer: _Offer) -> None:
-        """Cut a cache to what it has of a text."""
+        """Cut a cache to the beginning `offer`, or load its state."""
         if offer.state is None:
             cache.truncate(offer.length)
         else:
             self._restore(cache, offer.state)
 
     def _give(self, cache: SequenceCache, offer: _Offer) -> None:
-        """Let a cache hold what was offered, by sharing cells."""
+        """Let a cache hold the beginning `offer`: share its cells, and load its state if it has one."""
         if self.checkpoints is None and offer.source is not None:
             cache.share(offer.source, offer.length)
             return
@@ -344,21 +358,27 @@ class PrefixCache:
         cache.handed = cache.length if state.apart else 0
 
     def _state(self, text: Sequence[int], length: int, reuse: Reuse) -> Checkpoint | None:
-        """The longest checkpoint of the first `length` tokens of a text, read as it would be."""
-        if self.checkpoints is None:
+        """The longest checkpoint of a text's beginning, of at most `length` tokens, read in the way `reuse` wants."""
+        if self.checkpoints is None or self._must_stay(reuse is Reuse.READ_APART):
             return None
         tokens = np.asarray(text[:length], dtype=np.int32)
         return self.checkpoints.longest(tokens, length, reuse is Reuse.READ_APART)
 
+    def _must_stay(self, apart: bool) -> bool:
+        """Whether a text read so gets other bits once cells within its windows are put back, which is elsewhere: what
+        reads many rows at a time groups cells by where they lie."""
+        return apart and self.context.model.traits.n_swa > 0
+
     def rewind(self, cache: SequenceCache, text: Sequence[int]) -> None:
-        """Take a cache that holds the beginning of `text` back to what was read apart, where that needs a state."""
+        """Take a cache that holds the beginning of `text` back to the part that was read apart, if that needs a
+        state."""
         if self.checkpoints is not None and not cache.holds(cache.handed):
             state = self._state(text, cache.handed, Reuse.READ_APART)
             if state is not None:
                 self._restore(cache, state)
 
     def _offer(self, text: Sequence[int], reuse: Reuse, but: SequenceCache | None = None) -> _Offer:
-        """The longest beginning of `text` (its last token excepted) that any cache, idle or not, can share.
+        """The longest beginning of `text` without its last token that any cache, idle or not, can share; not `but`.
 
         Between a step's decode and its commit only cells below a cache's `length` are certain, so only those count.
         """
@@ -377,7 +397,8 @@ class PrefixCache:
         return best
 
     def _shared(self, cache: SequenceCache, length: int, text: Sequence[int], reuse: Reuse) -> _Offer:
-        """What of its first `length` tokens a cache can share and keep: of a recurrent state only a checkpoint."""
+        """What a cache can share of its first `length` tokens while it keeps them; with a recurrent state only what a
+        checkpoint has."""
         if self.checkpoints is None or self.context.model.traits.attention_only:
             return self._reach(cache, length, text, reuse)
         state = self._state(text, length, reuse)

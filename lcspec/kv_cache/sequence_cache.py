@@ -4,8 +4,8 @@ A slot owns one *main* id that holds its text. To decode a tree it borrows one *
 leaf id to a long prefix costs time per cell, so leaf ids are attached once, kept, and afterwards only brought up to
 date with the positions they missed.
 
-Invariant between steps: every leaf id in `_upto` holds exactly the cells of the main id at positions [0, upto), but for
-those behind a sliding window, which either may have lost.
+Invariant between steps: every leaf id in `_upto` holds exactly the cells of the main id at positions [0, upto). Cells
+behind a sliding window are an exception: either id may have lost them.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ class SequenceCache:
         self.pool = pool
         self.main = pool.take()
         pool.caches += 1
+        pool.shared = not memory.streams
         self._bare = SeqSets([self.main], [0], [1])
         self.length = 0
         self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.profiles.exactness)
@@ -59,7 +60,7 @@ class SequenceCache:
 
     @property
     def max_leaves(self) -> int:
-        """Leaves the next tree may have."""
+        """The most leaves that the next tree may have."""
         return 1 + len(self._upto) + self.pool.free
 
     @property
@@ -67,14 +68,19 @@ class SequenceCache:
         """New branches that a growing tree can still open."""
         return self.pool.free + sum(1 for seq in self._upto if seq not in self._reach)
 
+    @property
+    def has_tree(self) -> bool:
+        """Whether a step is in progress."""
+        return bool(self._sets)
+
     def reached(self, length: int) -> None:
-        """The text's first `length` tokens have been decoded for the main id."""
+        """Note that the text's first `length` tokens have been decoded for the main id."""
         self.length = length
         if self._pinned is not None and length - self._pinned > self.memory.window + self.memory.slack:
             self._unpin()
 
     def _unpin(self) -> None:
-        """Let the library have what lies before the windows: it takes no cells that several ids hold."""
+        """Give the library the cells before the windows back: it reuses no cells that several ids hold."""
         self.drop_leaves()
         self._pinned = max(0, self.length - self.memory.window - self.memory.slack // 2)
         self.memory.let_go(self.main, self._pinned, self.length, self.pool.spare)
@@ -84,8 +90,8 @@ class SequenceCache:
     def place(self, tree: TokenTree, order: Sequence[int], base: int) -> SeqSets:
         """Choose the sequence ids of every node, `base` being the position of node 0.
 
-        The leaf below the first path of `order` (which lists parents before their children) is the main id; every
-        other leaf gets a leaf id.
+        The leaf of the first path of `order` (which lists parents before their children) gets the main id; every other
+        leaf gets a leaf id.
 
         Returns:
             For each node the ids of all leaves below it, the main id first. All ids in use are those of node 0.
@@ -145,11 +151,11 @@ class SequenceCache:
         return seq
 
     def advance(self, path: Sequence[int], below: Sequence[int]) -> None:
-        """Accept the text along `path`, and let the tree grow on from its end instead of dropping it.
+        """Accept the text along `path`, and keep the tree below its end, so that it can grow further.
 
         Args:
-            path: placed nodes in order, node 0 not included; the last one is node 0 from now on.
-            below: all nodes placed below that one, in the order they were placed: from now on 1, 2 ...
+            path: placed nodes in order, without node 0; the last one is node 0 from now on.
+            below: all nodes placed below the last one, in the order they were placed; they are 1, 2 ... from now on.
         """
         grown, end, base = self._grown, self._grown[path[-1]], self._base + len(path)
         alive = {seq for node in below for seq in grown[node]}
@@ -172,19 +178,19 @@ class SequenceCache:
         self._open(self._grown, base, self._reach)
 
     def retract(self, n: int) -> None:
-        """Take back the `n` nodes placed last, all of them on the branch of the main id."""
+        """Take back the `n` nodes that were placed last; all of them are on the branch of the main id."""
         if n:
             del self._grown[-n:]
             end = self._reach[self.main] = self._reach[self.main] - n
             self.memory.remove(self.main, end)
 
     def commit(self, path: Sequence[int], keep: int | None = None, ordered: bool = True) -> None:
-        """Keep the accepted path, drop everything else, and leave other slots alone.
+        """Keep the accepted path and drop the rest of the tree; other slots do not change.
 
         Args:
-            path: accepted nodes in order, node 0 not included; nodes never placed are ignored.
-            keep: keep only the first `keep` of them (the rest will be decoded again).
-            ordered: whether all other nodes were decoded behind the path, so that nothing below it is freed.
+            path: accepted nodes in order, without node 0; nodes that were never placed are ignored.
+            keep: keep only the first `keep` of them (the rest will be decoded again); None: all.
+            ordered: whether all other nodes were decoded after the path, so that no cell before it is freed.
         """
         if len(self._sets) == 1:  # plain decoding: nothing to cut, nothing to copy
             self._sets, self._reach = [], {}
@@ -228,7 +234,7 @@ class SequenceCache:
         self._check_window()
 
     def abandon(self) -> None:
-        """Forget the tree of an unfinished step: the cache is as it was after the last commit."""
+        """Drop the tree of an unfinished step: the cache is as it was after the last commit."""
         if self._sets:
             for seq, reach in self._reach.items():
                 if not self._free(seq, self.length, reach):  # only recurrent states refuse, and have no leaf ids
@@ -240,14 +246,14 @@ class SequenceCache:
             self._check_window()
 
     def holds(self, length: int) -> bool:
-        """Whether the text could go on after `length` of the positions held (see Memory.holds)."""
+        """Whether the text could continue after its first `length` positions (see Memory.holds)."""
         return length in (0, self.length) or self.memory.holds(self.main, length)
 
     def share(self, other: SequenceCache, length: int) -> None:
-        """Hold `other`'s cells up to `length` as well; no data moves, but between streams it is copied.
+        """Hold `other`'s cells up to `length` as well. No data moves, except between streams, where it is copied.
 
-        Their texts must be the same up to there, and `other` must hold what a token at `length` sees. Of a recurrent
-        model the state must be restored next: the other's is that of its whole text.
+        Both texts must be the same up to `length`, and `other` must hold what a token at `length` sees. For a recurrent
+        model the state must be restored next, because the state of `other` belongs to its whole text.
 
         Raises:
             DecodeError: there is no memory to copy it.
@@ -272,7 +278,7 @@ class SequenceCache:
             self._unpin()
 
     def truncate(self, length: int) -> bool:
-        """Keep only the first `length` positions; False if this memory cannot, and keeps fewer or none instead."""
+        """Keep only the first `length` positions; False if this memory cannot, and keeps fewer or none."""
         if length >= self.length:
             self._saved = None
             return True
@@ -291,7 +297,7 @@ class SequenceCache:
         return kept and self._check_window()
 
     def _check_window(self) -> bool:
-        """After a truncation: drop everything if cells that the next token sees are gone, and say so by False."""
+        """After a truncation: False if cells that the next token sees are gone; then everything is dropped."""
         if self.memory.holds(self.main, self.length):
             return True
         self.empty()
@@ -307,9 +313,9 @@ class SequenceCache:
         self._pinned = None
 
     def restore(self, state: NDArray[np.uint8], length: int) -> bool:
-        """Put back the state that the text had after its first `length` tokens, whose other cells are held.
+        """Load the state that the text had after its first `length` tokens; the cache holds their other cells.
 
-        False if the library refused it; then nothing is held.
+        False if the library refused it or cells are missing; then nothing is held.
         """
         self._saved = self._pinned = None  # the windows' cells are copies that nobody else holds
         if not (self.memory.load_state(self.main, state) and self.memory.remove(self.main, length)):
@@ -320,7 +326,7 @@ class SequenceCache:
         return self._check_window()
 
     def next_pause(self, stop: int) -> int:
-        """Where the reading of a prompt stops that would go on to `stop`."""
+        """Where reading the prompt up to `stop` must stop next: at a checkpoint's place, or at `stop`."""
         return next((pause for pause in self.pauses if self.length < pause < stop), stop)
 
     def drop_leaves(self) -> None:
@@ -342,22 +348,23 @@ class SequenceCache:
             self.pool.parking.clear()
 
     def _free(self, seq: int, start: int, reach: int, ordered: bool = True) -> bool:
-        """Take the cells from position `start` on away from `seq`, which holds some up to `reach`; as Memory.remove.
+        """Take the cells from position `start` on away from `seq`, which holds cells up to `reach`; returns what
+        Memory.remove returns.
 
-        Cells that may lie below others are parked, where that matters.
+        Where the order of cells matters, freed cells that may lie before others are parked.
         """
         if self.pool.parking is not None and (self.pool.caches > 1 or not ordered):
             self.pool.parking.hold(seq, start, reach)
         return self.memory.remove(seq, start)
 
     def _save(self) -> None:
-        """Keep the state as it is before a step's decode."""
+        """Save the state before a step's decode."""
         room = self._saved.data if self._saved is not None else None
         self._saved = _Saved(self.length, self.memory.save_state(self.main, room)) if self.length else None
 
     def _go_back(self, length: int) -> int:
-        """Load the saved state if it is that of `length` tokens or fewer, else empty the main id; returns how many
-        tokens it holds then."""
+        """Load the saved state if it belongs to at most `length` tokens, else empty the main id; returns how many
+        tokens the main id holds then."""
         saved = self._saved
         loaded = saved is not None and saved.length <= length and self.memory.load_state(self.main, saved.data)
         if saved is not None and loaded and self.memory.remove(self.main, saved.length):
@@ -375,7 +382,7 @@ class SequenceCache:
             self._unpin()
         ids = [seq for seq in self._upto if not busy or seq not in busy][:n]
         while len(ids) < n:
-            seq = self.pool.take()
+            seq = self.pool.take(leaf=True)
             self._upto[seq] = 0
             ids.append(seq)
         for seq in ids:
@@ -384,7 +391,7 @@ class SequenceCache:
         return ids
 
     def _catch_up(self, seq: int) -> None:
-        """Let a leaf id hold what the main id holds."""
+        """Let a leaf id hold all cells of the main id."""
         self.memory.copy(self.main, seq, self._upto[seq], self.length)
         if self.memory.window and self.memory.start(seq) != self.memory.start(self.main):
             # The windows' cells that only one of them held were overwritten, and with them all before: the library

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Callable
+
 from lcspec.kv_cache.parking import Parking
 
 
@@ -11,7 +13,9 @@ class SequencePool:
     def __init__(self, n: int) -> None:
         self.n = n
         self.caches = 0  # slots' caches that have an id
+        self.shared = True  # cells may belong to several ids, so those that are left can be leaves
         self.parking: Parking | None = None  # where the order of a text's cells decides its bits
+        self.reclaim: Callable[[], None] = lambda: None  # returns ids of leaves that no tree has now
         self._free = list(range(n - 1, -1, -1))
         self._spare: int | None = None
 
@@ -22,15 +26,17 @@ class SequencePool:
 
     @property
     def free(self) -> int:
-        """Ids left."""
-        return len(self._free)
+        """Ids left for leaves."""
+        return len(self._free) if self.shared else 0
 
-    def take(self) -> int:
-        """An unused id, the smallest ones first.
+    def take(self, leaf: bool = False) -> int:
+        """An unused id, the smallest ones first; leaves give way to anything else.
 
         Raises:
-            IndexError: none is left (callers ask `free` before).
+            IndexError: none is left (callers ask `free` before they take one for a leaf).
         """
+        if not (self._free or leaf):
+            self.reclaim()
         return self._free.pop()
 
     @property

@@ -21,6 +21,7 @@ from lcspec.llama.model import Branching, Model
 from lcspec.llama.planes import Outputs
 from lcspec.llama.row_by_row import cpu_backend, row_by_row
 from lcspec.llama.views import rows, side_by_side
+from lcspec.modelfiles.own_caches import check_exact, with_own_caches
 from lcspec.modelfiles.windows import window_cache
 from lcspec.pulse import Pace
 
@@ -61,8 +62,10 @@ class Context:
 
         Raises:
             ModelLoadError: the library could not allocate it; the message names the usual ways out.
+            ExactnessError: such a context of this model cannot be exact.
         """
-        options = options or model.options
+        options = with_own_caches(model.header, options or model.options)
+        check_exact(model.header, options)
         self.model = model
         self.options = options
         self.n_ctx = context_length(options, model.traits.n_ctx_train)

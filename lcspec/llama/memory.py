@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import ModelOptions
 from lcspec.errors import DecodeError
+from lcspec.llama.batch import Batch
 from lcspec.llama.lib import C
 from lcspec.llama.model import Branching, Traits
 from lcspec.llama.planes import Planes
@@ -76,7 +77,13 @@ class Memory:
         self.seconds = 0.0
 
     def copy(self, src: int, dst: int, start: int, stop: int) -> None:
-        """Make the cells of `src` in [start, stop) belong to `dst` as well (no data moves)."""
+        """Make the cells of `src` in [start, stop) belong to `dst` as well (no data moves).
+
+        Raises:
+            DecodeError: each has a cache of its own, so only all of them could be copied.
+        """
+        if self.streams and src != dst and (start > 0 or stop >= 0):  # the library would end the process
+            raise DecodeError("texts with a cache of their own cannot share a part of it")
         C.llama_memory_seq_cp(self._handle, src, dst, start, stop)
         self.planes.drop(src)  # a cell of two sequences can be taken back for neither
         self.planes.drop(dst)
@@ -85,12 +92,28 @@ class Memory:
         """Give `dst` a copy of all that `src` holds; each has a cache of its own.
 
         Raises:
-            DecodeError: there is no memory for it.
+            DecodeError: there is no memory for it, or the library failed.
         """
-        if self._attention_only:  # the library copies before the next decode
+        if self._attention_only:
             self.copy(src, dst, 0, -1)
+            self._settle(dst)
         elif not self.set_state(dst, self.state(src)):
             raise DecodeError("no memory to copy a beginning that two prompts share: use fewer --slots")
+
+    def _settle(self, seq: int) -> None:
+        """Have the library copy now. It would before the next decode, but a state that is saved or loaded until then
+        would be another one; so a token is decoded and taken back.
+
+        Raises:
+            DecodeError: the library failed.
+        """
+        end, batch = self.end(seq), Batch(1, 1)
+        batch.add(0, end, (seq,), logits=False)
+        batch.struct.n_tokens = batch.n
+        code = C.llama_decode(self._context, batch.struct)
+        self.remove(seq, end)
+        if code != 0:
+            raise DecodeError("a beginning that two prompts share could not be copied")
 
     def remove(self, seq: int, start: int, stop: int = -1) -> bool:
         """Take [start, stop) away from `seq`; False if this memory cannot forget a part."""

@@ -23,6 +23,7 @@ from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
+from lcspec.modelfiles.own_caches import with_own_caches
 from lcspec.modelfiles.pairing import part_of_a_pair
 from lcspec.modelfiles.windows import window_cache
 
@@ -84,7 +85,7 @@ class Model:
         self.traits = Traits(
             recurrent=bool(C.llama_model_is_recurrent(handle)),
             hybrid=bool(C.llama_model_is_hybrid(handle)),
-            n_swa=int(C.llama_model_n_swa(handle)),
+            n_swa=int(C.llama_model_n_swa(handle)) or _compressed_window(header),
             n_ctx_train=int(C.llama_model_n_ctx_train(handle)),
             n_embd=int(C.llama_model_n_embd(handle)),
             n_embd_out=int(C.llama_model_n_embd_out(handle)),
@@ -195,8 +196,15 @@ class Model:
         self.close()
 
 
+def _compressed_window(header: ModelHeader) -> int:
+    """The window of DeepSeek V4, of which the library says 0, as nothing can be rolled back in it."""
+    size = header.metadata.get("deepseek4.attention.sliding_window", 0)
+    return size if isinstance(size, int) else 0
+
+
 def _rehearsed(header: ModelHeader, handle: ctypes.c_void_p, options: ModelOptions) -> Any:
     """Parameters of the context that a model of which only the header was read will get."""
+    options = with_own_caches(header, options)
     attention_only = not (C.llama_model_is_recurrent(handle) or C.llama_model_is_hybrid(handle))
     n_ctx_train = int(C.llama_model_n_ctx_train(handle))
     own = window_cache(header, options, context_length(options, n_ctx_train)) if attention_only else None

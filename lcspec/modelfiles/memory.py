@@ -10,12 +10,21 @@ import contextlib
 import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Sequence
 
 from lcspec.config import DEFAULT_CTX_LIMIT, DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, ModelLoadError
 from lcspec.modelfiles.gguf_header import format_size
-from lcspec.modelfiles.kv_shape import KvShape, kv_shape, state_shape
+from lcspec.modelfiles.kv_shape import (
+    COMPRESSED_BLOCK,
+    KvShape,
+    StateShape,
+    drafting_elements,
+    kv_shape,
+    state_shape,
+)
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
+from lcspec.modelfiles.own_caches import own_caches_note, with_own_caches
 from lcspec.modelfiles.windows import window_cache
 
 # Bytes of an element of the KV cache.
@@ -88,7 +97,7 @@ def _needed_together(options: ModelOptions, draft: DraftFiles | Path | None) -> 
     needs = [needed(read_header(options.path), options)]
     for path in DraftFiles.of(draft).models:
         with contextlib.suppress(ModelFileError):  # said when it is loaded, which is not now
-            needs.append(needed(read_header(path), replace(options, planes=False, full_windows=True)))
+            needs.append(needed(read_header(path), replace(options, planes=False, full_windows=True, mtp=False)))
     weights, kv_cache, states = (sum(column) for column in zip(*((n.weights, n.kv_cache, n.states) for n in needs)))
     return Need(weights, kv_cache, options.slots, needs[0].ctx, states)
 
@@ -96,31 +105,50 @@ def _needed_together(options: ModelOptions, draft: DraftFiles | Path | None) -> 
 def needed(header: ModelHeader, options: ModelOptions) -> Need:
     """Estimate what `header`'s model needs with `options`, rather too little than too much."""
     ctx = options.ctx or min(header.context_length or DEFAULT_CTX_LIMIT, DEFAULT_CTX_LIMIT)
-    shape = kv_shape(header)  # None: a cache of which the header tells too little
-    recurrent = state_shape(header) if shape is None else None
-    per_token = recurrent.token if recurrent is not None else 0
-    kv_bytes = (KV_BYTES[options.kv_type] + KV_BYTES[options.kv_type_v or options.kv_type]) / 2  # as if equally long
-    # A state for every slot, one for padding if anything is drafted, and as many again for every plane. With streams
-    # each of them has cells of its own.
+    shape = _shape(header)  # None: the header tells too little
+    values = (options.kv_type_v or options.kv_type) if shape is not None and shape.value_length else options.kv_type
+    kv_bytes = (KV_BYTES[options.kv_type] + KV_BYTES[values]) / 2  # as if equally long
+    kv_cache = int(sum(layer_elements(header, options, ctx)) * kv_bytes)
+    # A state for every slot, one for padding if anything is drafted, and as many again for every plane.
     ids = options.slots + (options.rollback > 0)
-    cells = ctx * (ids if options.streams else options.slots)
-    elements = sum(layer_elements(header, shape, options, ctx)) if shape is not None else cells * per_token
-    kv_cache = int(elements * kv_bytes)
-    states = recurrent.state * STATE_BYTES * ids if recurrent is not None else 0
+    states = shape.state * STATE_BYTES * ids if isinstance(shape, StateShape) else 0
     planes = planes_of(header.architecture, options.rollback) if options.planes else 0
     return Need(header.file_size, kv_cache, options.slots, ctx, states * (1 + planes))
 
 
-def layer_elements(header: ModelHeader, shape: KvShape, options: ModelOptions, ctx: int) -> tuple[int, ...]:
-    """Numbers in the KV cache of each layer that stores its own; layers with a sliding window may have fewer cells.
+def layer_elements(header: ModelHeader, options: ModelOptions, ctx: int) -> tuple[int, ...]:
+    """Numbers in the KV cache of each layer; layers with a sliding window may have fewer cells.
 
-    With streams there is one more than there are slots, to pad with.
+    Layers for multi-token prediction have theirs in a context of their own, if they are loaded.
     """
-    cells, windows = (options.slots + options.streams) * ctx, window_cache(header, options, ctx)
-    if windows is None:
-        return tuple(n * cells for n in shape.per_layer)
-    kinds = (*shape.windowed, *[False] * len(shape.keys))
-    return tuple(n * (min(windows.cells, cells) if own else cells) for n, own in zip(shape.per_layer, kinds))
+    shape, options = _shape(header), with_own_caches(header, options)
+    if shape is None:
+        return ()
+    # With streams there is one more than there are slots, to pad with if anything is drafted.
+    texts = options.slots + (options.streams and (isinstance(shape, KvShape) or options.rollback > 0))
+    cells, rows = texts * ctx, shape.per_layer
+    own = list[int](n * cells for n in rows)
+    if isinstance(shape, StateShape):
+        for layer, (ratio, n) in enumerate(shape.compressed):
+            blocks = -(-ctx // (max(1, ratio) * COMPRESSED_BLOCK))
+            own[layer] += n * texts * blocks * COMPRESSED_BLOCK
+    elif (windows := window_cache(header, options, ctx)) is not None:
+        least = min(windows.cells, cells)
+        own = [n * (least if windowed else cells) for n, windowed in zip(rows, _padded(shape.windowed, len(rows)))]
+    if options.mtp:
+        drafting = drafting_elements(header)
+        own = [a + n * options.slots * ctx for a, n in zip(_padded(own, len(drafting)), drafting)]
+    return tuple(own)
+
+
+def _padded(values: Sequence[int], n: int) -> list[int]:
+    """At least `n` of them, with zeros at the end."""
+    return [*values, *[0] * (n - len(values))]
+
+
+def _shape(header: ModelHeader) -> KvShape | StateShape | None:
+    """What a model stores."""
+    return kv_shape(header) or state_shape(header)
 
 
 def planes_of(architecture: str, rollback: int) -> int:
@@ -150,7 +178,7 @@ def fit_rollback(
     bare = needed(header, replace(options, planes=False))
     for path in DraftFiles.of(draft).models:
         with contextlib.suppress(ModelFileError):
-            other = needed(read_header(path), replace(options, rollback=0, full_windows=True))
+            other = needed(read_header(path), replace(options, rollback=0, full_windows=True, mtp=False))
             bare = replace(bare, kv_cache=bare.kv_cache + other.kv_cache, weights=bare.weights + other.weights)
     room = min(memory.free - bare.kv_cache, memory.total - bare.kv_cache - bare.weights) - bare.states
     planes = max(0, min(asked, room // 4 // max(1, bare.states)))
@@ -166,15 +194,17 @@ def fit_rollback(
 
 
 def fit_positions(options: ModelOptions) -> tuple[ModelOptions, str]:
-    """A context no longer than the positions that a model has learned; the line is for the user, as of `fit_windows`.
+    """A context no longer than the positions that a model has learned, and a cache for every slot where texts cannot
+    lie in one; the line is for the user, as of `fit_windows`.
 
     Raises:
         ModelFileError: the model file cannot be used.
     """
-    most = read_header(options.path).learned_positions
+    header, name = read_header(options.path), options.path.name
+    options, note = with_own_caches(header, options), own_caches_note(header, name)
+    most = header.learned_positions
     if not most or options.ctx <= most:
-        return options, ""
-    name = options.path.name
+        return options, note
     return replace(options, ctx=most), f"{name} knows {most} positions, so its context holds {most} tokens"
 
 

@@ -20,6 +20,8 @@ SINGLE = frozenset(
     }
 )
 CHAINED = frozenset({"step35", "mimo2", "hy_v3"})
+# What such a layer must have, or the library ends the process: joined queries, keys and values, and no experts.
+NEEDED = {"mimo2": ("attn_qkv", "ffn_gate", "ffn_up", "ffn_down")}
 # The matrix that makes a layer one for multi-token prediction.
 PROJECTION = "nextn.eh_proj"
 
@@ -34,7 +36,10 @@ def mtp_layers(contents: GGUFContents) -> int:
 def usable_mtp(contents: GGUFContents) -> int:
     """Layers for multi-token prediction inside a model that the library can run; 0 = none."""
     found, architecture = mtp_layers(contents), str(contents.metadata.get("general.architecture"))
-    return found if (found == 1 and architecture in SINGLE | CHAINED) or architecture in CHAINED else 0
+    names = {tensor.name for tensor in contents.tensors}
+    needed = [f"blk.{i}.{name}.weight" for i in _found(contents.tensors) for name in NEEDED.get(architecture, ())]
+    known = architecture in CHAINED or (found == 1 and architecture in SINGLE)
+    return found if known and names.issuperset(needed) else 0
 
 
 def mtp_only(contents: GGUFContents) -> bool:

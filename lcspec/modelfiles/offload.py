@@ -14,7 +14,6 @@ from typing import Mapping, Sequence
 
 from lcspec.config import ModelOptions
 from lcspec.modelfiles.gguf_header import read_gguf
-from lcspec.modelfiles.kv_shape import kv_shape
 from lcspec.modelfiles.memory import layer_elements, needed
 from lcspec.modelfiles.modelfile import ModelHeader
 
@@ -96,10 +95,10 @@ def layer_costs(header: ModelHeader, options: ModelOptions) -> LayerCosts:
 def _cache(header: ModelHeader, options: ModelOptions, n: int) -> tuple[int, ...]:
     if not options.placement.kv_offload:
         return (0,) * n
-    need, shape = needed(header, options), kv_shape(header)
+    need = needed(header, options)
     # Cells for padding, and for what exact requests freed, beside those of the slots.
     total = need.kv_cache + need.states + need.kv_cache // (8 if options.exact else 32)
-    shares = layer_elements(header, shape, options, need.ctx) if shape is not None else ()
+    shares = layer_elements(header, options, need.ctx) if not need.states else ()
     if sum(shares):
         return tuple(total * share // sum(shares) for share in (*shares, *[0] * n)[:n])
     return (-(-total // n),) * n if n else ()

@@ -69,8 +69,6 @@ def test_an_agent_s_session_reads_what_is_new(family: str, slots: int, tmp_path:
     path = FAMILIES[family](tmp_path / "m.gguf", n_ctx=8192)
     with open_session(options(path, slots=slots, ctx=8192)) as session:
         session_, evaluated = agent(session)
-        # With a single slot a text comes back whole, and of windows no other state is kept there.
-        session_.aside = slots > 1 or family not in ("gemma3", "gpt-oss")
         new, texts = 0, list[Ids]()
         for prompt, found in session_.play():
             new += len(prompt) - min(len(prompt) - 1, max((common(prompt, t) for t in texts), default=0))
@@ -161,7 +159,7 @@ def test_where_reading_stops() -> None:
     assert pauses([9], frozenset(), 0, 0) == []
 
 
-def test_without_memory_for_another_copy_the_others_stay(tmp_path: Path) -> None:
+def test_without_memory_for_another_copy_the_others_stay(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The library's state is copied into memory that Python asks for, and may not get."""
     with open_session(options(tiny.write_recurrent(tmp_path / "m.gguf"))) as session:
         engine, prompt = session.engine, session.prompt_ids(TEXT * 4)
@@ -172,6 +170,7 @@ def test_without_memory_for_another_copy_the_others_stay(tmp_path: Path) -> None
         with patch("lcspec.llama.context.np.empty", side_effect=MemoryError):
             other = answer(engine, request([*prompt[:40], 70, 71, *prompt[40:]], "off", 40))
         assert other.reason == "length" and len(kept) == before
+        assert caplog.text.count(f"no memory for more than {before} states of earlier texts") == 1
         again = answer(engine, request(prompt, "off", 40))
         assert again.started.reused > 0 and again.ids == first.ids
 

@@ -7,12 +7,17 @@ from pathlib import Path
 
 import pytest
 
+from lcspec.config import ModelOptions
 from lcspec.kv_cache import prefix_cache
-from lcspec.llama import Context
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS
+from lcspec.llama import Context, can_fuse_row_by_row
+from lcspec.profiles import kernels
+from lcspec.profiles.price import Price
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.kv_cache.test_sliding_windows import check
-from tests.running import answer, options, request, side_by_side
+from tests.running import ROUNDS_ALIKE, answer, options, request, side_by_side
+from tests.tiny_families import write_family
 from tests.tiny_windows import write_gemma3, write_gpt_oss, write_qwen35
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
@@ -51,6 +56,36 @@ def test_a_conversation_goes_on_after_another_one(family: str, slots: int, strat
                 check(alone, asked, found)
                 assert found.started.reused == len(said) - 1
                 said = (*asked, *found.ids)
+
+
+def read_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelOptions:
+    """Options of an exact session that reads its prompts apart from steps."""
+    free = Price(1.0, 1.0, LEAST_ROWS, 0.0)
+    monkeypatch.setattr(kernels, "prices", lambda model, options, ways: [(way, free) for way in ways])
+    return options(path, exact=True, attention="measured", kv_type="f16")
+
+
+@pytest.mark.parametrize("family", ["gemma3", "deepseek4", "qwen35"])
+def test_cells_that_come_back_elsewhere_change_no_bits(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cells of windows do, from main memory and with a state; what reads many rows at a time sees where they lie."""
+    if not (can_fuse_row_by_row() and ROUNDS_ALIKE):
+        return
+    made = read_apart(write_family(family, tmp_path / "m.gguf"), monkeypatch)
+    with open_session(made) as session:
+        engine = session.engine
+        assert engine.exact.independent and engine.prompts.beyond == LEAST_ROWS
+        first, other = session.prompt_ids(TEXT * 4), session.prompt_ids(OTHER * 12)
+        said = (*first, *answer(engine, request(first, "off", 40)).ids)
+        while engine.read_ahead():
+            pass
+        answer(engine, request(other, "off", 10))
+        longer, parted = (*said, *other[:90]), (*first[:150], *other[:90])
+        found = [answer(engine, request(text, "off", 20, logprobs=0)).bits for text in (longer, parted)]
+    for text, bits in zip((longer, parted), found):
+        with open_session(made) as fresh:
+            assert answer(fresh.engine, request(text, "off", 20, logprobs=0)).bits == bits
 
 
 @pytest.mark.parametrize("beginning", ["", "he said that " * 12])

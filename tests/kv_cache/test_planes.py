@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from lcspec import session as sessions
-from lcspec.commands.options import model_options
+from lcspec.cli import cli
 from lcspec.config import ModelOptions, rollback_for
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import Branching
 from lcspec.llama.lib import C, log_lines
+from lcspec.loading import model_options
 from lcspec.modelfiles.kv_shape import state_shape
 from lcspec.modelfiles.memory import Memory, check_memory, fit_rollback, needed
 from lcspec.modelfiles.modelfile import read_header
@@ -149,6 +152,14 @@ def test_planes_give_way_to_memory_and_say_so(
         assert (context.memory.max_rollback, context.memory.redecodes, context.memory.max_chain) == (0, True, 16)
         found_ids = answer(session.engine, request(prompt, "ngram:min_n=1", 20)).ids
         assert found_ids == drafted.ids
+
+
+@pytest.mark.parametrize(("family", "chain"), [("qwen35", 15), ("mamba", 15), ("llama", None)])
+def test_what_can_be_drafted_is_said(tmp_path: Path, family: str, chain: int | None) -> None:
+    path = str(write_family(family, tmp_path / "m.gguf"))
+    said = CliRunner().invoke(cli, ["inspect", path]).output
+    assert json.loads(CliRunner().invoke(cli, ["inspect", path, "--json"]).output)["longest_chain"] == chain
+    assert (f"chains of up to {chain} tokens" in said) == (chain is not None)
 
 
 def test_a_negative_number_is_refused(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from lcspec.kv_cache.reuse import Reuse, common_prefix
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
+from lcspec.spec.token_tree import TokenTree
 from tests.cells import Cells, context_on
 
 SLOTS = 3
@@ -236,6 +237,23 @@ def test_a_cache_that_is_released_while_in_use_frees_its_slot() -> None:
     shelf.caches.lost(cache)
     assert shelf.caches.caches == [] and shelf.pool.free == shelf.pool.n
     assert shelf.caches.take(numbers(0, 9)).length == 0
+
+
+def test_leaves_make_room_for_another_text() -> None:
+    """A running text's leaves may have all ids that are left, and keep them until it ends."""
+    shelf, tree = Shelf(slots=3, share=True), TokenTree.root(5)
+    for token in range(1, 7):
+        tree.add(0, token)
+    one = shelf.caches.take(numbers(0, 9))
+    shelf.read(one, numbers(0, 8))
+    sets = one.place(tree, tree.batch_order(), 8)
+    shelf.cells.decode([(tree.tokens[v], 8 + tree.depths[v], tuple(sets[v])) for v in tree.batch_order()])
+    one.commit([])
+    while shelf.pool.free:
+        shelf.pool.take()
+    two = shelf.caches.take(numbers(100, 9))
+    assert two.main != one.main and one.max_leaves == 1 + shelf.pool.free
+    assert [cell.token for cell in shelf.cells.of(one.main)] == [*numbers(0, 8), 5]
 
 
 # --- texts in main memory ---------------------------------------------------------------------------------------------

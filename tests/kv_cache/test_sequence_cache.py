@@ -594,6 +594,13 @@ def test_the_pool_hands_out_every_id_once() -> None:
         pool.take()
     pool.give(1)
     assert (pool.free, pool.take()) == (1, 1)
+    pool.reclaim = lambda: pool.give(2)
+    with pytest.raises(IndexError):
+        pool.take(leaf=True)
+    assert pool.take() == 2
+    pool.give(0)
+    pool.shared = False
+    assert pool.free == 0 and pool.take() == 0
 
 
 def test_truncating_a_real_cache(context: Context) -> None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from lcspec.cli import cli
 from lcspec.config import DraftFiles
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles.companions import head_kind, sort_drafts, target_layers
 from lcspec.modelfiles.gguf_header import read_gguf
-from lcspec.modelfiles.mtp_layers import usable_mtp
+from lcspec.modelfiles.mtp_layers import mtp_layers, usable_mtp
+from lcspec.session import open_session
 from tests import tiny_gguf as tiny
+from tests.running import answer, options, request
 from tests.tiny_families import FAMILIES, VOCAB, write_family
 from tests.tiny_heads import LAYERS, write_assistant, write_eagle, write_mtp_part
+from tests.tiny_layers import Net
 
 pytestmark = pytest.mark.slow
 
@@ -58,6 +64,33 @@ def test_several_layers_of_a_family_that_runs_one_only_are_left_alone(tmp_path: 
         tensors = {name: np.zeros((2, 4), np.float32) for name in net_names}
         tiny._write(two, architecture, {"nextn_predict_layers": 2}, tensors, vocab=tiny.byte_bpe_vocab())
         assert usable_mtp(read_gguf(two)) == runs
+
+
+def _apart(net: Net) -> None:
+    """Queries, keys and values of the layers that draft in matrices of their own."""
+    for block in ("blk.2", "blk.3"):
+        del net.tensors[f"{block}.attn_qkv.weight"]
+        net.attend(block)
+
+
+def _with_experts(net: Net) -> None:
+    """Experts in the last layer."""
+    for name in ("gate", "up", "down"):
+        del net.tensors[f"blk.3.ffn_{name}.weight"]
+    net.experts("blk.3")
+
+
+@pytest.mark.parametrize("change", [_apart, _with_experts])
+def test_layers_that_the_library_would_end_the_process_over_are_left_alone(
+    tmp_path: Path, change: Callable[[Net], None]
+) -> None:
+    path = write_family("mimo2", tmp_path / "m.gguf", change=change)
+    assert (mtp_layers(read_gguf(path)), usable_mtp(read_gguf(path))) == (2, 0)
+    with open_session(options(path)) as session:
+        draft, prompt = session.engine.drafting.env.draft, session.prompt_ids("the cat and the dog and the cat and ")
+        assert len(answer(session.engine, request(prompt, "auto", 12, draft=draft)).ids) == 12
+    said = CliRunner().invoke(cli, ["inspect", str(path)]).output
+    assert "2 layers for multi-token prediction, which this version of llama.cpp cannot run" in said
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from lcspec.modelfiles.kv_shape import KvShape, kv_shape
 from lcspec.modelfiles.memory import Memory, Need, check_memory, machine_memory, needed, read_memory
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.profiles.attention import heads_of
+from lcspec.session import open_session
 from tests import tiny_gguf as tiny
+from tests.running import options
 from tests.tiny_families import write_family
 
 GB = 10**9
@@ -58,6 +60,43 @@ def test_streams_are_one_more_than_slots(tmp_path: Path, family: str, rollback: 
     room = (1024 + 256) / 1024
     said = needed(read_header(path), wanted).kv_cache
     assert found / room - 2**20 * 0.01 <= said <= found + 2**20 * 0.01
+
+
+MIB = 2**20
+WITH_MTP = ("glm4moe", "step35", "mimo2", "hy_v3", "deepseek2", "qwen35", "bailingmoe3", "nemotron-h-moe", "deepseek32")
+
+
+def allocated(lines: list[str]) -> tuple[float, float]:
+    """Bytes of cells and of states, as the library tells them."""
+    kinds = ("KV", "(?:RS|state)")
+    found = (re.findall(rf"{kind} buffer size =\s+([0-9.]+) MiB", "\n".join(lines)) for kind in kinds)
+    kv_cache, states = (MIB * sum(map(float, sizes)) for sizes in found)
+    return kv_cache, states
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("family", "rollback", "mtp"),
+    [
+        *((family, 0, False) for family in ("kimi-linear", "bailingmoe3", "deepseek2", "deepseek32", "deepseek4")),
+        *((family, 0, False) for family in ("minimax-m3", "nemotron-h-moe", "glm4moe", "step35", "cohere2moe")),
+        ("deepseek4", 16, False),
+        *((family, 16, True) for family in WITH_MTP),
+    ],
+)
+def test_every_cell_is_counted_once(tmp_path: Path, family: str, rollback: int, mtp: bool) -> None:
+    """Compressed cells, those of an indexer, and those of layers that only draft, which have their own context."""
+    path = write_family(family, tmp_path / "m.gguf")
+    wanted = options(path, ctx=2048, slots=3, rollback=rollback, mtp=mtp, kv_type="f16", max_width=16)
+    with log_lines() as lines, open_session(wanted) as session:
+        if mtp:
+            session.engine.drafting.make(["mtp"])
+    need, (kv_cache, states) = needed(read_header(path), wanted), allocated(lines)
+    # What one step adds to every cache is not counted: rather too little than too much.
+    room = (2048 + 256) / 2048 if session.engine.context.memory.streams else (3 * 2048 + 256) / (3 * 2048)
+    blocks = 1.1 if family == "deepseek4" else 1.0  # of compressed cells, of which it may be one more
+    assert kv_cache / (room * blocks) - MIB * 0.02 <= need.kv_cache <= kv_cache + MIB * 0.02 and kv_cache > 0
+    assert need.states == pytest.approx(states, abs=MIB * 0.02)
 
 
 def test_a_figure_for_every_layer(tmp_path: Path, llama: Path) -> None:
