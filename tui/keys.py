@@ -58,7 +58,7 @@ CHAT = (
         "drafters",
         "f4",
         "Switch drafters",
-        "Also while it answers. Where texts are exact, as the inspector says, the text stays the same.",
+        "Also while it answers. Where texts are exact, the text stays the same.",
         "Drafters",
     ),
     Action("retry", "ctrl+r", "Regenerate", "Answers again beside the present answer, with a new seed."),
