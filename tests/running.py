@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Iterable, Sequence
+from unittest.mock import patch
 
 from lcspec.config import ModelOptions, SpeculationParams
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Failed, Finished, Started, StepStats, Tokens
 from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
-from lcspec.llama import offloads
+from lcspec.llama import Context, offloads
 from lcspec.placement import Placement
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
@@ -116,6 +119,19 @@ def side_by_side(engine: Engine, wanted: Iterable[Request]) -> list[Answer]:
             else:
                 found[event.request].events.append(event)
     return list(found.values())
+
+
+@contextlib.contextmanager
+def decodes_counted(context: Context, unless: Callable[[], bool] = lambda: False) -> Iterator[list[int]]:
+    """A list whose only number is how often `context` has decoded, `unless` that said otherwise."""
+    decode, count = context.decode, [0]
+
+    def counting(**named: Any) -> float:
+        count[0] += not unless()
+        return decode(**named)
+
+    with patch.object(context, "decode", counting):
+        yield count
 
 
 def prompts(session: Session, n_chat: int, n_code: int) -> list[tuple[int, ...]]:

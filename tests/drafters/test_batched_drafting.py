@@ -13,7 +13,7 @@ from lcspec.drafters.base import Budget, SequenceView
 from lcspec.drafters.draft_model import ModelDrafter
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
-from tests.running import ROUNDS_ALIKE, SAMPLINGS, options, request, side_by_side
+from tests.running import ROUNDS_ALIKE, SAMPLINGS, decodes_counted, options, request, side_by_side
 
 pytestmark = pytest.mark.model
 
@@ -36,16 +36,9 @@ def test_a_level_of_all_trees_is_one_decode(
     real = ModelDrafter.draft_batch
 
     def counted(self: ModelDrafter, sequences: list[SequenceView], budgets: list[Budget]) -> list[TokenTree]:
-        decode, before = self.context.decode, [0]
-
-        def counting(**named: Any) -> float:
-            before[0] += 1
-            return decode(**named)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(self.context, "decode", counting)
+        with decodes_counted(self.context) as decodes:
             trees = real(self, sequences, budgets)
-        asked.append((len(sequences), before[0], max(max(tree.depths) for tree in trees)))
+        asked.append((len(sequences), decodes[0], max(max(tree.depths) for tree in trees)))
         return trees
 
     monkeypatch.setattr(ModelDrafter, "draft_batch", counted)

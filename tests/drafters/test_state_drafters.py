@@ -21,7 +21,7 @@ from lcspec.modelfiles.companions import sort_drafts
 from lcspec.planner.policy import DraftPolicy
 from lcspec.session import Session, open_session
 from tests.family_matrix import Bench
-from tests.running import GREEDY, SEEDED, Answer, answer, options, request, side_by_side
+from tests.running import GREEDY, SEEDED, Answer, answer, decodes_counted, options, request, side_by_side
 from tests.tiny_families import write_family
 from tests.tiny_heads import forget_context, mtp_that_knows, write_assistant, write_eagle, write_mtp_part
 
@@ -391,14 +391,7 @@ def test_a_level_of_all_drafts_is_one_decode(case: Case, monkeypatch: pytest.Mon
             reading[0] -= 1
 
     def counted(self: FeatureDrafter, sequences: Sequence[Any], budgets: Sequence[Any]) -> list[Any]:
-        decode, decodes = self.context.decode, [0]
-
-        def counting(**named: Any) -> float:
-            decodes[0] += not reading[0]
-            return decode(**named)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(self.context, "decode", counting)
+        with decodes_counted(self.context, unless=lambda: reading[0] > 0) as decodes:
             trees = real(self, sequences, budgets)
         asked.append((len(sequences), decodes[0], max(max(tree.depths) for tree in trees)))
         return trees

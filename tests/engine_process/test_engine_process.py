@@ -92,13 +92,6 @@ def kill(engine: EngineProcess) -> None:
     os.kill(pid, signal.SIGKILL)
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("model") / "llama.gguf"
-    tiny_gguf.write_llama(found)
-    return found
-
-
 @pytest.fixture()
 def engine(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineProcess]:
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))

@@ -19,18 +19,11 @@ from lcspec.engine_process import heartbeat
 from lcspec.engine_process.heartbeat import Heart
 from lcspec.engine_process.parent import EngineProcess
 from lcspec.pulse import Pace, Pulse
-from tests import engine_faults, tiny_gguf
+from tests import engine_faults
 from tests.engine_process.test_engine_process import WAIT, Sink, options, request
 
 # Seconds without a sign of life; the looks are a second apart.
 LIMIT = 3.0
-
-
-@pytest.fixture(scope="module")
-def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("model") / "llama.gguf"
-    tiny_gguf.write_llama(found)
-    return found
 
 
 @pytest.fixture()
