@@ -284,24 +284,33 @@ class EngineThread:
 
     def _obey(self, engine: Engine, linger: float) -> None:
         """Carry out orders; wait for one if there is nothing else to do, else for at most `linger` seconds."""
+        since = time.monotonic()
         while True:
             idle = self._state == "open" and not engine.busy and not self._pieces
             if not idle and linger == 0 and self._orders.empty():
                 return
-            waits = idle and linger == 0 and not engine.read_ahead()
+            waits = idle and linger == 0
+            left: float | None = linger
+            if waits:
+                ahead = engine.read_ahead_after()
+                left = None if ahead is None else max(0.0, since + ahead - time.monotonic())
             PULSE.end()
             PULSE.at_work = not waits
             try:
-                order = self._orders.get(block=waits or linger > 0, timeout=None if waits else linger)
+                order = self._orders.get(timeout=left) if left != 0 else self._orders.get_nowait()
             except queue.Empty:
                 if not idle:
                     return
+                if waits:
+                    PULSE.at_work = True
+                    engine.read_ahead()
                 linger = 0.0
                 continue
             PULSE.at_work = True
             linger = 0.0
             with contextlib.suppress(Exception):  # callers that need the error use a future
                 order(engine)
+            since = time.monotonic()
 
     def _deliver(self, number: int, events: list[Event]) -> bool:
         """Hand events to the request's sink; False if that failed."""

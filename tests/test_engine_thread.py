@@ -173,6 +173,23 @@ def test_calls_run_over_there_and_hand_back_errors(worker: EngineThread) -> None
         worker.call(lambda session: 1 // 0).result(WAIT)
 
 
+def test_nobody_who_comes_back_at_once_waits_for_what_is_read_ahead(
+    worker: EngineThread, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An ended conversation is read further when nothing has run for as long as the engine says."""
+    patience, read = [WAIT], threading.Event()
+    monkeypatch.setattr(Engine, "read_ahead_after", lambda self: None if self.busy or read.is_set() else patience[0])
+    monkeypatch.setattr(Engine, "read_ahead", lambda self: read.set())
+    for _ in range(3):
+        sink = Sink()
+        worker.submit(request(), sink).result(WAIT)
+        sink.last()
+    assert not read.is_set()
+    patience[0] = 0.01
+    worker.submit(request(), Sink()).result(WAIT)
+    assert read.wait(WAIT)
+
+
 def test_draining_finishes_what_runs_and_refuses_the_rest(llama: Path) -> None:
     worker = EngineThread(ModelOptions(llama, ctx=256, threads=1))
     sink: Sink = Sink()

@@ -348,15 +348,20 @@ class Engine:
         running = [*self.running, *self.solo.running]
         return self.counters.totals(running, len(self.waiting), self.options.slots, self.drafting.auto)
 
+    def read_ahead_after(self) -> float | None:
+        """Seconds that nothing should have run before `read_ahead` is called; None: there is nothing to read."""
+        latest = self.prefix_cache.latest
+        return self.prompts.patience if latest and not self.busy and self.prompts.unread(*latest) else None
+
     def read_ahead(self) -> bool:
         """While nothing runs: read the latest conversation further; returns False if there is nothing to read."""
         latest = self.prefix_cache.latest
-        if latest is None or self.busy or not self.prompts.unread(*latest):
+        if latest is None or self.read_ahead_after() is None:
             return False
         self.prefix_cache.rewind(*latest)
-        read = self.prompts.ahead(*latest)
+        self.prompts.ahead(*latest)
         self.prefix_cache.keep(*latest, now=not self.prompts.unread(*latest))
-        return read
+        return True
 
     def forget_texts(self) -> None:
         """Let drafters drop earlier texts. Only while nothing runs.

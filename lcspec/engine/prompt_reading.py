@@ -14,6 +14,11 @@ from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 
 
+# A piece is read ahead when nothing has run for so many times the seconds that it takes. So who comes back after a while
+# waits for it at most this share of that while, and who comes back at once never does.
+PATIENCE = 10
+
+
 class Piece(NamedTuple):
     """How many tokens of a prompt are read, how many were read just now, and how many seconds those took."""
 
@@ -33,7 +38,7 @@ class PromptReading:
         self._pool = pool
         whole = context.options.texts_in_order and not context.model.traits.attention_only
         self._block = LEAST_ROWS if whole else 1  # what is read apart are multiples of it (see InPlaceReader)
-        self._slow = False  # reading a piece takes so long that a new request would wait too long
+        self._ahead = UNNOTICED  # seconds that a piece takes which is read ahead, as far as known
 
     def wants(self, prompt: Sequence[int]) -> bool:
         """Whether a prompt is read apart."""
@@ -74,29 +79,30 @@ class PromptReading:
         return sorted({self._whole(min(stop, end)) for stop in [*pauses, end]})
 
     def unread(self, cache: SequenceCache, text: Sequence[int]) -> bool:
-        """Whether `ahead` would read more of an ended conversation."""
-        return not self._slow and self.wants(text) and cache.handed < self._whole(len(text))
+        """Whether `ahead` would read more of an ended conversation: not if a new request would notice."""
+        return self._ahead <= UNNOTICED and self.wants(text) and cache.handed < self._whole(len(text))
 
-    def ahead(self, cache: SequenceCache, text: list[int]) -> bool:
-        """Read a piece of an ended conversation as it will be read when it continues.
+    @property
+    def patience(self) -> float:
+        """Seconds that nothing should have run before `ahead` is called."""
+        return PATIENCE * self._ahead
 
-        Returns False if a piece takes so long that a new request would notice.
-        """
+    def ahead(self, cache: SequenceCache, text: list[int]) -> None:
+        """Read a piece of an ended conversation as it will be read when it continues."""
         try:
             reader, end = self._reader(), self._whole(len(text))
             place = reader.begin(text, cache)
             try:
                 at = reader.length(place)
-                seconds = reader.read(place, text[at : min(end, at + LEAST_ROWS)]) if at < end else 0.0
+                if at < end:
+                    self._ahead = reader.read(place, text[at : min(end, at + LEAST_ROWS)])
                 if reader.length(place) == end:
                     cache.truncate(cache.handed)
                     reader.hand_over(place, cache, self._pool)
             finally:
                 reader.end(place)
         except LcspecError:
-            seconds = math.inf
-        self._slow = seconds > UNNOTICED
-        return not self._slow
+            self._ahead = math.inf
 
     def close(self) -> None:
         """Free the context."""

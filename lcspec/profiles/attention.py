@@ -78,7 +78,7 @@ class Layer(NamedTuple):
 
 class Times(NamedTuple):
     """A layer with the fused kernel, with matrix products, and with the two ways that are exact: the fused kernel and
-    values in BF16, and, where only a single text runs and the library can, products row by row.
+    values in BF16, and, where the library can, products row by row with a cache for every slot.
     """
 
     fused: Layer
@@ -149,13 +149,11 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
         )
         with contextlib.ExitStack() as stack:
             model = stack.enter_context(Model.load(small))
-            ways = [("fused", None), ("products", None), ("fused", "bf16")]
-            if slots == 1 and can_go_row_by_row():
-                ways.append(("rows", None))
-            contexts = [
-                stack.enter_context(Context(model, replace(small, attention=attention, kv_type_v=values)))
-                for attention, values in ways
-            ]
+            fused, products = replace(small, attention="fused"), replace(small, attention="products")
+            ways = [fused, products, replace(fused, kv_type_v="bf16")]
+            if can_go_row_by_row():
+                ways.append(replace(small, attention="rows", streams=slots > 1))
+            contexts = [stack.enter_context(Context(model, way)) for way in ways]
             plain = [context for context in contexts if context.options.kv_type_v is None]
             reading = [_fill(context) for context in plain]
             if options.kv_type == "f16":  # exact prompts are read with F16 values
@@ -184,7 +182,10 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
 def _known(heads: Heads, options: ModelOptions) -> Times | None:
     """The stored times, or new ones; None if there is no way to measure."""
     slots = min(options.slots, MOST_SLOTS)
-    key = disk_cache.key_of("attention", CONTEXT, heads, options.threads, options.kv_type, slots, version(), build())
+    by_rows = can_go_row_by_row()
+    key = disk_cache.key_of(
+        "attention", CONTEXT, heads, options.threads, options.kv_type, slots, by_rows, version(), build()
+    )
     stored = _from_list(disk_cache.load("attention", key), slots)
     if stored is not None:
         return stored

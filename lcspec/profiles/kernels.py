@@ -5,10 +5,10 @@ There are three exact ways on a CPU:
 - K in F16, V in BF16 and the fused kernel: with unequal types the library neither splits the keys of a single row nor
   tiles many rows, so a row is summed in the same order whatever else is in the batch (ggml-cpu,
   ggml_compute_forward_flash_attn_ext_f16).
-- Matrix products, and all others, row by row (lcspec.llama.row_by_row). Sums run over all cells, so this is for a
-  single slot, whose text lies in the first cells, in order: its drafts are chains.
-- K and V in F16 and the fused kernel, row by row as well: the only way for sliding windows and recurrent states. Their
-  cells are in order while a single text runs, so every slot has a cache for itself, and drafts are chains.
+- Matrix products, and all others, row by row (lcspec.llama.row_by_row). Sums run over all cells, so a text must lie in
+  the first ones, in order: every slot has a cache for itself, and drafts are chains.
+- K and V in F16 and the fused kernel, row by row as well: the only way for sliding windows and recurrent states. Those
+  have a cache for every slot, too.
 
 Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing.
 """
@@ -93,14 +93,14 @@ def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
         in_order = options.full_windows or bool(options.exact) or not traits.n_swa
         return [replace(fused_rows, streams=options.slots > 1)] if in_order and can_fuse_row_by_row() else []
     also = [fused_rows] if can_fuse_row_by_row() else []
-    alone = [rows] if options.slots == 1 and can_go_row_by_row() else []
+    apart = [replace(rows, streams=options.slots > 1)] if can_go_row_by_row() else []
     if options.attention in BY_ROWS:
-        return alone or also if options.attention == "rows" else also
+        return apart or also if options.attention == "rows" else also
     if not _is_open(options):
         return [fused]
     if not options.exact:
-        return [fused, *alone, *also]
+        return [fused, *apart, *also]
     # A single slot's texts should be those of several, so what is measured for one decides for both.
     times = times_for(model, replace(options, slots=1)) if also else None
     by_rows_first = times is not None and sum(times.fused.steps) < (1 - WORTH) * sum(times.exact.steps)
-    return [*also, fused, *alone] if by_rows_first else [fused, *also, *alone]
+    return [*also, fused, *apart] if by_rows_first else [fused, *also, *apart]

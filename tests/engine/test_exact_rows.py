@@ -1,4 +1,4 @@
-"""One slot whose products are made row by row: the same bits at every width, for chains of drafts and cut prompts."""
+"""Products that are made row by row: the same bits at every width, for chains of drafts and cut prompts, in every slot."""
 
 from __future__ import annotations
 
@@ -147,26 +147,32 @@ def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
     assert now.bits == alone.bits == later.bits
 
 
-def test_several_slots_have_fused_attention(session: Session) -> None:
+@pytest.mark.parametrize("slots", [1, 2])
+def test_several_slots_have_a_cache_each(session: Session, slots: int) -> None:
     """Sums over everybody's cells would depend on who else is there."""
-    made = choose_kernels(session.model, by_rows(session.model.options.path, slots=2)).options
-    assert made.attention == "fused_rows"
+    made = choose_kernels(session.model, by_rows(session.model.options.path, slots=slots)).options
+    assert made.attention == "rows" and made.streams is (slots > 1) and made.texts_in_order
 
 
-@pytest.mark.parametrize("slots", [1, 3])
-def test_with_fused_attention_one_slot_and_several_have_the_same_bits(
-    slots: int, demo: tuple[Path, Path], demo_as: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("attention", "slots"), [("fused_rows", 1), ("fused_rows", 3), ("rows", 3)])
+def test_one_slot_and_several_have_the_same_bits(
+    attention: str,
+    slots: int,
+    demo: tuple[Path, Path],
+    demo_as: Callable[[str], Path],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Whoever drafts and runs beside a request, with trees where there are several slots."""
+    """Whoever drafts and runs beside a request, with trees where several slots share a cache."""
     free, path = Price(1.0, 1.0, LEAST_ROWS, 0.0), demo_as("F32")
     monkeypatch.setattr(kernels, "prices", lambda model, options, ways: [(way, free) for way in ways])
-    with open_session(by_rows(path, attention="fused_rows")) as alone:
+    with open_session(by_rows(path, attention=attention)) as alone:
         texts = some_texts(alone)
         keys = [(i, name) for i in range(len(texts)) for name in ("greedy", "seeded")]
         expected = {key: answer(alone.engine, wanted(texts, *key, "off")).bits for key in keys}
-    with open_session(by_rows(path, attention="fused_rows", slots=slots), demo[1]) as among:
+    with open_session(by_rows(path, attention=attention, slots=slots), demo[1]) as among:
         engine = among.engine
-        assert engine.exact.independent and engine.exact.chains_only is (slots == 1)
+        assert engine.exact.independent
+        assert engine.exact.chains_only is (slots == 1 or attention == "rows")
         cases = [(key, strategy) for key in keys for strategy in STRATEGIES]
         cases = random.Random(5).sample(cases, 24)
         found = side_by_side(engine, [wanted(texts, *key, strategy) for key, strategy in cases])

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from lcspec.engine.events import Finished
+from lcspec.engine.prompt_reading import PATIENCE
 from lcspec.engine.request import Request
 from lcspec.errors import ModelLoadError
 from lcspec.kv_cache.parking import Parking
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, PromptReader
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, can_fuse_row_by_row
@@ -156,9 +157,12 @@ def test_an_ended_conversation_is_read_ahead(alone: Session, texts: list[tuple[i
     engine = alone.engine
     first = answer(engine, wanted(texts, 4, "seeded", "off"))
     said = (*texts[4], *first.ids)
-    pieces = 0
+    pieces, patience = 0, list[float | None]()
     while engine.read_ahead():
         pieces += 1
+        patience.append(engine.read_ahead_after())
+    # Who comes back waits for one piece at most, so each is read when ten times as long has passed.
+    assert patience[-1] is None and all(0.0 < seconds <= PATIENCE * UNNOTICED for seconds in patience[:-1] if seconds)
     assert pieces > 0 and engine.prefix_cache.latest is not None and engine.prefix_cache.latest[0].handed == len(said)
     turn = (*said, *texts[2])
     found = answer(engine, request(turn, "ngram", N, logprobs=0))
@@ -180,7 +184,8 @@ def test_without_memory_nothing_is_read_ahead(
         first = answer(engine, request(short, "off", N, logprobs=0))
         assert engine.prompts.reader is None and engine.prompts.wants((*short, *first.ids))
         monkeypatch.setattr("lcspec.kv_cache.prompt_reader.Context", refused)
-        assert not engine.read_ahead() and not engine.read_ahead()
+        engine.read_ahead()
+        assert not engine.read_ahead() and engine.read_ahead_after() is None
         assert answer(engine, request(short, "ngram", N, logprobs=0)).bits == first.bits
 
 
@@ -266,6 +271,7 @@ def test_exact_by_itself_where_it_costs_next_to_nothing(
 
     found_times = Times(layer(1.0, 1.0), layer(2.0, 2.0), layer(alone_dearer, crowd_dearer))
     monkeypatch.setattr(kernels, "can_fuse_row_by_row", lambda: False)
+    monkeypatch.setattr(kernels, "can_go_row_by_row", lambda: False)
     monkeypatch.setattr(price, "times_for", lambda *_: found_times)
     monkeypatch.setattr(price, "_work", lambda *_: {"fused": dict.fromkeys((*WIDTHS, LEAST_ROWS), 0.1)})
     open_options = exact(alone.model.options.path, exact=None, attention="measured", slots=4)
