@@ -13,9 +13,8 @@ from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
 
-
-# A piece is read ahead when nothing has run for so many times the seconds that it takes. So who comes back after a while
-# waits for it at most this share of that while, and who comes back at once never does.
+# A piece is read ahead when nothing has run for so many times the seconds that it takes. So who comes back after a
+# while waits at most this share of it longer, and who comes back at once does not wait at all.
 PATIENCE = 10
 
 

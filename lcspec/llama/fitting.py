@@ -96,7 +96,7 @@ def reserved_for_drafts(options: ModelOptions, drafts: Sequence[Path]) -> int:
         return 0
     for path in drafts:
         with contextlib.suppress(ModelFileError):
-            need = needed(read_header(path), replace(options, path=path, planes=False, full_windows=True))
+            need = needed(read_header(path), replace(options, path=path, planes=False, full_windows=True, mtp=False))
             total += need.weights + need.kv_cache + need.states
     return total
 

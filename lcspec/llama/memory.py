@@ -61,7 +61,6 @@ class Memory:
             rows: rows that are evaluated at a time.
         """
         self._context, self._handle = handle, C.llama_get_memory(handle)
-        self._attention_only = traits.attention_only
         self.exists = bool(self._handle)
         self.streams = options.streams
         self.max_rollback = n_ctx if attention_only else int(C.llama_n_rs_seq(handle))
@@ -94,7 +93,9 @@ class Memory:
         Raises:
             DecodeError: there is no memory for it, or the library failed.
         """
-        if self._attention_only:
+        # A state has of layers with a window only what the text's end sees. Otherwise it is the faster way: the library
+        # copies the cells of all positions that there may be.
+        if self.window:
             self.copy(src, dst, 0, -1)
             self._settle(dst)
         elif not self.set_state(dst, self.state(src)):

@@ -249,6 +249,8 @@ def certificate_for(cells: PrefixCache, pad: ScratchPad) -> Certificate:
         raise ExactnessError("--exact needs a single slot: requests decoded side by side change each other's bits")
     if not context.model.traits.attention_only:
         raise ExactnessError(f"--exact is not available for {name}: it has a recurrent state, and {DEPENDS}")
+    if context.memory.streams:
+        raise ExactnessError(f"--exact is not available for {name} with these cache types: it needs --kv-type f16")
     certificate = None
     data = disk_cache.load("exact", _key(context))
     if data is not None:

@@ -1,4 +1,4 @@
-"""Products that are made row by row: the same bits at every width, for chains of drafts and cut prompts, in every slot."""
+"""Products that are made row by row: the same bits at every width, for chains of drafts, cut prompts and any slots."""
 
 from __future__ import annotations
 

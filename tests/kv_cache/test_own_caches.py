@@ -87,6 +87,13 @@ def test_without_branches_only_rows_can_be_exact(tmp_path: Path) -> None:
         check_exact(header, exact)
 
 
+def test_a_request_that_insists_is_refused_where_nothing_can_be_certified(tmp_path: Path) -> None:
+    with open_session(options(write_family("minimax-m3", tmp_path / "m.gguf"), kv_type="f32")) as session:
+        prompt = session.prompt_ids(TEXT)
+        with pytest.raises(ExactnessError, match="m.gguf with these cache types: it needs --kv-type f16"):
+            answer(session.engine, request(prompt, "ngram", 4, exact=True))
+
+
 def test_what_is_copied_is_copied_at_once(tmp_path: Path) -> None:
     """The library waits for the next decode, and until then states may be loaded over what it copies, or over it."""
     made = options(write_gemma3(tmp_path / "m.gguf"), slots=2, streams=True, kv_type="f32")
