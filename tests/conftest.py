@@ -51,6 +51,8 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         for name in [name for name in os.environ if name.startswith(OF_THE_USER)]:
             patch.delenv(name)
         patch.setenv("LCSPEC_CACHE_DIR", str(everybody / "cache"))
+        # Tests share the processors. What they measure must do, or it would be measured again and again.
+        patch.setattr("lcspec.profiles.steadiness.SHARE", 0.0)
         patch.setenv("LCSPEC_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one

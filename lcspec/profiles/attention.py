@@ -28,6 +28,7 @@ from lcspec.modelfiles.attention_layers import Heads, write_layers
 from lcspec.modelfiles.kv_shape import kv_shape
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.modelfiles.windows import PRODUCT_ROWS
+from lcspec.profiles.steadiness import Presence
 
 if TYPE_CHECKING:
     from lcspec.modelfiles.modelfile import ModelHeader
@@ -124,8 +125,8 @@ def heads_of(header: ModelHeader) -> Heads | None:
     return heads if min(heads) > 0 and heads.key_length % 2 == 0 and heads.queries % heads.keys == 0 else None
 
 
-def measure(heads: Heads, options: ModelOptions) -> Times:
-    """Time all ways with `options`' threads, cache type and slots.
+def measure(heads: Heads, options: ModelOptions, presence: Presence) -> Times:
+    """Time all ways with `options`' threads, cache type and slots; `presence` watches.
 
     Raises:
         LcspecError: the library refuses the model or runs out of memory.
@@ -155,19 +156,19 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
                 ways.append(replace(small, attention="rows", streams=slots > 1))
             contexts = [stack.enter_context(Context(model, way)) for way in ways]
             plain = [context for context in contexts if context.options.kv_type_v is None]
-            reading = [_fill(context) for context in plain]
+            reading = [_fill(context, presence) for context in plain]
             if options.kv_type == "f16":  # exact prompts are read with F16 values
                 contexts[2].memory.set_state(0, converted(contexts[0].memory.state(0), 0, 0, "bf16"))
             else:
-                _fill(contexts[2])
-            steps = _in_turn(contexts, [[0] * width for width in WIDTHS])
+                _fill(contexts[2], presence)
+            steps = _in_turn(contexts, [[0] * width for width in WIDTHS], presence)
             crowds = [own[:1] for own in steps]
             if slots > 1:
                 for context in contexts:
                     state = context.memory.state(0)
                     for seq in range(1, slots):
                         context.memory.set_state(seq, state)
-                crowds = _in_turn(contexts, [list(range(slots))])
+                crowds = _in_turn(contexts, [list(range(slots))], presence)
     for own in steps[3:]:  # row by row a single row takes the code that it takes otherwise
         own[0] = steps[1][0] = min(own[0], steps[1][0])
     reads = (*reading[:2], reading[0], *reading[2:])
@@ -180,7 +181,7 @@ def measure(heads: Heads, options: ModelOptions) -> Times:
 
 
 def _known(heads: Heads, options: ModelOptions) -> Times | None:
-    """The stored times, or new ones; None if there is no way to measure."""
+    """The stored times, or new ones, which are stored if nothing disturbed them; None if there is no way to measure."""
     slots = min(options.slots, MOST_SLOTS)
     by_rows = can_go_row_by_row()
     key = disk_cache.key_of(
@@ -189,11 +190,13 @@ def _known(heads: Heads, options: ModelOptions) -> Times | None:
     stored = _from_list(disk_cache.load("attention", key), slots)
     if stored is not None:
         return stored
+    presence = Presence()
     try:
-        times = measure(heads, options)
+        times = measure(heads, options, presence)
     except (LcspecError, OSError, ValueError):  # ValueError: the library's format of states is not known
         return None
-    disk_cache.save("attention", key, [layer and [layer.read, *layer.steps, layer.crowd] for layer in times])
+    if presence.undisturbed:
+        disk_cache.save("attention", key, [layer and [layer.read, *layer.steps, layer.crowd] for layer in times])
     return times
 
 
@@ -216,18 +219,18 @@ def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
     return memory is None or scores <= SCORES_SHARE * memory.total
 
 
-def _fill(context: Context) -> float:
+def _fill(context: Context, presence: Presence) -> float:
     """Read the text; returns the seconds of its last piece, the shortest of READS."""
     for start in range(0, CONTEXT - PIECE, PIECE):
-        _decode(context, [(0, start + i) for i in range(PIECE)])
+        _decode(context, [(0, start + i) for i in range(PIECE)], presence)
     found = []
     for _ in range(READS):
         context.memory.remove(0, CONTEXT - PIECE)
-        found.append(_decode(context, [(0, CONTEXT - PIECE + i) for i in range(PIECE)]))
+        found.append(_decode(context, [(0, CONTEXT - PIECE + i) for i in range(PIECE)], presence))
     return min(found)
 
 
-def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> list[list[float]]:
+def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]], presence: Presence) -> list[list[float]]:
     """Seconds of steps in every context, each given as the sequences of its rows; rows are taken back.
 
     Whatever else runs on the machine only ever makes a decode take longer, so the shortest time is the truest. The
@@ -245,16 +248,17 @@ def _in_turn(contexts: Sequence[Context], steps: Sequence[Sequence[int]]) -> lis
                     if again:
                         other.fill(0)
                     rows_at = [(seq, CONTEXT + rows[:n].count(seq)) for n, seq in enumerate(rows)]
-                    seconds = _decode(context, rows_at)
+                    seconds = _decode(context, rows_at, presence)
                     for seq in set(rows):
                         context.memory.remove(seq, CONTEXT)
                 times[i].append(seconds)
     return [[min(some) for some in times] for times in found]
 
 
-def _decode(context: Context, rows: Sequence[tuple[int, int]]) -> float:
+def _decode(context: Context, rows: Sequence[tuple[int, int]], presence: Presence) -> float:
     """Seconds of decoding a row for each (sequence, position)."""
     context.batch.clear()
     for seq, position in rows:
         context.batch.add(3 + position * 97 % 256, position, (seq,), logits=len(rows) < PIECE)
-    return context.decode()
+    with presence.watched(context.n_threads):
+        return context.decode()

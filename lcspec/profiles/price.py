@@ -17,6 +17,7 @@ from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED
 from lcspec.llama import Context, Model, build, version
 from lcspec.profiles.attention import PIECE, WIDTHS, Layer, Times, times_for
 from lcspec.profiles.certification import CHECKED_ROWS, CHECKED_STEPS, certified
+from lcspec.profiles.steadiness import Presence
 from lcspec.profiles.step_cost import adapter_key, sample_tokens
 
 # What exactness may cost by itself: shares of a decode step's time (3 %, and what the estimate errs by), and of the
@@ -105,6 +106,9 @@ def prices(
     if work is None or ("rows" in kinds and times.rows is None):
         return [(way, None) for way in ways]
     measured = _Measured(model.traits.n_layer, times, work["fused"])
+    # Texts of several slots are those of one, so what is measured for one decides how prompts are read.
+    alone = times if options.slots == 1 else times_for(model, replace(options, slots=1)) or times
+    single = replace(measured, times=alone)
     by_rows = usual = work["fused"]
     if "rows" in work:  # a single row takes the same code either way
         by_rows = {n: s * (work["rows"][n] / work["products"][n] if n > 1 else 1.0) for n, s in usual.items()}
@@ -113,7 +117,8 @@ def prices(
         work = by_rows if way.attention in BY_ROWS else usual
         check = _check(model, way, work)
         if times.rows is not None and way.attention == "rows":
-            return Price(measured.dearer(work, times.rows), *_reading_by_rows(measured, work, times.rows), check)
+            reading = _reading_by_rows(single, work, alone.rows or times.rows)
+            return Price(measured.dearer(work, times.rows), *reading, check)
         if way.attention == "fused_rows":  # that the kernel sums each row by itself costs nothing
             apart = measured.slower(usual, times.fused)
             return Price(measured.dearer(work, times.fused), *_reading_apart(usual, work, apart), check)
@@ -176,17 +181,19 @@ def _work(model: Model, options: ModelOptions, kinds: Sequence[str]) -> dict[str
     widths = (*WIDTHS, LEAST_ROWS)
     work = _work_of(disk_cache.load("work", key), kinds, widths)
     if work is None:
+        presence = Presence()
         with contextlib.suppress(LcspecError):
-            stored = _measured_work(model, options, kinds, widths)
-            disk_cache.save("work", key, stored)
-            work = _work_of(stored, kinds, widths)
+            found = _measured_work(model, options, kinds, widths, presence)
+            if presence.undisturbed:
+                disk_cache.save("work", key, found)
+            work = _work_of(found, kinds, widths)
     return work
 
 
 def _measured_work(
-    model: Model, options: ModelOptions, kinds: Sequence[str], widths: Sequence[int]
+    model: Model, options: ModelOptions, kinds: Sequence[str], widths: Sequence[int], presence: Presence
 ) -> list[list[float]] | None:
-    """Seconds of a decode, for each kind of attention and width; None for an encoder.
+    """Seconds of a decode, for each kind of attention and width; None for an encoder. `presence` watches.
 
     Raises:
         LcspecError: the library refuses.
@@ -203,7 +210,8 @@ def _measured_work(
         def timed(context: Context, n: int) -> float:
             if n == 1:
                 _decode(context, tokens[:1])  # as for Meter.time
-            return _decode(context, tokens[:n])
+            with presence.watched(context.n_threads):
+                return _decode(context, tokens[:n])
 
         while len(rounds) < REPEAT and np.sum(rounds) < ENOUGH:
             rounds.append([[timed(context, n) for context in contexts] for n in widths])

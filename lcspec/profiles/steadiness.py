@@ -5,8 +5,10 @@ Something else on the machine only ever makes a decode take longer: what is look
 
 from __future__ import annotations
 
+import contextlib
 import statistics
-from typing import Mapping, Sequence
+import time
+from typing import Iterator, Mapping, Sequence
 
 # A width whose usual time is so many times its shortest was not timed in peace.
 SPREAD = 2.0
@@ -15,6 +17,30 @@ ONE_OVER_WIDER = 1.25
 OVER_WIDER = 2.5
 # Times that disturbed widths are measured again.
 RETRIES = 3
+# Threads of decodes that had a processor for less than this share of the time shared it with another program.
+SHARE = 0.75
+
+
+class Presence:
+    """For how much of some decodes' time their threads had a processor. They wait for each other by asking again and
+    again, so on a quiet CPU it is nearly all of it.
+    """
+
+    def __init__(self) -> None:
+        self._had = self._wanted = 0.0
+
+    @contextlib.contextmanager
+    def watched(self, threads: int) -> Iterator[None]:
+        """Inside, this process does nothing but decode with so many threads."""
+        had, start = time.process_time(), time.perf_counter()
+        yield
+        self._had += time.process_time() - had
+        self._wanted += threads * (time.perf_counter() - start)
+
+    @property
+    def undisturbed(self) -> bool:
+        """Whether the times of these decodes may be kept for later sessions."""
+        return self._had >= SHARE * self._wanted
 
 
 def disturbed(samples: Mapping[int, Sequence[float]]) -> list[int]:

@@ -19,6 +19,7 @@ from lcspec.modelfiles.memory import Memory
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.profiles import attention
 from lcspec.profiles.attention import WIDTHS, Layer, Times, heads_of, measure, times_for, with_attention
+from lcspec.profiles.steadiness import Presence
 from lcspec.session import make_engine
 from tests import tiny_gguf as tiny
 from tests.running import answer, request
@@ -47,7 +48,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float
     asked: list[Heads] = []
 
     def finds(fused: float, products: float) -> list[Heads]:
-        def found(heads: Heads, _options: ModelOptions) -> Times:
+        def found(heads: Heads, *_: object) -> Times:
             asked.append(heads)
             return all_alike(fused, products)
 
@@ -59,7 +60,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float
 
 def test_both_ways_are_timed() -> None:
     for slots in (1, 3):
-        times = measure(HEADS, ModelOptions(Path("not read"), threads=1, slots=slots))
+        times = measure(HEADS, ModelOptions(Path("not read"), threads=1, slots=slots), Presence())
         assert all(layer.read > 0.0 and min(layer.steps) > 0.0 for layer in times if layer is not None)
         assert (times.rows is not None) is can_go_row_by_row()
 
@@ -163,7 +164,7 @@ def test_what_cannot_be_measured_is_left_to_the_library(
 ) -> None:
     measured(2.0, 1.0)
 
-    def fails(_heads: Heads, _options: ModelOptions) -> Times:
+    def fails(*_: object) -> Times:
         raise problem
 
     monkeypatch.setattr(attention, "measure", fails)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from lcspec.config import ModelOptions
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT
 from lcspec.llama import Model
 from lcspec.profiles import price
@@ -66,3 +67,20 @@ def test_a_slow_model_does_not_read_answers_again(model: Model, monkeypatch: pyt
 def test_dear_steps_are_not_small(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     assert not priced(model, monkeypatch, steps=1.2, piece=0.1).is_small
     assert priced(model, monkeypatch, steps=1.01, piece=0.1).decode == pytest.approx(1.01)
+
+
+def test_prompts_of_several_slots_are_read_as_those_of_one(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or the same prompt would have other bits, where a measurement of several slots comes out otherwise."""
+    usual = {**dict.fromkeys(WIDTHS, 1e-9), LEAST_ROWS: 0.1}
+    monkeypatch.setattr(price, "_work", lambda *_: {"fused": usual, "products": usual, "rows": usual})
+
+    def times(_: Model, given: ModelOptions) -> Times:
+        usual = Layer(0.1, (1.0,) * len(WIDTHS), 1.0, given.slots)
+        return Times(usual, usual, usual, usual._replace(read=0.1 if given.slots > 1 else 0.4))
+
+    monkeypatch.setattr(price, "times_for", times)
+    found = []
+    for slots in (1, 4):
+        way = replace(model.options, attention="rows", exact=True, slots=slots, streams=slots > 1)
+        found += [one.beyond for _, one in prices(model, way, [way]) if one is not None]
+    assert found == [LONG_PROMPT] * 2

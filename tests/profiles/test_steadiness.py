@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from lcspec.profiles.steadiness import disturbance, disturbed, settled
+import pytest
+
+from lcspec.profiles.steadiness import Presence, disturbance, disturbed, settled
 
 
 def test_a_jagged_curve_is_left_alone() -> None:
@@ -39,3 +41,19 @@ def test_what_the_user_is_told() -> None:
     assert again is not None and "a step of 1 token was measured again" in again
     still = disturbance([1, 9], [1, 9])
     assert still is not None and "not kept" in still and "2 sizes" in still
+
+
+@pytest.mark.parametrize(("had", "undisturbed"), [(2.0, True), (1.6, True), (1.0, False)])
+def test_threads_that_shared_their_processors_were_disturbed(
+    had: float, undisturbed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two threads, for a second."""
+    monkeypatch.setattr("lcspec.profiles.steadiness.SHARE", 0.75)
+    times = {"process_time": iter((5.0, 5.0 + had)), "perf_counter": iter((9.0, 10.0))}
+    presence = Presence()
+    with monkeypatch.context() as patch:
+        for name, values in times.items():
+            patch.setattr(f"lcspec.profiles.steadiness.time.{name}", lambda values=values: next(values))
+        with presence.watched(2):
+            pass
+    assert presence.undisturbed is undisturbed
