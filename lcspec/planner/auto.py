@@ -45,9 +45,12 @@ Table = dict[int, tuple[float, int]]
 class AutoPlanner:
     """The planner of the module docstring."""
 
-    def __init__(self, curve: CostCurve, acceptance: Acceptance | None = None) -> None:
-        """Plan with a measured `curve`."""
+    def __init__(self, curve: CostCurve, acceptance: Acceptance | None = None, *, in_turn: bool = False) -> None:
+        """Plan with a measured `curve`. `in_turn`: the library evaluates what one of several sequences drafted after
+        the next token of all of them, as it does where each has a cache or a state of its own.
+        """
         self.curve = curve
+        self.in_turn = in_turn
         self.acceptance = acceptance or Acceptance()
         self.costly = DraftPolicy()
         self.budget = LossBudget()
@@ -206,7 +209,9 @@ class AutoPlanner:
             alone = self.curve.seconds(width, context)
             self.overlap.slower = seconds - alone if math.isfinite(alone) else 0.0
         else:
-            self.curve.observe(width, context, seconds, width == self._plain_width)
+            plain = width == self._plain_width
+            after = max(0, width - self._plain_width) if self.in_turn and self._plain_width > 1 else 0
+            self.curve.observe(width, context, seconds, plain, after)
         self._decode = seconds
         self.decode_seconds += seconds
         self.costly.save(seconds)
@@ -262,7 +267,11 @@ class AutoPlanner:
         key = widths, base, change.since
         table = self._tables.get(key)
         if table is None:
-            table = self._tables[key] = self.curve.effective(context, widths)
+            table = self.curve.effective(context, widths)
+            if self.in_turn and base > 1 and base in table:
+                both = {n: self.curve.seconds(n, context, n - base) for n in table if n > base}
+                table = {n: (both.get(n, seconds), width) for n, (seconds, width) in table.items()}
+            self._tables[key] = table
             if (price := change.price) and base in table:
                 plain = table[base][1]
                 table |= {n: (s + price, w) for n, (s, w) in table.items() if n > base and w != plain}

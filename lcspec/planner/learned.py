@@ -7,7 +7,7 @@ from typing import Iterable, Sequence
 
 from lcspec.drafters.base import Drafter, DrafterEnv
 from lcspec.errors import DecodeError
-from lcspec.llama import Context
+from lcspec.llama import Branching, Context
 from lcspec.planner.auto import AutoPlanner
 from lcspec.profiles import history
 from lcspec.profiles.cost_curve import CostCurve
@@ -39,7 +39,8 @@ def prepare(
                 save_curve(context, curve)
         except DecodeError:
             curve = CostCurve()  # no room for a measurement: with an empty curve, nothing is speculated
-    planner = AutoPlanner(curve)
+    memory = context.memory
+    planner = AutoPlanner(curve, in_turn=memory.streams or memory.branching is not Branching.TREE)
     if env.history:
         stored = history.load(context.options.path, env.draft, history.pair_key(env.draft))
         if stored is not None:

@@ -34,7 +34,8 @@ class CostCurve:
     Attributes:
         points: width -> {context length in tokens: seconds}.
         drift: how the machine as a whole differs from when it was measured.
-        bias: width -> log of the factor that is particular to that width (1 has none); forgotten slowly.
+        bias: width -> log of the factor that is particular to that width (1 has none); forgotten slowly. Those of
+            decodes in two computations have the width below zero.
         change: what a change of width costs the steps after it.
         stake: seconds to save and load a state, where drafts are verified so (see lcspec.profiles.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
@@ -78,13 +79,21 @@ class CostCurve:
         slope = max(0.0, (by_context[b] - by_context[a]) / (b - a))
         return max(by_context[a] + slope * (context - a), by_context[a] * 0.5)
 
-    def seconds(self, width: int, context: int) -> float:
-        """Expected seconds of a decode `width` tokens wide at `context` tokens, as the machine is now."""
-        measured = self.measured(width, context)
+    def seconds(self, width: int, context: int, after: int = 0) -> float:
+        """Expected seconds of a decode `width` tokens wide at `context` tokens, as the machine is now.
+
+        `after`: so many of the rows are evaluated in a second computation.
+        """
+        measured, narrow, kind = self._parts(width, context, after)
         if not math.isfinite(measured):
             return measured
+        return self.drift.seconds(measured, narrow) * math.exp(self.bias.get(kind, 0.0))
+
+    def _parts(self, width: int, context: int, after: int) -> tuple[float, float, int]:
+        """Measured seconds of a decode and of a single row, and the decode's key in `bias`."""
+        measured = self.measured(width - after, context) + (self.measured(after, context) if after else 0.0)
         narrow = self._narrow(context) if width > 1 else measured
-        return self.drift.seconds(measured, narrow) * math.exp(self.bias.get(width, 0.0))
+        return measured, narrow, -width if after else width
 
     def _narrow(self, context: int) -> float:
         return self.measured(1 if 1 in self.points else min(self.points), context)
@@ -105,22 +114,26 @@ class CostCurve:
                 out[width] = best
         return out
 
-    def observe(self, width: int, context: int, seconds: float, plain: bool | None = None) -> None:
-        """A real decode took `seconds`; `plain`: without drafts, or with some. None: not one of a row of steps."""
-        measured = self.measured(width, context)
+    def observe(self, width: int, context: int, seconds: float, plain: bool | None = None, after: int = 0) -> None:
+        """A real decode took `seconds`; `plain`: without drafts, or with some. None: not one of a row of steps.
+
+        `after` as for `seconds`.
+        """
+        measured, narrow, kind = self._parts(width, context, after)
         if not math.isfinite(measured) or seconds <= 0 or measured <= 0:
             return
-        narrow, own = self._narrow(context) if width > 1 else measured, self.bias.get(width, 0.0)
+        own = self.bias.get(kind, 0.0)
         expected = self.drift.seconds(measured, narrow) * math.exp(own)
         if plain is not None:
             seconds = max(0.5 * expected, seconds - self.change.took(width, plain, seconds, expected))
         if seconds > OUTLIER * expected:
             seconds = OUTLIER**0.25 * expected
-        self.drift.learn(measured, narrow, seconds / math.exp(own))
+        if not after:  # two graphs are built for two computations, which says nothing of the machine
+            self.drift.learn(measured, narrow, seconds / math.exp(own))
         if width > 1:  # what all widths together do not explain
             left = math.log(seconds / self.drift.seconds(measured, narrow)) - own
             self.bias = {other: KEPT * factor for other, factor in self.bias.items()}
-            self.bias[width] = KEPT * own + WIDTH_RATE * left
+            self.bias[kind] = KEPT * own + WIDTH_RATE * left
 
     def as_dict(self) -> dict[str, Any]:
         """For the cache file."""

@@ -231,6 +231,30 @@ def test_no_more_sampled_nodes_than_max_draft() -> None:
     assert cast(TokenTree, p.kept).n_drafted <= 1
 
 
+@pytest.mark.parametrize("in_turn", [False, True])
+def test_drafts_of_one_of_several_may_take_a_computation_of_their_own(in_turn: bool) -> None:
+    """Rows beside others cost nothing here, and a second computation as much as the first one."""
+    planner = AutoPlanner(curve_of(GPU), Stated(), in_turn=in_turn)
+    several = [proposal(chain(0.9, 0.9), number=0), *(proposal(TokenTree.root(0), number=i) for i in (1, 2, 3))]
+    planner.select(several, 4, 0)
+    assert bool(cast(TokenTree, several[0].kept).n_drafted) is not in_turn
+    alone = proposal(chain(0.9, 0.9))
+    planner.select([alone], 1, 0)
+    assert cast(TokenTree, alone.kept).n_drafted == 2
+
+
+def test_what_a_second_computation_takes_is_learned_by_itself() -> None:
+    curve = curve_of(Q4_0)
+    expected, alone = curve.seconds(6, 0, 2), curve.seconds(6, 0)
+    assert expected == pytest.approx(curve.seconds(4, 0) + curve.seconds(2, 0))
+    for _ in range(60):
+        curve.observe(4, 0, curve.measured(4, 0))
+        curve.observe(6, 0, 1.5 * expected, False, 2)
+    assert curve.seconds(6, 0, 2) == pytest.approx(1.5 * expected, rel=0.1)
+    assert curve.seconds(6, 0) == pytest.approx(alone, rel=0.1)
+    assert CostCurve.from_dict(curve.as_dict()).seconds(6, 0, 2) == curve.seconds(6, 0, 2)
+
+
 def test_a_width_nobody_measured_is_not_planned_for() -> None:
     p = proposal(chain(0.9))
     plan = AutoPlanner(CostCurve()).select([p], 1, 0)
