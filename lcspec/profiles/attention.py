@@ -195,6 +195,9 @@ def _known(heads: Heads, options: ModelOptions) -> Times | None:
         times = measure(heads, options, presence)
     except (LcspecError, OSError, ValueError):  # ValueError: the library's format of states is not known
         return None
+    # Another process may have measured meanwhile, and both should decide alike.
+    if (stored := _from_list(disk_cache.load("attention", key), slots)) is not None:
+        return stored
     if presence.undisturbed:
         disk_cache.save("attention", key, [layer and [layer.read, *layer.steps, layer.crowd] for layer in times])
     return times

@@ -92,7 +92,7 @@ class CostCurve:
     def _parts(self, width: int, context: int, after: int) -> tuple[float, float, int]:
         """Measured seconds of a decode and of a single row, and the decode's key in `bias`."""
         measured = self.measured(width - after, context) + (self.measured(after, context) if after else 0.0)
-        narrow = self._narrow(context) if width > 1 else measured
+        narrow = self._narrow(context) if width > 1 and self.points else measured
         return measured, narrow, -width if after else width
 
     def _narrow(self, context: int) -> float:

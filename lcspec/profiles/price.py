@@ -184,9 +184,10 @@ def _work(model: Model, options: ModelOptions, kinds: Sequence[str]) -> dict[str
         presence = Presence()
         with contextlib.suppress(LcspecError):
             found = _measured_work(model, options, kinds, widths, presence)
-            if presence.undisturbed:
+            work = _work_of(disk_cache.load("work", key), kinds, widths)  # another process may have been faster
+            if work is None and presence.undisturbed:
                 disk_cache.save("work", key, found)
-            work = _work_of(found, kinds, widths)
+            work = work or _work_of(found, kinds, widths)
     return work
 
 

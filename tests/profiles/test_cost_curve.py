@@ -43,6 +43,12 @@ def test_a_jagged_curve_is_padded() -> None:
     }  # fmt: skip
 
 
+def test_nothing_is_learned_where_nothing_was_measured() -> None:
+    empty = CostCurve()
+    empty.observe(4, 20, 0.01, False)
+    assert empty.seconds(4, 20) == math.inf and empty == CostCurve()
+
+
 def test_ties_go_to_any_width_of_that_cost_but_never_to_a_narrower_one() -> None:
     found = CostCurve.flat(0.5, 4).effective(0)
     assert all(cost == 0.5 and width >= need for need, (cost, width) in found.items())
