@@ -2,13 +2,14 @@
 
     python scripts/engine_process_cost.py smollm2.gguf --prompts prompts.jsonl --out results/
 
-Servers with and without take turns on the same requests, plain decoding, a fresh server for every run (the load of
-scripts/compare_server.py). Rates and first texts are medians of the rounds' ratios. Then the engine's process of one
-server is killed a few times while nothing runs: seconds until `/health` is 200 again.
+Two servers, one with and one without, are up at once and take turns on the same requests, other ones in every round
+(the load of scripts/compare_server.py), plain decoding. Rates and first texts are medians of the rounds' ratios. Then
+the engine's process of one server is killed a few times while nothing runs: seconds until `/health` is 200 again.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -50,21 +51,24 @@ def main(
 ) -> None:
     """Compare, kill, print."""
     setup = Setup(None, target, None, default_threads(), 1024)
-    texts = [p.text[:2000] for p in balanced(read_prompts(prompts, ()))[:requests]]
+    texts = [p.text[:2000] for p in balanced(read_prompts(prompts, ()))]
     results: dict[str, Any] = {"target": target.name, "levels": []}
     for level in (int(s) for s in streams.split(",")):
         rates, firsts = [], []
-        for round_ in range(rounds):
-            found = {}
-            for contender in (APART, INSIDE) if round_ % 2 == 0 else (INSIDE, APART):
-                with running(contender, setup, level) as port:
-                    run("127.0.0.1", port, [body_of("Hello", 8)], 1, 600.0)
-                    bodies = [body_of(text, k) for text, k in zip(texts, lengths(n, len(texts)))]
-                    found[contender.name] = run("127.0.0.1", port, bodies, level, 1800.0)
-            apart, inside = found[APART.name], found[INSIDE.name]
-            rates.append(apart.rate / inside.rate)
-            firsts.append(statistics.median(a.first for a in apart.answers) - statistics.median(
-                a.first for a in inside.answers))  # fmt: skip
+        with contextlib.ExitStack() as stack:
+            ports = {one.name: stack.enter_context(running(one, setup, level)) for one in (APART, INSIDE)}
+            for port in ports.values():
+                run("127.0.0.1", port, [body_of("Hello", 8)], 1, 600.0)
+            for round_ in range(rounds):
+                found = {}
+                asked = [texts[(round_ * requests + i) % len(texts)] for i in range(requests)]
+                bodies = [body_of(text, k) for text, k in zip(asked, lengths(n, requests))]
+                for name in list(ports) if round_ % 2 == 0 else list(ports)[::-1]:
+                    found[name] = run("127.0.0.1", ports[name], bodies, level, 1800.0)
+                apart, inside = found[APART.name], found[INSIDE.name]
+                rates.append(apart.rate / inside.rate)
+                firsts.append(statistics.median(a.first for a in apart.answers) - statistics.median(
+                    a.first for a in inside.answers))  # fmt: skip
         row = {
             "streams": level,
             "rate": statistics.median(rates),
