@@ -297,7 +297,7 @@ class EngineThread:
             PULSE.end()
             PULSE.at_work = not waits
             try:
-                order = self._orders.get(timeout=left) if left != 0 else self._orders.get_nowait()
+                order = self._orders.get(timeout=left)
             except queue.Empty:
                 if not idle:
                     return

@@ -29,14 +29,20 @@ WAYS = {
 }
 
 
+def read(context: Context, seq: int, length: int) -> float:
+    """Seconds of reading a text of `length` tokens into an empty slot."""
+    tokens, seconds = sample_tokens(context, length), 0.0
+    for start in range(0, length, PIECE):
+        context.batch.clear()
+        context.batch.add_run(tokens[start : start + PIECE], start, seq)
+        seconds += context.decode(many=True)
+    return seconds
+
+
 def fill(context: Context, slots: int, length: int) -> None:
     """Let every slot hold a text of `length` tokens."""
     context.memory.clear()
-    tokens = sample_tokens(context, length)
-    for start in range(0, length, PIECE):
-        context.batch.clear()
-        context.batch.add_run(tokens[start : start + PIECE], start, 0)
-        context.decode(many=True)
+    read(context, 0, length)
     state = context.memory.state(0)
     for seq in range(1, slots):
         context.memory.set_state(seq, state)
@@ -55,13 +61,8 @@ def step(context: Context, slots: int, length: int) -> float:
 
 def reading(context: Context, slots: int, length: int) -> float:
     """Tokens a second of reading the last slot's text anew."""
-    tokens, seconds = sample_tokens(context, length), 0.0
     context.memory.remove(slots - 1, 0)
-    for start in range(0, length, PIECE):
-        context.batch.clear()
-        context.batch.add_run(tokens[start : start + PIECE], start, slots - 1)
-        seconds += context.decode(many=True)
-    return length / seconds
+    return length / read(context, slots - 1, length)
 
 
 @click.command()

@@ -355,8 +355,7 @@ class Engine:
 
     def read_ahead(self) -> bool:
         """While nothing runs: read the latest conversation further; returns False if there is nothing to read."""
-        latest = self.prefix_cache.latest
-        if latest is None or self.read_ahead_after() is None:
+        if self.read_ahead_after() is None or (latest := self.prefix_cache.latest) is None:
             return False
         self.prefix_cache.rewind(*latest)
         self.prompts.ahead(*latest)

@@ -107,7 +107,7 @@ def prices(
         return [(way, None) for way in ways]
     measured = _Measured(model.traits.n_layer, times, work["fused"])
     # Texts of several slots are those of one, so what is measured for one decides how prompts are read.
-    several = options.slots > 1 and times.rows is not None
+    several = options.slots > 1 and "rows" in kinds
     alone = (several and times_for(model, replace(options, slots=1))) or times
     single = replace(measured, times=alone)
     by_rows = usual = work["fused"]
