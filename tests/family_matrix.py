@@ -15,13 +15,16 @@ import json
 import random
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 import numpy as np
 
 from lcspec.config import DraftFiles
+from lcspec.engine.prefill_budget import PrefillBudget
 from lcspec.engine.request import Request
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS
 from lcspec.llama import Context, can_fuse_row_by_row
@@ -34,9 +37,11 @@ from tests.running import GREEDY, ROUNDS_ALIKE, SEEDED, Answer, answer, options,
 from tests.tiny_families import FAMILIES, WINDOW
 from tests.tiny_heads import write_assistant, write_eagle
 
-# Two logits closer than this, or than twice what the width of a decode alone changes, may change places.
+# Two logits closer than this, or than twice what the library alone changes (see `ties`), may change places.
 NEAR_TIE = 2e-3
 N = 24
+# So many readings of a text show what may change places in it.
+READINGS = 12
 TEXT = "the cat and the dog and the cat and the rat and the "
 OTHER = "in the house of the cat there is a dog and the dog "
 
@@ -59,7 +64,7 @@ class Bench:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._plain: dict[tuple[int, ...], tuple[list[int], np.ndarray]] = {}
-        self._ties: dict[tuple[int, ...], float] = {}
+        self._ties: dict[tuple[int, ...], np.ndarray] = {}
 
     def open(self, draft: DraftFiles | Path | None = None, **changes: object) -> Session:
         """A session of small context, keys and values in F32."""
@@ -92,35 +97,60 @@ class Bench:
         ids, rows = self.plain(session, prompt, len(found))
         for i, (a, b) in enumerate(zip(ids, found)):
             if a != b:
-                gap = float(rows[i][a] - rows[i][b])
-                tie = self.near_tie(session, [*prompt, *ids])
+                gap, tie = float(rows[i][a] - rows[i][b]), self.ties(session, prompt, ids)[i]
                 assert gap < tie, f"{what}: token {i} is {b}, the library says {a} by {gap:.3g}"
                 return  # from here on it is another text
 
-    def near_tie(self, session: Session, text: Sequence[int]) -> float:
-        """What may change places behind `text`: measured on the library alone, reading it in steps of one token, of
-        four and at once."""
-        key = tuple(text)
+    def ties(self, session: Session, prompt: Sequence[int], ids: Sequence[int]) -> np.ndarray:
+        """How far apart two logits may be at each of `ids` and still change places, float [n].
+
+        Measured on the library alone, which reads the text in steps of other widths, beside another text, and with its
+        cells in another order. It is much where the router of an expert model hardly prefers one expert to the next.
+        """
+        text, n = (*prompt, *ids[:-1]), len(ids)
+        key = (*text, n)
         if key not in self._ties:
-            rows = []
-            for width in (1, 4, len(text)):  # wide steps have other kernels
-                with Context(session.model, session.engine.options) as context:
-                    found = []
-                    for start in range(0, len(text), width):
-                        context.batch.clear()
-                        for i, token in enumerate(text[start : start + width]):
-                            context.batch.add(token, start + i, (0,), logits=start + i >= len(text) - N)
-                        context.decode()
-                        found.append(context.logits().copy())
-                    rows.append(np.concatenate(found)[-N:])
-            self._ties[key] = max(NEAR_TIE, 2 * float(max(np.abs(rows[0] - other).max() for other in rows[1:])))
+            chance = random.Random(1)
+            rows = [self._read(session, text, n, [width] * len(text)) for width in (1, 4, len(text))]
+            for _ in range(READINGS):
+                widths, beside = [chance.choice((1, 1, 2, 3, 5, 8)) for _ in text], chance.randint(1, 12)
+                rows.append(self._read(session, text, n, widths, beside, gone=chance.randint(1, 6)))
+            moved = np.max([np.abs(rows[0] - other).max(axis=1) for other in rows[1:]], axis=0)
+            self._ties[key] = np.maximum(NEAR_TIE, 2 * moved)
         return self._ties[key]
+
+    def _read(
+        self, session: Session, text: Sequence[int], n: int, widths: Sequence[int], beside: int = 0, gone: int = 0
+    ) -> np.ndarray:
+        """Logits behind the last `n` tokens of `text`, read in steps of `widths`, float32 [n, n_vocab].
+
+        Another text grows by `beside` tokens with the first step, by one with each of the next, and is gone after the
+        step number `gone`: later tokens lie in its cells.
+        """
+        rows, start = list[np.ndarray](), 0
+        with Context(session.model, replace(session.engine.options, slots=2)) as context:
+            for step, width in enumerate(widths):
+                if start >= len(text):
+                    break
+                batch = context.batch
+                batch.clear()
+                for i in range((beside if step == 0 else 1) if step < gone else 0):
+                    batch.add(text[i], i if step == 0 else beside + step - 1, (1,), logits=False)
+                for i, token in enumerate(text[start : start + width], start):
+                    batch.add(token, i, (0,), logits=i >= len(text) - n)
+                context.decode()
+                if batch.n_outputs:
+                    rows.append(context.logits().copy())
+                start += width
+                if step + 1 == gone:
+                    context.memory.remove(1, 0)
+        return np.concatenate(rows)
 
     def near_ties(self, session: Session, prompt: Sequence[int]) -> int:
         """Tokens of the plain text that are near ties."""
         ids, rows = self.plain(session, prompt)
         best = np.sort(rows, axis=1)
-        return int((best[:, -1] - best[:, -2] < self.near_tie(session, [*prompt, *ids])).sum())
+        return int((best[:, -1] - best[:, -2] < self.ties(session, prompt, ids)).sum())
 
 
 def speculates(bench: Bench, strategies: Sequence[str], draft: DraftFiles | Path | None = None) -> None:
@@ -313,10 +343,22 @@ def shared_prefix(bench: Bench) -> None:
                 for i in order:
                     found = answer(session.engine, request(prompts[i], "off", N))
                     bench.same(session, prompts[i], found.ids, f"{slots} slots, cut {cuts[i]} in {order}")
-            if slots > 1:
-                both = side_by_side(session.engine, [request(p, "off", N) for p in prompts])
-                for prompt, found in zip(prompts, both):
-                    bench.same(session, prompt, found.ids, "all at once")
+            for turn in range(4 if slots > 1 else 0):
+                with pieces(random.Random(turn)) if turn else nullcontext():
+                    every = side_by_side(session.engine, [request(p, "off", N) for p in prompts])
+                for prompt, found in zip(prompts, every):
+                    bench.same(session, prompt, found.ids, f"all at once, turn {turn}")
+
+
+@contextmanager
+def pieces(chance: random.Random) -> Iterator[None]:
+    """Prompts are read in pieces of any size, not as steps take time: that differs from run to run."""
+
+    def size(*_: object) -> int:
+        return chance.choice((1, 1, 2, 3, 5, 8, 20, 100))
+
+    with mock.patch.multiple(PrefillBudget, room=size, riders=size, alone=size):
+        yield
 
 
 def head_files(path: Path) -> DraftFiles:
