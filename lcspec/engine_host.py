@@ -64,7 +64,7 @@ class EngineFacts:
     """Facts about a loaded model that never change.
 
     Attributes:
-        options: the options it was loaded with.
+        options: the options it runs with, its kernels decided.
         n_ctx: positions of a slot; slots: the most requests that run at a time.
         threads: CPU threads that decode; spare: whether that leaves a core free.
         draft: the files to draft with.
@@ -98,7 +98,7 @@ class Loaded:
 
     @property
     def options(self) -> ModelOptions:
-        """The options it was loaded with."""
+        """The options it runs with."""
         return self.facts.options
 
     def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -236,7 +236,7 @@ def facts_of(session: Session) -> EngineFacts:
 
     context, traits = session.engine.context, session.model.traits
     return EngineFacts(
-        options=session.model.options,
+        options=session.engine.options,
         n_ctx=context.n_ctx,
         slots=session.engine.options.slots,
         threads=context.n_threads,

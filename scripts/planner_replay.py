@@ -278,7 +278,7 @@ def decode(
     widest = max(machine.widths)
     while view.left > 0:
         began, changed = clock.now, machine.last
-        pause = planner.backoff(0)
+        pause = planner.backoff(1)
         if pause is not None:
             width, seconds = max(1, pause.width), 0.0
             seconds = machine.decode(width) * noise()

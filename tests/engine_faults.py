@@ -13,6 +13,8 @@ from typing import Any
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event
 from lcspec.engine.request import Request
+from lcspec.profiles import kernels
+from lcspec.profiles.price import Price
 
 # A prompt with these tokens in a row is poison.
 POISON = (97, 98, 97, 98)
@@ -27,6 +29,15 @@ def unhurried(_: object = None, seconds: float = 0.005) -> None:
         return step(self)
 
     Engine.step = slow  # type: ignore[method-assign]
+
+
+def measures_otherwise(folder: Path) -> None:
+    """In the first process exactness costs nothing, in later ones a lot; it is unhurried."""
+    unhurried()
+    mark = folder / "measured"
+    found = Price(2.0 if mark.exists() else 1.0, 1.0, None, 0.0)
+    mark.touch()
+    kernels.prices = lambda model, options, ways: [(way, found) for way in ways]  # type: ignore[assignment]
 
 
 def abort_on_poison() -> None:

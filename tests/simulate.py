@@ -225,16 +225,17 @@ def run(
             break
         base = len(running)
         began = clock.now
-        if (rest := planner.backoff(base - 1)) is not None:
+        if (rest := planner.backoff(base)) is not None:
             width = max(1, rest.width)
             seconds = UNIT * (relative[width - 1] + (*change, 0.0)[since]) * rng.lognormvariate(0.0, noise)
             since = min(2, since + 1)
             clock.now += seconds
             out.steps += 1
-            out.expected += 1.0
-            out.tokens += 1
+            out.expected += base
+            out.tokens += base
             out.seconds += clock.now - began
-            running[0].tokens.append(len(running[0].tokens))
+            for s in running:
+                s.tokens.append(len(s.tokens))
             planner.timed(width, len(slots[0].tokens), seconds)
             planner.observe_overhead(0.0)
             continue

@@ -51,7 +51,7 @@ class Scheduler:
     def schedule(self, running: Sequence[ActiveSequence]) -> StepPlan:
         """Decide what every running sequence puts into the batch: a prompt chunk, or its pending token and a tree."""
         planner = self._backing_off
-        if self._standing is not None and (planner is None or planner.backoff(0) is not None):
+        if self._standing is not None and (planner is None or planner.backoff(len(running)) is not None):
             return self._standing
         self._backing_off = None
         parts = self._undrafted(running)
@@ -80,9 +80,8 @@ class Scheduler:
         for planner in self._drafting.planners:
             if not (mine := planned.get(planner)):
                 continue
-            backoff = planner.backoff(base - 1)
-            if backoff is not None:
-                plan, parts[mine[0]] = backoff, parts[mine[0]]._replace(unobserved=True)
+            if len(mine) == base and (backoff := planner.backoff(base)) is not None:
+                plan, parts[:] = backoff, [part._replace(unobserved=True) for part in parts]
                 self._backing_off = planner
                 continue
             sequences = [parts[i].sequence for i in mine]

@@ -319,7 +319,7 @@ class EngineProcess:
             LcspecError: it loaded another model than the process before.
         """
         try:
-            child = Child(replace(self._opening, tables=not self._ready.done()))
+            child = Child(self._next())
         except OSError as problem:
             return LcspecError(f"the engine's process could not be started: {problem}"), "could not be started"
         with self._lock:
@@ -340,6 +340,15 @@ class EngineProcess:
         finally:
             why = child.wait()
         return error, "" if told and error is None else why
+
+    def _next(self) -> Open:
+        """What the next process loads: with the kernels of the first, whose texts it continues. It might measure
+        otherwise."""
+        if not self._ready.done():
+            return self._opening
+        first = self.loaded().options
+        kernels = {name: getattr(first, name) for name in ("attention", "kv_type_v", "exact")}
+        return replace(self._opening, options=replace(self._opening.options, **kernels), tables=False)
 
     def _mourn(self, opened: bool, reason: str, why: str) -> None:
         """Note that there is no process, and refuse tasks that have now died twice."""

@@ -53,7 +53,7 @@ class AutoPlanner:
         self.in_turn = in_turn
         self.acceptance = acceptance or Acceptance()
         self.costly = DraftPolicy()
-        self.budget = LossBudget()
+        self.budgets: dict[int, LossBudget] = {}  # by how many sequences decode
         self.overlap = Overlap()
         self.decode_seconds = 0.0
         self._costs: Table = {}
@@ -73,14 +73,19 @@ class AutoPlanner:
         """Tokens per second over those of plain decoding in recent steps, at least 1; None until it is known."""
         return max(1.0, self._emitted / self._plain) if self._plain >= KNOWN else None
 
-    def backoff(self, others: int) -> Plan | None:
-        """A plain step while the text has lost as much as it may (see LossBudget)."""
-        self._backing_off = others == 0 and self._narrowest > 0.0 and self.budget.takes()
-        if not self._backing_off:
+    @property
+    def budget(self) -> LossBudget:
+        """What the texts of the current step may lose."""
+        return self.budgets.setdefault(self._streams, LossBudget())
+
+    def backoff(self, streams: int) -> Plan | None:
+        """A plain step while the texts have lost as much as they may (see LossBudget)."""
+        if streams not in self._costs:
             return None
-        self._streams = self._planned = self._tokens = 1
-        seconds, width = self._costs[1]
-        return Plan(width, 1.0, seconds)
+        self._streams = self._planned = self._tokens = streams
+        seconds, width = self._costs[streams]
+        self._narrowest, self._backing_off = seconds, self.budget.takes()
+        return Plan(width, float(streams), seconds) if self._backing_off else None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
@@ -223,12 +228,13 @@ class AutoPlanner:
     def observe_overhead(self, seconds: float) -> None:
         """Note the seconds that the step took besides its decode, and update the loss budget and the speed-up."""
         if self._tokens and self._narrowest and self._decode:
+            tokens = self._tokens + self._streams - self._planned
             if self._backing_off:
                 self.budget.unplanned(seconds)
-            elif self._streams == 1:
-                self.budget.planned(self._tokens, self._decode, seconds - self.costly.reading, self._narrowest)
-            tokens = self._tokens + self._streams - self._planned
-            plain = self._streams * (self._decode + seconds) / (self._narrowest + self.budget.bare)
+            else:
+                each = tokens / self._streams
+                self.budget.planned(each, self._decode, seconds - self.costly.reading, self._narrowest)
+            plain = self._streams * (self._decode + seconds) / (self._narrowest + (self.budget.bare or 0.0))
             keep = max(0.0, 1.0 - plain / RECENT)
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
         if self._narrowest:
@@ -255,8 +261,9 @@ class AutoPlanner:
         self.costly.records = {n: r for n, r in records.items() if n in names}
 
     def forget(self, sequence: PlannedSequence) -> None:
-        """The request has ended: the next text has a loss budget of its own, and earlier ones count for less."""
-        self.budget.begin()
+        """The request has ended: the next single text has a loss budget of its own, and earlier ones count for less."""
+        if 1 in self.budgets:
+            self.budgets[1].begin()
         for record in self.costly.records.values():
             record.renew()
 

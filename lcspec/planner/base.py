@@ -136,10 +136,10 @@ class Plan:
 class Planner(Protocol):
     """Decides every step, and may learn from what the step cost and what was accepted."""
 
-    def backoff(self, others: int) -> Plan | None:
+    def backoff(self, streams: int) -> Plan | None:
         """A plan for a plain step, in which no drafter is asked and none observes the outcome; None: ask them.
 
-        `others` is the width in tokens that the other sequences need.
+        It is asked where the step is the next token of `streams` sequences, and all of them are planned for.
         """
         return None
 

@@ -5,6 +5,9 @@ with a credit, and every step adds 0.5 % of a plain one. A planned step that tak
 taken plainly is charged for the difference; one that takes less adds it. At a balance of 0 steps are plain, and no
 drafter is asked or observes anything: the drafters catch up later. So a text loses at most the credit and the share,
 however useless its drafts are.
+
+Texts that run side by side share a balance. It outlives them, and there is one for every number of them: Python's time
+differs with it.
 """
 
 from __future__ import annotations
@@ -36,22 +39,22 @@ class LossBudget:
         balance: what the text may still lose, in plain steps.
         costly: whether a drafter that runs a model is asked.
         pause: plain steps to go.
-        bare: Python's seconds in a step that is not planned; 0.0: not known.
+        bare: Python's seconds in a step that is not planned; None: not known, so the next step is not.
         planning: Python's further seconds in a step that is planned.
     """
 
     balance: float = CREDIT
     costly: bool = False
     pause: int = 0
-    bare: float = 0.0
+    bare: float | None = None
     planning: float = 0.0
     _round: int = 0
 
     def takes(self) -> bool:
         """Whether this step is plain because the balance is used up."""
-        if self.pause == 0:
+        if self.pause == 0 and self.bare is not None:
             return False
-        self.pause -= 1
+        self.pause = max(0, self.pause - 1)
         self._round = 0
         return True
 
@@ -62,12 +65,13 @@ class LossBudget:
 
     def unplanned(self, beside: float) -> None:
         """A step that was not planned took `beside` seconds in Python."""
-        self.bare += RATE * (beside - self.bare) if self.bare else beside
+        self.bare = beside if self.bare is None else self.bare + RATE * (beside - self.bare)
         self.balance += SHARE
 
-    def planned(self, tokens: int, decode: float, beside: float, plain: float) -> None:
-        """A planned step emitted `tokens` in `decode` + `beside` seconds; a plain decode takes `plain`."""
-        more, step = max(0.0, beside - self.bare), plain + self.bare
+    def planned(self, tokens: float, decode: float, beside: float, plain: float) -> None:
+        """A planned step emitted `tokens` for each text in `decode` + `beside` seconds; a plain decode takes `plain`."""
+        bare = self.bare or 0.0
+        more, step = max(0.0, beside - bare), plain + bare
         self._round += 1
         if self._round > 1:
             self.planning += RATE * (min(more, step) - self.planning)

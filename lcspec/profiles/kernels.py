@@ -16,12 +16,12 @@ Each is certified where it runs (certification.py), and taken by itself where it
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Sequence
 
 from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
 from lcspec.modelfiles.memory import machine_memory, needed
-from lcspec.profiles.attention import WORTH, times_for, with_attention
+from lcspec.profiles.attention import WORTH, with_attention
 from lcspec.profiles.certification import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.exactness import Certificate
 from lcspec.profiles.price import prices, read_apart
@@ -98,9 +98,16 @@ def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
         return apart or also if options.attention == "rows" else also
     if not _is_open(options):
         return [fused]
-    if not options.exact:
-        return [fused, *apart, *also]
-    # A single slot's texts should be those of several, so what is measured for one decides for both.
-    times = times_for(model, replace(options, slots=1)) if also else None
-    by_rows_first = times is not None and sum(times.fused.steps) < (1 - WORTH) * sum(times.exact.steps)
-    return [*also, fused, *apart] if by_rows_first else [fused, *also, *apart]
+    ways = [fused, *apart, *also]
+    return _cheapest_first(model, options, ways) if options.exact else ways
+
+
+def _cheapest_first(model: Model, options: ModelOptions, ways: Sequence[ModelOptions]) -> list[ModelOptions]:
+    """Those last that there is no memory for. A single slot's texts should be those of several, so what a decode costs
+    one slot decides for both; row by row drafts are chains, so that must be cheaper by WORTH."""
+    dear = {way.attention: price.decode for way, price in prices(model, replace(options, slots=1), ways) if price}
+
+    def rank(way: ModelOptions) -> tuple[bool, float]:
+        return way.streams and not _fits(model, way), dear.get(way.attention, 1.0) + WORTH * (way.attention in BY_ROWS)
+
+    return sorted(ways, key=rank)

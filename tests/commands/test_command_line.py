@@ -250,8 +250,9 @@ def test_without_a_model_the_bundled_pair_serves() -> None:
 
 
 def test_a_recurrent_model_just_works(recurrent: Path) -> None:
-    told = json.loads(ok("generate", recurrent, "-p", PROMPT, "-n", 12, "--threads", 1, "--json").stdout)
-    assert told["stats"]["drafted"] == 0
+    how = ("generate", recurrent, "-p", PROMPT, "-n", 12, "--threads", 1, "--json")
+    told, plain = (json.loads(ok(*how, "--speculate", strategy).stdout) for strategy in ("auto", "off"))
+    assert told["completion_tokens"] == 12 and told["text"] == plain["text"]
 
 
 def test_an_empty_prompt_begins_a_text(llama: Path) -> None:

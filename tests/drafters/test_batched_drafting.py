@@ -43,7 +43,7 @@ def test_a_level_of_all_trees_is_one_decode(
 
     monkeypatch.setattr(ModelDrafter, "draft_batch", counted)
     wanted = [
-        request(four.prompt_ids(text), strategy, 24, sampling=sampling, max_draft=LEVELS, draft=DraftFiles())
+        request(four.prompt_ids(text), strategy, 48, sampling=sampling, max_draft=LEVELS, draft=DraftFiles())
         for text in TEXTS
     ]
     side_by_side(four.engine, wanted)

@@ -61,7 +61,7 @@ def test_exact_gives_the_same_bits(wide_demo: Session, strategy: str, sampling: 
 @pytest.mark.parametrize("sampling", SAMPLINGS.values(), ids=SAMPLINGS)
 def test_without_exact_texts_part_at_near_ties_only(wide_demo: Session, sampling: SamplingParams) -> None:
     engine, same = wide_demo.engine, 0
-    for prompt in prompts(wide_demo, 2, 2):
+    for prompt in prompts(wide_demo, 1, 1):
         plain = answer(engine, request(prompt, "off", N, sampling=sampling, logprobs=5))
         for strategy in STRATEGIES:
             found = answer(engine, request(prompt, strategy, N, sampling=sampling, logprobs=5))
@@ -72,7 +72,7 @@ def test_without_exact_texts_part_at_near_ties_only(wide_demo: Session, sampling
                 ours, theirs = dict(found.infos[part].top), dict(plain.infos[part].top)
                 shared = ours.keys() & theirs.keys()
                 assert len(shared) >= 3 and all(abs(ours[t] - theirs[t]) < 0.5 for t in shared)
-    assert same >= len(STRATEGIES) * 4 // 2
+    assert same >= len(STRATEGIES)
 
 
 def test_probes_are_counted_as_probes_and_nowhere_else(wide_demo: Session) -> None:

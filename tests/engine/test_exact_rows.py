@@ -88,12 +88,12 @@ def test_no_bit_depends_on_drafts_or_on_what_was_asked_before(
     """In a random order: texts go on from each other's beginnings, long prompts are read apart, drafts are refused."""
     chance, accepted, drafted = random.Random(7), 0, 0
     cases = [(key, strategy) for key in expected for strategy in STRATEGIES]
-    for (i, name), strategy in chance.sample(cases, 28):
+    for (i, name), strategy in chance.sample(cases, 16):
         found = answer(session.engine, wanted(texts, i, name, strategy))
         assert found.bits == expected[i, name], f"text {i}, {name}, {strategy}"
         accepted += found.finished.stats.accepted
         drafted += found.finished.stats.drafted
-    assert 100 < accepted < drafted
+    assert 50 < accepted < drafted
 
 
 def test_cells_of_a_text_lie_in_its_order(
@@ -174,11 +174,11 @@ def test_one_slot_and_several_have_the_same_bits(
         assert engine.exact.independent
         assert engine.exact.chains_only is (slots == 1 or attention == "rows")
         cases = [(key, strategy) for key in keys for strategy in STRATEGIES]
-        cases = random.Random(5).sample(cases, 24)
+        cases = random.Random(5).sample(cases, 14)
         found = side_by_side(engine, [wanted(texts, *key, strategy) for key, strategy in cases])
     for (key, strategy), one in zip(cases, found):
         assert one.bits == expected[key], f"{key}, {strategy}, {slots} slots"
-    assert sum(one.finished.stats.accepted for one in found) > 70  # about 130
+    assert sum(one.finished.stats.accepted for one in found) > 35  # about 75
 
 
 @pytest.mark.parametrize("exact", [None, True])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from lcspec.config import ModelOptions
 from lcspec.engine.events import Finished
 from lcspec.engine.prompt_reading import PATIENCE
 from lcspec.engine.request import Request
@@ -17,13 +18,13 @@ from lcspec.kv_cache.parking import Parking
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
-from lcspec.llama import Context, can_fuse_row_by_row
+from lcspec.llama import Context, can_fuse_row_by_row, can_go_row_by_row
 from lcspec.modelfiles.memory import Memory
 from lcspec.profiles import kernels, price
 from lcspec.profiles.attention import WIDTHS, Layer, Times
 from lcspec.profiles.exactness import Certificate
 from lcspec.profiles.kernels import choose_kernels, exact_ways
-from lcspec.profiles.price import prices
+from lcspec.profiles.price import Price, prices
 from lcspec.session import Session, make_engine, open_session
 from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
 from tests.tiny_windows import write_gemma3
@@ -98,23 +99,22 @@ def test_others_change_no_bit(
     with open_session(exact(demo[0], slots=slots), demo[1]) as session:
         engine = session.engine
         assert engine.pool.parking is not None
-        for _ in range(3 - slots // 2):  # as many requests a slot
-            keys = [*expected, *chance.sample(list(expected), 6)]
-            chance.shuffle(keys)
-            asked = [wanted(texts, i, name, chance.choice(STRATEGIES)) for i, name in keys]
-            gone = {engine.submit(asked[j]) for j in (1, 4)}
-            found = {engine.submit(one): Answer() for one in asked}
-            ended = set()
-            while engine.busy:
-                for event in engine.step():
-                    if event.request in gone:
-                        engine.cancel(event.request)
-                        ended |= {event.request} if isinstance(event, Finished) else set()
-                    else:
-                        found[event.request].events.append(event)
-            assert ended == gone
-            for key, one in zip(keys, found.values()):
-                assert one.bits == expected[key], f"{key} beside others"
+        keys = [*expected, *chance.sample(list(expected), 6)]
+        chance.shuffle(keys)
+        asked = [wanted(texts, i, name, chance.choice(STRATEGIES)) for i, name in keys]
+        gone = {engine.submit(asked[j]) for j in (1, 4)}
+        found = {engine.submit(one): Answer() for one in asked}
+        ended = set()
+        while engine.busy:
+            for event in engine.step():
+                if event.request in gone:
+                    engine.cancel(event.request)
+                    ended |= {event.request} if isinstance(event, Finished) else set()
+                else:
+                    found[event.request].events.append(event)
+        assert ended == gone
+        for key, one in zip(keys, found.values()):
+            assert one.bits == expected[key], f"{key} beside others"
 
 
 def test_texts_that_come_back_have_the_same_bits(
@@ -294,22 +294,29 @@ def test_what_was_asked_for_is_not_decided(alone: Session) -> None:
     assert choose_kernels(alone.model, exact(path)).options.kv_type_v == "bf16"
 
 
-@pytest.mark.skipif(not can_fuse_row_by_row(), reason="this library cannot go row by row")
+@pytest.mark.skipif(not (can_fuse_row_by_row() and can_go_row_by_row()), reason="this library cannot go row by row")
 @pytest.mark.parametrize("slots", [1, 4])
-@pytest.mark.parametrize(("dearer", "first"), [(0.9, "fused"), (1.03, "fused"), (1.3, "fused_rows")])
-def test_insisting_takes_the_cheaper_fused_way_whatever_the_slots(
-    slots: int, dearer: float, first: str, alone: Session, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("fused", "rows", "fused_rows", "first"),
+    [(0.9, 1.0, 1.0, "fused"), (1.1, 1.08, 1.2, "fused"), (1.3, 1.0, 1.1, "rows"), (1.3, 1.2, 1.0, "fused_rows")],
+)
+def test_insisting_takes_the_cheapest_way_whatever_the_slots(
+    slots: int, fused: float, rows: float, fused_rows: float, first: str, alone: Session, monkeypatch: Any
 ) -> None:
-    """BF16 is dear on some processors. One slot and several have the same texts."""
+    """BF16 is dear on some processors, rows are on others. One slot and several have the same texts."""
+    cost = {"fused": fused, "rows": rows, "fused_rows": fused_rows}
 
-    def times(_: object, given: Any) -> Times:
+    def priced(_: object, given: ModelOptions, ways: Sequence[ModelOptions]) -> list[tuple[ModelOptions, Price]]:
         assert given.slots == 1
-        usual = Layer(1.0, (1.0,) * len(WIDTHS), 1.0, 1)
-        return Times(usual, usual, usual._replace(steps=(dearer,) * len(WIDTHS)))
+        return [(way, Price(cost[way.attention], 1.0, None, 0.0)) for way in ways]
 
-    monkeypatch.setattr(kernels, "times_for", times)
-    ways = exact_ways(alone.model, exact(alone.model.options.path, attention="measured", slots=slots))
-    assert ways[0].attention == first and {way.attention for way in ways} >= {"fused", "fused_rows"}
+    monkeypatch.setattr(kernels, "prices", priced)
+    wanted = exact(alone.model.options.path, attention="measured", slots=slots)
+    ways = exact_ways(alone.model, wanted)
+    assert ways[0].attention == first and {way.attention for way in ways} == set(cost)
+    monkeypatch.setattr(kernels, "machine_memory", lambda: Memory(1, 1))
+    fits = exact_ways(alone.model, wanted)[0]
+    assert not fits.streams, "there is no memory for a cache for every slot"
 
 
 def test_without_independence_a_request_may_still_be_exact(alone: Session, monkeypatch: pytest.MonkeyPatch) -> None:

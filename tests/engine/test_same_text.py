@@ -58,7 +58,7 @@ def test_exact_on_more_and_longer_texts(
     quantization: str, demo: tuple[Path, Path], demo_as: Callable[[str], Path]
 ) -> None:
     with open_session(options(demo_as(quantization), ctx=1024), demo[1]) as session:
-        for i, prompt in enumerate(prompts(session, 3, 4)):
+        for i, prompt in enumerate(prompts(session, 2, 2)):
             sampling = list(SAMPLINGS.values())[i % 2]
             plain = answer(session.engine, request(prompt, "off", 96, sampling=sampling, exact=True))
             for strategy in ("ngram:branch=3:nodes=7", "model:p_min=0", "model:branch=3:nodes=12:p_min=0", "auto"):

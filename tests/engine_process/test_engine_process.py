@@ -234,6 +234,25 @@ def test_a_killed_process_goes_on_with_the_same_text(engine: EngineProcess, more
     assert life.away is None and life.restarts == 1 and life.resumed >= 1 and life.refused == 0
 
 
+def test_a_new_process_has_the_kernels_of_the_first(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disturbed measurement is not stored, and the next one may say something else."""
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
+    engine = EngineProcess(options(path), prelude=partial(engine_faults.measures_otherwise, tmp_path))
+    try:
+        if not engine.loaded().facts.exact:
+            pytest.skip("this machine's kernels give a row other bits at other widths")
+        whole, killed = Sink(), Sink(20, lambda: kill(engine))
+        for sink in (whole, killed):
+            engine.submit(request(60, logprobs=0), sink).result(WAIT)
+            assert isinstance(sink.last(), Finished)
+        assert engine.life.restarts == 1 and engine.error is None
+        assert killed.ids == whole.ids
+    finally:
+        assert engine.close(timeout=WAIT)
+
+
 def test_a_seed_that_was_drawn_is_kept(engine: EngineProcess) -> None:
     killed, again = Sink(20, lambda: kill(engine)), Sink()
     free = SamplingParams(temperature=1.0)

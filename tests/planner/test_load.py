@@ -71,3 +71,15 @@ def test_streams_that_draft_nothing_are_not_made_to_pay(clock: Clock) -> None:
             planner.timed(width, len(sequence.tokens), UNIT * relative[width - 1])
         drafted.append(nodes)
     assert drafted[0] > 500 and drafted[1] < 20
+
+
+@pytest.mark.parametrize("slots", [2, 8])
+def test_side_by_side_useless_drafters_are_asked_less(slots: int, clock: Clock) -> None:
+    """To ask for all of them takes a tenth of a plain step: what they lose by that is bounded."""
+    relative = CURVES["Q4_0"]
+    asking = 0.1 * UNIT * relative[slots - 1] / slots
+    planner, drafter = AutoPlanner(curve_of(relative)), FakeDrafter("d", steady(0.0), clock, extra=asking)
+    views = [slot_of([drafter], number) for number in range(slots)]
+    out = run(planner, views, relative, 1000, clock, noise=0.0, together=True)
+    assert out.rate >= 0.98 * slots / relative[slots - 1]
+    assert drafter.asked <= 0.2 * slots * 1000

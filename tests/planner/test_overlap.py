@@ -52,7 +52,7 @@ def run(planner: AutoPlanner, drafter: AheadDrafter, clock: Clock, tokens: int, 
     slot, began = slot_of([drafter]), clock.now
     while len(slot.tokens) < 8 + tokens:
         start = clock.now
-        if (rest := planner.backoff(0)) is not None:
+        if (rest := planner.backoff(1)) is not None:
             clock.now += UNIT * Q4_0[max(1, rest.width) - 1]
             slot.tokens.append(len(slot.tokens))
             drafter.went = False

@@ -704,7 +704,7 @@ def test_what_drafting_earned_may_be_lost_again_up_to_a_point() -> None:
 
 
 def test_planning_goes_on_where_it_pays_and_resumes_after_a_pause() -> None:
-    budget = LossBudget()
+    budget = LossBudget(bare=0.0)
     for _ in range(500):
         assert not budget.takes()
         budget.planned(2, 1.3, 0.1, 1.0)
@@ -725,6 +725,6 @@ def test_a_pause_ends_with_its_request(clock: Clock) -> None:
     planner, sequence = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
     run(planner, [sequence], Q4_0, 20, clock)
     planner.budget.pause = 40
-    assert planner.backoff(0) is not None
+    assert planner.backoff(1) is not None
     planner.forget(sequence)
-    assert planner.backoff(0) is None
+    assert planner.backoff(1) is None

@@ -11,6 +11,6 @@ pytestmark = [pytest.mark.model, pytest.mark.tui, pytest.mark.slow]
 
 def test_many_messages_take_little() -> None:
     """`python scripts/chat_memory.py` measures what 1 000 take."""
-    found = measure(150)
+    found = measure(60)
     assert 0 < found["engine_mb"] < found["chat_mb"]
     assert found["beside_the_model_mb"] <= 250 / 2

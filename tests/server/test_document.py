@@ -53,11 +53,11 @@ schema = schemathesis.pytest.from_fixture("api")
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_request_makes_the_server_fail(case: schemathesis.Case) -> None:
     # Beside the random cases there are ten thousand that go through the document, field by field: of the wrong ones
-    # every fiftieth is sent, of the others every fourth.
+    # every hundredth is sent, of the others every eighth.
     meta = case.meta
     if meta is not None and meta.phase.name == TestPhase.COVERAGE and not EXPLORING:
         wrong = meta.generation.mode.is_negative
-        if next(TURNS[wrong]) % (50 if wrong else 4):
+        if next(TURNS[wrong]) % (100 if wrong else 8):
             return
     if isinstance(case.body, dict):
         case.body.pop("model", None)
