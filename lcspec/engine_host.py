@@ -18,6 +18,7 @@ from lcspec.engine.metrics import Totals
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.fill_in_middle import FillInMiddle
 from lcspec.modelfiles.modelfile import ModelHeader
+from lcspec.profiles.exactness import Kernels
 from lcspec.session import Progress, Session
 
 if TYPE_CHECKING:
@@ -64,7 +65,7 @@ class EngineFacts:
     """Facts about a loaded model that never change.
 
     Attributes:
-        options: the options it runs with, its kernels decided.
+        options: the options it was loaded with.
         n_ctx: positions of a slot; slots: the most requests that run at a time.
         threads: CPU threads that decode; spare: whether that leaves a core free.
         draft: the files to draft with.
@@ -72,6 +73,7 @@ class EngineFacts:
         n_ctx_train, n_embd, n_params: see lcspec.llama.model.Traits.
         exact: whether every text has the same bits with drafts and without.
         notes: see lcspec.session.Session.
+        kernels: what was decided for it; another engine that goes on with its texts is to have the same.
     """
 
     options: ModelOptions
@@ -86,6 +88,7 @@ class EngineFacts:
     n_params: int
     exact: bool
     notes: tuple[str, ...] = field(default=(), compare=False)  # they depend on the memory that is left
+    kernels: Kernels | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -98,7 +101,7 @@ class Loaded:
 
     @property
     def options(self) -> ModelOptions:
-        """The options it runs with."""
+        """The options it was loaded with."""
         return self.facts.options
 
     def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -236,7 +239,7 @@ def facts_of(session: Session) -> EngineFacts:
 
     context, traits = session.engine.context, session.model.traits
     return EngineFacts(
-        options=session.engine.options,
+        options=session.model.options,
         n_ctx=context.n_ctx,
         slots=session.engine.options.slots,
         threads=context.n_threads,
@@ -248,6 +251,7 @@ def facts_of(session: Session) -> EngineFacts:
         n_params=traits.n_params,
         exact=session.engine.exact.independent,
         notes=session.notes,
+        kernels=session.kernels,
     )
 
 

@@ -33,6 +33,7 @@ from lcspec.session import Progress, Session, open_session
 if TYPE_CHECKING:
     from lcspec.engine.engine import Engine
     from lcspec.engine.request import Request
+    from lcspec.profiles.exactness import Kernels
     from lcspec.sampling.grammar import CompiledGrammar
 
 T = TypeVar("T")
@@ -69,11 +70,12 @@ class EngineThread:
         progress: Progress | None = None,
         history: bool = True,
         flush: Callable[[], None] | None = None,
+        kernels: Kernels | None = None,
     ) -> None:
         """Start loading at once.
 
         Args:
-            options, draft, history: see open_session.
+            options, draft, history, kernels: see open_session.
             progress: called on the engine thread; if it returns False, loading is given up.
             flush: called on the engine thread after all sinks have got a step's events.
         """
@@ -87,7 +89,7 @@ class EngineThread:
         self._state = "open"  # open | draining | closed
         self._away: str | None = None  # why requests are refused at the moment
         self._thread = threading.Thread(
-            target=self._main, args=(options, draft, progress, history), name="lcspec-engine", daemon=True
+            target=self._main, args=(options, draft, progress, history, kernels), name="lcspec-engine", daemon=True
         )
         self._thread.start()
 
@@ -185,13 +187,18 @@ class EngineThread:
     # ------------------------------------------------------------ on the engine thread
 
     def _main(
-        self, options: ModelOptions, draft: DraftFiles | Path | None, progress: Progress | None, history: bool
+        self,
+        options: ModelOptions,
+        draft: DraftFiles | Path | None,
+        progress: Progress | None,
+        history: bool,
+        kernels: Kernels | None,
     ) -> None:
         error: BaseException = LcspecError("the engine has been closed")
         opened = contextlib.ExitStack()
         try:
             try:
-                session = opened.enter_context(open_session(options, draft, progress, history))
+                session = opened.enter_context(open_session(options, draft, progress, history, kernels))
                 self.ready.set_result(session)
                 while not self._serve(session.engine):
                     PULSE.at_work = False
@@ -258,7 +265,7 @@ class EngineThread:
             self._refuse_for(RECONNECT_SECONDS, session.engine)
             with contextlib.suppress(LcspecError):
                 fresh = contextlib.ExitStack()
-                session.take_over(fresh.enter_context(open_session(options, draft, None, history)))
+                session.take_over(fresh.enter_context(open_session(options, draft, None, history, session.kernels)))
                 opened.close()
                 self._away = None
                 return fresh

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lcspec.engine.engine import Engine
     from lcspec.llama import Model
     from lcspec.llama.embedder import Embedder
+    from lcspec.profiles.exactness import Kernels
 
 Progress = Callable[[str, float], bool | None]
 
@@ -116,6 +117,13 @@ class Session:
                     yield None
         yield embedder.stack(rows)
 
+    @property
+    def kernels(self) -> Kernels:
+        """What was decided for the engine."""
+        from lcspec.profiles.exactness import Kernels
+
+        return Kernels(self.engine.options, self.engine.exact.certificate, self.engine.prompts.beyond)
+
     def take_over(self, fresh: Session) -> None:
         """Continue with another session's model and engine, made from the same files; the old ones stay open.
 
@@ -142,10 +150,14 @@ def open_session(
     draft: DraftFiles | Path | None = None,
     progress: Progress | None = None,
     history: bool = True,
+    kernels: Kernels | None = None,
 ) -> Iterator[Session]:
     """Load the target and make an engine; draft models are loaded when a request first needs them.
 
-    `history` False neither uses nor stores what drafters learn from texts (see lcspec.profiles.history).
+    Args:
+        options, draft: what to load; progress: called while it is loaded.
+        history: False: neither use nor store what drafters learn from texts (see lcspec.profiles.history).
+        kernels: those of an earlier session, whose texts this one goes on with; None: they are chosen.
 
     Raises:
         LcspecError: the files cannot be used; the message says what to do.
@@ -185,7 +197,7 @@ def open_session(
             progress=progress,
             history=allowed(history),
         )
-        return make_engine(model, options, env)
+        return make_engine(model, options, env, kernels)
 
     model, engine = fitted(load(options), make, load)
     if options.rollback > 0 and draft.mtp not in (None, options.path):
@@ -200,8 +212,13 @@ def open_session(
                 session.close()
 
 
-def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterEnv | None = None) -> Engine:
-    """Assemble an engine for a loaded target; `env`: what drafters are made from.
+def make_engine(
+    model: Model,
+    options: ModelOptions | None = None,
+    env: DrafterEnv | None = None,
+    kernels: Kernels | None = None,
+) -> Engine:
+    """Assemble an engine for a loaded target; `env`: what drafters are made from; `kernels`: see open_session.
 
     Raises:
         ModelLoadError: there is no memory for the context.
@@ -224,8 +241,10 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
 
     counters = Counters()
 
-    def assemble(wanted: ModelOptions, drafters: dict[str, Drafter] | None = None) -> Engine:
-        options, certificate, beyond = choose_kernels(model, wanted)
+    def assemble(
+        wanted: ModelOptions, drafters: dict[str, Drafter] | None = None, known: Kernels | None = None
+    ) -> Engine:
+        options, certificate, beyond = known.with_options(wanted) if known else choose_kernels(model, wanted)
         context = Context(model, options)
         pool = SequencePool(context.n_seq)
         # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
@@ -246,7 +265,7 @@ def make_engine(model: Model, options: ModelOptions | None = None, env: DrafterE
         )
         return Engine(cells, padding, exact, drafting, prompts, lambda: assemble(alone, drafting.drafters), counters)
 
-    return assemble(options or model.options)
+    return assemble(options or model.options, known=kernels)
 
 
 def parse_speculation(

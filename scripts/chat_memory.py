@@ -104,11 +104,14 @@ async def chat(folder: Path, n_messages: int) -> None:
     app.shut_down()
 
 
-def peak_of(what: str, n_messages: int) -> int:
-    """Bytes at the peak of a process of its own that does `what`: engine or chat."""
+def peak_of(what: str, n_messages: int, cache: Path) -> int:
+    """Bytes at the peak of a process of its own that does `what`: engine or chat. `cache`: what is known of the
+    machine.
+    """
     with tempfile.TemporaryDirectory() as name:
         own = {"HOME": name, "XDG_CONFIG_HOME": f"{name}/config"}
-        own |= {"LCSPEC_DATA_DIR": f"{name}/data", "LCSPEC_CACHE_DIR": f"{name}/cache"}
+        own |= {"LCSPEC_DATA_DIR": f"{name}/data"}
+        own |= {"LCSPEC_CACHE_DIR": str(cache)}
         command = [sys.executable, __file__, "--messages", str(n_messages), "--child", what]
         done = subprocess.run(command, env={**os.environ, **own}, cwd=name, capture_output=True, text=True)
         if done.returncode:
@@ -118,7 +121,9 @@ def peak_of(what: str, n_messages: int) -> int:
 
 def measure(n_messages: int) -> dict[str, Any]:
     """Megabytes of both processes, and what the chat takes beside the model."""
-    alone, together = peak_of("engine", n_messages), peak_of("chat", n_messages)
+    with tempfile.TemporaryDirectory() as name:
+        # The first one measures the machine, which takes more memory than either.
+        _, alone, together = (peak_of(what, n_messages, Path(name)) for what in ("engine", "engine", "chat"))
     return {
         "messages": n_messages,
         "engine_mb": round(alone / 1e6, 1),

@@ -35,7 +35,7 @@ def measures_otherwise(folder: Path) -> None:
     """In the first process exactness costs nothing, in later ones a lot; it is unhurried."""
     unhurried()
     mark = folder / "measured"
-    found = Price(2.0 if mark.exists() else 1.0, 1.0, None, 0.0)
+    found = Price(2.0 if mark.exists() else 1.0, 1.0, 1.0, None, 0.0)
     mark.touch()
     kernels.prices = lambda model, options, ways: [(way, found) for way in ways]  # type: ignore[assignment]
 

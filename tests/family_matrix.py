@@ -260,7 +260,7 @@ def exact_by_rows(bench: Bench) -> None:
         return
     chance, files = random.Random(3), head_files(bench.path)
     for beyond in (LEAST_ROWS, None) if FAMILIES[bench.path.stem].memory in ("rollback", "state") else (LEAST_ROWS,):
-        free = Price(1, 1, beyond, 0)
+        free = Price(1, 1, 1, beyond, 0)
         with mock.patch.object(kernels, "prices", lambda *given, free=free: [(way, free) for way in given[2]]):
             wanted = {"exact": True, "kv_type": "f16", "attention": "measured", "ctx": 512, "rollback": 16}
             with bench.open(**wanted) as session:

@@ -20,6 +20,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.running import own_cache
+
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -67,7 +69,10 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("away")
+    """Of the user; what is measured of the machine is known there."""
+    home = tmp_path_factory.mktemp("away")
+    own_cache(home)
+    return home
 
 
 @pytest.fixture(scope="module")

@@ -79,11 +79,10 @@ def run(
 def describe(session: Session, options: ModelOptions) -> dict[str, Any]:
     """What is checked, and every exact way that there is here: what it costs, and whether its bits hold."""
     from lcspec.profiles.certification import independence_of
-    from lcspec.profiles.kernels import exact_ways, name_of
-    from lcspec.profiles.price import prices
+    from lcspec.profiles.kernels import name_of, priced_ways
 
     engine, model, ways = session.engine, session.model, list[dict[str, Any]]()
-    for way, price in prices(model, options, exact_ways(model, options)):
+    for way, price in priced_ways(model, options):
         certificate, name = independence_of(model, way), name_of(way)
         row: dict[str, Any] = {"way": name, "taken": engine.exact.independent and name == name_of(engine.options)}
         row |= {"independent": certificate is not None and certificate.independent}

@@ -76,7 +76,12 @@ class Host:
         self._text = ThreadPoolExecutor(THREADS, thread_name_prefix="lcspec-text")
         self._loaded: Loaded | None = None
         self.worker = EngineThread(
-            opening.options, opening.draft, self._progress, opening.history, self._outgoing.flush
+            opening.options,
+            opening.draft,
+            self._progress,
+            opening.history,
+            self._outgoing.flush,
+            opening.kernels,
         )
         self.worker.ready.add_done_callback(self._opened)
         threading.Thread(target=self._watch, name="lcspec-watch", daemon=True).start()

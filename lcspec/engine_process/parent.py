@@ -97,7 +97,7 @@ class EngineProcess:
             prelude: a function that the process calls before it loads anything; for tests.
         """
         self.error: LcspecError | None = None  # the error that ended it
-        self._opening = Open(options, draft, history, verbose, quiet, True, limit, prelude)
+        self._opening = Open(options, draft, history, verbose, quiet, True, limit, prelude, None)
         self._progress = progress
         self._ready: Future[Loaded] = Future()
         self._numbers = itertools.count(1)
@@ -342,13 +342,10 @@ class EngineProcess:
         return error, "" if told and error is None else why
 
     def _next(self) -> Open:
-        """What the next process loads: with the kernels of the first, whose texts it continues. It might measure
-        otherwise."""
+        """What the next process loads: with the kernels of the first, whose texts it continues."""
         if not self._ready.done():
             return self._opening
-        first = self.loaded().options
-        kernels = {name: getattr(first, name) for name in ("attention", "kv_type_v", "exact")}
-        return replace(self._opening, options=replace(self._opening.options, **kernels), tables=False)
+        return replace(self._opening, tables=False, kernels=self.loaded().facts.kernels)
 
     def _mourn(self, opened: bool, reason: str, why: str) -> None:
         """Note that there is no process, and refuse tasks that have now died twice."""

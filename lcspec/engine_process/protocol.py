@@ -20,6 +20,7 @@ from lcspec.engine.request import Request
 from lcspec.engine_host import EngineFacts
 from lcspec.engine_process.vocabulary import Tables
 from lcspec.errors import LcspecError
+from lcspec.profiles.exactness import Kernels
 
 # --- from the program -------------------------------------------------------------------------------------------------
 
@@ -34,6 +35,7 @@ class Open:
         tables: send the vocabulary's tables.
         limit: seconds after which an engine without a sign of life hangs (0: none does; see heartbeat).
         prelude: called before anything is loaded; tests use it to cause failures.
+        kernels: see lcspec.session.open_session.
     """
 
     options: ModelOptions
@@ -44,6 +46,7 @@ class Open:
     tables: bool
     limit: float
     prelude: Callable[[], None] | None
+    kernels: Kernels | None
 
 
 @dataclass(frozen=True)

@@ -69,7 +69,7 @@ class LossBudget:
         self.balance += SHARE
 
     def planned(self, tokens: float, decode: float, beside: float, plain: float) -> None:
-        """A planned step emitted `tokens` for each text in `decode` + `beside` seconds; a plain decode takes `plain`."""
+        """A planned step emitted `tokens` a text in `decode` + `beside` seconds; a plain decode takes `plain`."""
         bare = self.bare or 0.0
         more, step = max(0.0, beside - bare), plain + bare
         self._round += 1

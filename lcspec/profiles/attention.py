@@ -88,6 +88,17 @@ class Times(NamedTuple):
     rows: Layer | None = None
 
     @property
+    def alone(self) -> Times:
+        """Those of one slot."""
+        ways = [way and way._replace(crowd=way.steps[0], slots=1) for way in self]
+        return Times(*ways)  # type: ignore[arg-type]
+
+    @property
+    def fastest(self) -> Layer:
+        """What is taken where nobody asks for exactness."""
+        return self.products if self.fused_is_slower else self.fused
+
+    @property
     def fused_is_slower(self) -> bool:
         """Whether matrix products are worth their memory."""
         return self.products.answer < (1 - WORTH) * self.fused.answer
@@ -125,8 +136,17 @@ def heads_of(header: ModelHeader) -> Heads | None:
     return heads if min(heads) > 0 and heads.key_length % 2 == 0 and heads.queries % heads.keys == 0 else None
 
 
-def measure(heads: Heads, options: ModelOptions, presence: Presence) -> Times:
+class Found(NamedTuple):
+    """What was measured, of every way in the order of Times: [read, *steps], and [crowd]."""
+
+    texts: list[list[float]]
+    crowds: list[list[float]]
+
+
+def measure(heads: Heads, options: ModelOptions, presence: Presence, texts: list[list[float]] | None = None) -> Found:
     """Time all ways with `options`' threads, cache type and slots; `presence` watches.
+
+    `texts`: `Found.texts` if it is known: what a single text takes does not depend on the slots.
 
     Raises:
         LcspecError: the library refuses the model or runs out of memory.
@@ -155,64 +175,60 @@ def measure(heads: Heads, options: ModelOptions, presence: Presence) -> Times:
             if can_go_row_by_row():
                 ways.append(replace(small, attention="rows", streams=slots > 1))
             contexts = [stack.enter_context(Context(model, way)) for way in ways]
-            plain = [context for context in contexts if context.options.kv_type_v is None]
-            reading = [_fill(context, presence) for context in plain]
-            if options.kv_type == "f16":  # exact prompts are read with F16 values
-                contexts[2].memory.set_state(0, converted(contexts[0].memory.state(0), 0, 0, "bf16"))
-            else:
-                _fill(contexts[2], presence)
-            steps = _in_turn(contexts, [[0] * width for width in WIDTHS], presence)
-            crowds = [own[:1] for own in steps]
-            if slots > 1:
-                for context in contexts:
-                    state = context.memory.state(0)
-                    for seq in range(1, slots):
-                        context.memory.set_state(seq, state)
-                crowds = _in_turn(contexts, [list(range(slots))], presence)
-    for own in steps[3:]:  # row by row a single row takes the code that it takes otherwise
-        own[0] = steps[1][0] = min(own[0], steps[1][0])
-    reads = (*reading[:2], reading[0], *reading[2:])
-    return Times(
-        *(
-            Layer(read / layers, tuple(s / layers for s in alone), crowd / layers, slots)
-            for read, alone, (crowd,) in zip(reads, steps, crowds)
-        )
-    )
+            _fill(contexts, presence)
+            if texts is None:
+                # Exact prompts are read with F16 values; a single row takes the same code row by row.
+                reading = [_read(context, presence) for i, context in enumerate(contexts) if i != 2]
+                steps = _in_turn(contexts, [[0] * width for width in WIDTHS], presence)
+                for own in steps[3:]:
+                    own[0] = steps[1][0] = min(own[0], steps[1][0])
+                reads = (*reading[:2], reading[0], *reading[2:])
+                texts = [[s / layers for s in (read, *own)] for read, own in zip(reads, steps)]
+            if slots == 1:
+                return Found(texts, [row[1:2] for row in texts])
+            for context in contexts:
+                state = context.memory.state(0)
+                for seq in range(1, slots):
+                    context.memory.set_state(seq, state)
+            crowds = _in_turn(contexts, [list(range(slots))], presence)
+            return Found(texts, [[crowd / layers] for (crowd,) in crowds])
 
 
 def _known(heads: Heads, options: ModelOptions) -> Times | None:
     """The stored times, or new ones, which are stored if nothing disturbed them; None if there is no way to measure."""
     slots = min(options.slots, MOST_SLOTS)
-    by_rows = can_go_row_by_row()
-    key = disk_cache.key_of(
-        "attention", CONTEXT, heads, options.threads, options.kv_type, slots, by_rows, version(), build()
-    )
-    stored = _from_list(disk_cache.load("attention", key), slots)
+    about = CONTEXT, heads, options.threads, options.kv_type, can_go_row_by_row(), version(), build()
+    text, crowd = (disk_cache.key_of("attention of texts", n, *about) for n in (1, slots))
+    texts = _table(disk_cache.load("attention", text), 1 + len(WIDTHS))
+    crowds = [row[1:2] for row in texts or ()] if slots == 1 else _table(disk_cache.load("attention", crowd), 1)
+    if texts is None or crowds is None or len(crowds) != len(texts):
+        presence = Presence()
+        try:
+            found = measure(heads, options, presence, texts)
+        except (LcspecError, OSError, ValueError):  # ValueError: the library's format of states is not known
+            return None
+        texts = texts or _kept(text, found.texts, presence)
+        crowds = _kept(crowd, found.crowds, presence) if slots > 1 else [row[1:2] for row in texts]
+    return Times(*(Layer(row[0], tuple(row[1:]), together[0], slots) for row, together in zip(texts, crowds)))
+
+
+def _kept(key: str, found: list[list[float]], presence: Presence) -> list[list[float]]:
+    """What was found, which is stored; or what another process has stored meanwhile, as both should decide alike."""
+    stored = _table(disk_cache.load("attention", key), len(found[0]))
     if stored is not None:
         return stored
-    presence = Presence()
-    try:
-        times = measure(heads, options, presence)
-    except (LcspecError, OSError, ValueError):  # ValueError: the library's format of states is not known
-        return None
-    # Another process may have measured meanwhile, and both should decide alike.
-    if (stored := _from_list(disk_cache.load("attention", key), slots)) is not None:
-        return stored
     if presence.undisturbed:
-        disk_cache.save("attention", key, [layer and [layer.read, *layer.steps, layer.crowd] for layer in times])
-    return times
+        disk_cache.save("attention", key, found)
+    return found
 
 
-def _from_list(data: object, slots: int) -> Times | None:
-    """Stored times; None if they are not that."""
-    if not isinstance(data, list) or len(data) != len(Times._fields):
+def _table(data: object, columns: int) -> list[list[float]] | None:
+    """Stored rows, one for each way; None if they are not that."""
+    if not isinstance(data, list) or len(data) not in (3, 4) or not all(isinstance(row, list) for row in data):
         return None
-    rows = [row for row in data if isinstance(row, list)]
-    if len(rows) < 3 or not all(len(row) == 2 + len(WIDTHS) for row in rows):
+    if not all(len(row) == columns and all(isinstance(s, float) and s > 0 for s in row) for row in data):
         return None
-    if not all(isinstance(s, float) and s > 0 for row in rows for s in row):
-        return None
-    return Times(*(Layer(row[0], tuple(row[1:-1]), row[-1], slots) for row in rows))
+    return data
 
 
 def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
@@ -222,10 +238,21 @@ def _has_room(heads: Heads, model: Model, options: ModelOptions) -> bool:
     return memory is None or scores <= SCORES_SHARE * memory.total
 
 
-def _fill(context: Context, presence: Presence) -> float:
-    """Read the text; returns the seconds of its last piece, the shortest of READS."""
-    for start in range(0, CONTEXT - PIECE, PIECE):
-        _decode(context, [(0, start + i) for i in range(PIECE)], presence)
+def _fill(contexts: Sequence[Context], presence: Presence) -> None:
+    """Have all contexts hold the text: read once for each format of states."""
+    for like, context in zip((None, None, 0, 1), contexts):
+        if like is not None:
+            state = contexts[like].memory.state(0)
+            if context.options.kv_type == "f16" and context.options.kv_type_v == "bf16":
+                state = converted(state, 0, 0, "bf16")
+            if context.memory.set_state(0, state):
+                continue
+        for start in range(0, CONTEXT, PIECE):
+            _decode(context, [(0, start + i) for i in range(PIECE)], presence)
+
+
+def _read(context: Context, presence: Presence) -> float:
+    """Seconds of reading the text's last piece, the shortest of READS."""
     found = []
     for _ in range(READS):
         context.memory.remove(0, CONTEXT - PIECE)

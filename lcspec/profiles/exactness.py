@@ -17,10 +17,13 @@ Where a context is not independent, an exact request decodes every step of its a
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Sequence
 
-from lcspec.llama import Context
+from lcspec.config import ModelOptions
+
+if TYPE_CHECKING:
+    from lcspec.llama import Context
 
 PROMPT_BLOCK = 32
 TRUSTED_POSITIONS = 300
@@ -99,6 +102,25 @@ class Certificate:
         if not classes or not all(classes) or any(w < 1 for c in classes for w in c):
             raise ValueError("not a certificate: bad widths")
         return out
+
+
+class Kernels(NamedTuple):
+    """`options` with cache types and attention decided, and `exact` True or False.
+
+    `certificate`: where rows are the same whatever else is in a batch. `beyond`: as for Price.
+    """
+
+    options: ModelOptions
+    certificate: Certificate | None = None
+    beyond: int | None = None
+
+    def with_options(self, options: ModelOptions) -> Kernels:
+        """The same decisions for a context of other options."""
+        ours = self.options
+        decided = replace(
+            options, attention=ours.attention, kv_type_v=ours.kv_type_v, exact=ours.exact, streams=ours.streams
+        )
+        return self._replace(options=decided)
 
 
 class ScratchPad:

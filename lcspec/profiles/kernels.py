@@ -16,15 +16,14 @@ Each is certified where it runs (certification.py), and taken by itself where it
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import NamedTuple, Sequence
 
 from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.profiles.attention import WORTH, with_attention
 from lcspec.profiles.certification import CHECKED_CONTEXT, independence_of
-from lcspec.profiles.exactness import Certificate
-from lcspec.profiles.price import prices, read_apart
+from lcspec.profiles.exactness import Kernels
+from lcspec.profiles.price import Price, prices, read_apart
 
 WAYS = {"rows": "matrix products, row by row", "fused_rows": "the fused kernel, row by row"}
 
@@ -35,17 +34,6 @@ def name_of(way: ModelOptions) -> str:
     return WAYS.get(way.attention, f"the fused kernel with {types}")
 
 
-class Kernels(NamedTuple):
-    """`options` with cache types and attention decided, and `exact` True or False.
-
-    `certificate`: where rows are the same whatever else is in a batch. `beyond`: as for Price.
-    """
-
-    options: ModelOptions
-    certificate: Certificate | None = None
-    beyond: int | None = None
-
-
 def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
     """Decide on cache types and attention.
 
@@ -54,7 +42,7 @@ def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
     """
     if options.exact is False or (options.exact is None and not _is_open(options)):
         return Kernels(replace(with_attention(model, options), exact=False))
-    for exact, found in prices(model, options, exact_ways(model, options)):
+    for exact, found in priced_ways(model, options):
         wanted = options.exact is True or (found is not None and found.is_small and _fits(model, exact))
         certificate = independence_of(model, exact) if wanted else None
         if certificate is not None and certificate.independent:
@@ -75,6 +63,23 @@ def _fits(model: Model, options: ModelOptions) -> bool:
 def _is_open(options: ModelOptions) -> bool:
     """Whether nobody asked for other types or another attention."""
     return options.attention == "measured" and options.kv_type == "f16" and options.kv_type_v is None
+
+
+def priced_ways(model: Model, options: ModelOptions) -> list[tuple[ModelOptions, Price | None]]:
+    """`exact_ways` and what each costs; None: not known. Who insists on exactness has the cheapest first, and those
+    last that there is no memory for."""
+    ways = list(prices(model, options, exact_ways(model, options)))
+    if not options.exact:
+        return ways
+
+    def rank(priced: tuple[ModelOptions, Price | None]) -> tuple[bool, float]:
+        # A single slot's texts should be those of several, so what one costs decides for both. Row by row drafts are
+        # chains, so that must be cheaper by WORTH.
+        way, price = priced
+        chains = WORTH if way.attention in BY_ROWS else 0.0
+        return way.streams and not _fits(model, way), (price.alone if price is not None else 1.0) + chains
+
+    return sorted(ways, key=rank)
 
 
 def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
@@ -98,16 +103,4 @@ def exact_ways(model: Model, options: ModelOptions) -> list[ModelOptions]:
         return apart or also if options.attention == "rows" else also
     if not _is_open(options):
         return [fused]
-    ways = [fused, *apart, *also]
-    return _cheapest_first(model, options, ways) if options.exact else ways
-
-
-def _cheapest_first(model: Model, options: ModelOptions, ways: Sequence[ModelOptions]) -> list[ModelOptions]:
-    """Those last that there is no memory for. A single slot's texts should be those of several, so what a decode costs
-    one slot decides for both; row by row drafts are chains, so that must be cheaper by WORTH."""
-    dear = {way.attention: price.decode for way, price in prices(model, replace(options, slots=1), ways) if price}
-
-    def rank(way: ModelOptions) -> tuple[bool, float]:
-        return way.streams and not _fits(model, way), dear.get(way.attention, 1.0) + WORTH * (way.attention in BY_ROWS)
-
-    return sorted(ways, key=rank)
+    return [fused, *apart, *also]

@@ -38,17 +38,22 @@ class Price(NamedTuple):
     """What exactness costs.
 
     Attributes:
-        decode: a decode step's time over that of the fastest context, for a single text or for all slots together,
-            whichever is more.
+        alone, crowd: a decode step's time over that of the fastest context, for a single text, and for all slots.
         first: the same of the time to a prompt's first token.
         beyond: prompts of more tokens are read apart (see lcspec.kv_cache.prompt_reader); None: none are.
         check: seconds that certifying it takes, once.
     """
 
-    decode: float
+    alone: float
+    crowd: float
     first: float
     beyond: int | None
     check: float
+
+    @property
+    def decode(self) -> float:
+        """The larger one of `alone` and `crowd`."""
+        return max(self.alone, self.crowd)
 
     @property
     def is_small(self) -> bool:
@@ -66,12 +71,8 @@ class _Measured:
     times: Times
     usual: Work
 
-    @property
-    def fastest(self) -> Layer:
-        return self.times.products if self.times.fused_is_slower else self.times.fused
-
-    def dearer(self, work: Work, layer: Layer) -> float:
-        """A decode step's time with these over that with the fastest."""
+    def dearer(self, work: Work, layer: Layer) -> tuple[float, float]:
+        """`Price.alone` and `crowd` of decodes that take these."""
 
         def steps(work: Work, layer: Layer) -> list[float]:
             return [work[width] + self.layers * seconds for width, seconds in zip(WIDTHS, layer.steps)]
@@ -79,9 +80,9 @@ class _Measured:
         def crowd(work: Work, layer: Layer) -> float:
             return float(np.interp(layer.slots, list(work), list(work.values()))) + self.layers * layer.crowd
 
-        ratios = np.divide(steps(work, layer), steps(self.usual, self.fastest))
+        ratios = np.divide(steps(work, layer), steps(self.usual, self.times.alone.fastest))
         alone = float(np.average(ratios, weights=FREQUENCY))
-        return alone if layer.slots == 1 else max(alone, crowd(work, layer) / crowd(self.usual, self.fastest))
+        return alone, alone if layer.slots == 1 else crowd(work, layer) / crowd(self.usual, self.times.fastest)
 
     def slower(self, work: Work, layer: Layer) -> float:
         """The same of reading a piece of a long prompt."""
@@ -89,7 +90,8 @@ class _Measured:
         def reading(work: Work, layer: Layer) -> float:
             return work[LEAST_ROWS] / LEAST_ROWS * PIECE + self.layers * layer.read
 
-        return reading(work, layer) / reading(self.usual, self.fastest)
+        # Texts of several slots are those of one, so what one takes decides how prompts are read.
+        return reading(work, layer) / reading(self.usual, self.times.alone.fastest)
 
 
 def prices(
@@ -106,10 +108,6 @@ def prices(
     if work is None or ("rows" in kinds and times.rows is None):
         return [(way, None) for way in ways]
     measured = _Measured(model.traits.n_layer, times, work["fused"])
-    # Texts of several slots are those of one, so what is measured for one decides how prompts are read.
-    several = options.slots > 1 and "rows" in kinds
-    alone = (several and times_for(model, replace(options, slots=1))) or times
-    single = replace(measured, times=alone)
     by_rows = usual = work["fused"]
     if "rows" in work:  # a single row takes the same code either way
         by_rows = {n: s * (work["rows"][n] / work["products"][n] if n > 1 else 1.0) for n, s in usual.items()}
@@ -118,12 +116,11 @@ def prices(
         work = by_rows if way.attention in BY_ROWS else usual
         check = _check(model, way, work)
         if times.rows is not None and way.attention == "rows":
-            reading = _reading_by_rows(single, work, alone.rows or times.rows)
-            return Price(measured.dearer(work, times.rows), *reading, check)
+            return Price(*measured.dearer(work, times.rows), *_reading_by_rows(measured, work, times.rows), check)
         if way.attention == "fused_rows":  # that the kernel sums each row by itself costs nothing
             apart = measured.slower(usual, times.fused)
-            return Price(measured.dearer(work, times.fused), *_reading_apart(usual, work, apart), check)
-        return Price(measured.dearer(work, times.exact), *_reading_fused(measured, way), check)
+            return Price(*measured.dearer(work, times.fused), *_reading_apart(usual, work, apart), check)
+        return Price(*measured.dearer(work, times.exact), *_reading_fused(measured, way), check)
 
     return [(way, price(way)) for way in ways]
 
@@ -140,7 +137,7 @@ def _of_work(model: Model, way: ModelOptions, work: dict[str, Work] | None) -> P
     usual = work["fused"]
     by_rows = {**work["fused_rows"], 1: usual[1]}  # a single row takes the same code either way
     dearer = float(np.average([by_rows[n] / usual[n] for n in WIDTHS], weights=FREQUENCY))
-    return Price(dearer, *_reading_apart(usual, by_rows, 1.0), _check(model, way, by_rows))
+    return Price(dearer, dearer, *_reading_apart(usual, by_rows, 1.0), _check(model, way, by_rows))
 
 
 def _check(model: Model, way: ModelOptions, work: Work) -> float:

@@ -41,7 +41,7 @@ def session(
 
     F32 weights: nothing is rounded to 8 bits, which would hide that rows were summed in another order.
     """
-    found = Price(1.0, 1.0, request.param, 0.0)
+    found = Price(1.0, 1.0, 1.0, request.param, 0.0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kernels, "prices", lambda model, options, ways: [(way, found) for way in ways])
         with open_session(by_rows(demo_as("F32")), demo[1]) as session:
@@ -163,7 +163,7 @@ def test_one_slot_and_several_have_the_same_bits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Whoever drafts and runs beside a request, with trees where several slots share a cache."""
-    free, path = Price(1.0, 1.0, LEAST_ROWS, 0.0), demo_as("F32")
+    free, path = Price(1.0, 1.0, 1.0, LEAST_ROWS, 0.0), demo_as("F32")
     monkeypatch.setattr(kernels, "prices", lambda model, options, ways: [(way, free) for way in ways])
     with open_session(by_rows(path, attention=attention)) as alone:
         texts = some_texts(alone)

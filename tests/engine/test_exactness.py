@@ -307,15 +307,14 @@ def test_insisting_takes_the_cheapest_way_whatever_the_slots(
     cost = {"fused": fused, "rows": rows, "fused_rows": fused_rows}
 
     def priced(_: object, given: ModelOptions, ways: Sequence[ModelOptions]) -> list[tuple[ModelOptions, Price]]:
-        assert given.slots == 1
-        return [(way, Price(cost[way.attention], 1.0, None, 0.0)) for way in ways]
+        return [(way, Price(cost[way.attention], 2.0, 1.0, None, 0.0)) for way in ways]
 
     monkeypatch.setattr(kernels, "prices", priced)
     wanted = exact(alone.model.options.path, attention="measured", slots=slots)
-    ways = exact_ways(alone.model, wanted)
+    ways = [way for way, _ in kernels.priced_ways(alone.model, wanted)]
     assert ways[0].attention == first and {way.attention for way in ways} == set(cost)
     monkeypatch.setattr(kernels, "machine_memory", lambda: Memory(1, 1))
-    fits = exact_ways(alone.model, wanted)[0]
+    fits, _ = kernels.priced_ways(alone.model, wanted)[0]
     assert not fits.streams, "there is no memory for a cache for every slot"
 
 

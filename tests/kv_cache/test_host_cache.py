@@ -60,7 +60,7 @@ def test_a_conversation_goes_on_after_another_one(family: str, slots: int, strat
 
 def read_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelOptions:
     """Options of an exact session that reads its prompts apart from steps."""
-    free = Price(1.0, 1.0, LEAST_ROWS, 0.0)
+    free = Price(1.0, 1.0, 1.0, LEAST_ROWS, 0.0)
     monkeypatch.setattr(kernels, "prices", lambda model, options, ways: [(way, free) for way in ways])
     return options(path, exact=True, attention="measured", kv_type="f16")
 

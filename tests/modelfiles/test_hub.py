@@ -15,6 +15,7 @@ from lcspec.modelfiles.hub import Hub, Name, RemoteFile, RemoteModel, choose, pa
 from tests import forks
 from tests import tiny_gguf as tiny
 from tests.loopback_hub import COMMIT, HubState, loopback_hub
+from tests.running import own_cache
 
 pytestmark = pytest.mark.slow
 
@@ -61,7 +62,7 @@ def environment(tmp_path: Path, hub: HubState) -> dict[str, str]:
         "HF_ENDPOINT": hub.url,
         "HF_HUB_CACHE": str(tmp_path / "hub"),
         "LCSPEC_DATA_DIR": str(tmp_path / "data"),
-        "LCSPEC_CACHE_DIR": str(tmp_path / "cache"),
+        "LCSPEC_CACHE_DIR": str(own_cache(tmp_path)),
     }
 
 

@@ -18,7 +18,7 @@ from lcspec.modelfiles.attention_layers import Heads, write_layers
 from lcspec.modelfiles.memory import Memory
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.profiles import attention
-from lcspec.profiles.attention import WIDTHS, Layer, Times, heads_of, measure, times_for, with_attention
+from lcspec.profiles.attention import WIDTHS, Found, Layer, Times, heads_of, measure, times_for, with_attention
 from lcspec.profiles.steadiness import Presence
 from lcspec.session import make_engine
 from tests import tiny_gguf as tiny
@@ -48,9 +48,10 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float
     asked: list[Heads] = []
 
     def finds(fused: float, products: float) -> list[Heads]:
-        def found(heads: Heads, *_: object) -> Times:
+        def found(heads: Heads, *_: object) -> Found:
             asked.append(heads)
-            return all_alike(fused, products)
+            rows = [[seconds] * (1 + len(WIDTHS)) for seconds in (fused, products, fused)]
+            return Found(rows, [row[:1] for row in rows])
 
         monkeypatch.setattr(attention, "measure", found)
         return asked
@@ -59,10 +60,13 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[[float
 
 
 def test_both_ways_are_timed() -> None:
+    texts = None
     for slots in (1, 3):
-        times = measure(HEADS, ModelOptions(Path("not read"), threads=1, slots=slots), Presence())
-        assert all(layer.read > 0.0 and min(layer.steps) > 0.0 for layer in times if layer is not None)
-        assert (times.rows is not None) is can_go_row_by_row()
+        found = measure(HEADS, ModelOptions(Path("not read"), threads=1, slots=slots), Presence(), texts)
+        assert texts is None or found.texts is texts, "a single text is not timed again"
+        texts = found.texts
+        assert len(texts) == len(found.crowds) == 3 + can_go_row_by_row()
+        assert all(len(row) == 1 + len(WIDTHS) and min(row) > 0 for row in texts) and min(found.crowds) > [0.0]
 
 
 def test_a_layer_has_the_heads_it_was_given(tmp_path: Path) -> None:
@@ -71,6 +75,18 @@ def test_a_layer_has_the_heads_it_was_given(tmp_path: Path) -> None:
         write_layers(path, heads, 2)
         header = read_header(path)
         assert heads_of(header) == heads and header.block_count == 2
+
+
+def test_what_one_slot_was_found_to_take_holds_for_several(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """How prompts are read follows from it, and must not depend on the slots."""
+    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / "cache"))
+    with Model.load(options(llama)) as model:
+        several, one, again = (times_for(model, options(llama, slots=n)) for n in (3, 1, 3))
+    assert several is not None and one is not None and several == again
+    assert [layer and layer[:2] for layer in one] == [layer and layer[:2] for layer in several]
+    assert several.fused.slots == 3 and one.fused.crowd == one.fused.steps[0]
 
 
 def test_matrix_products_must_be_worth_their_memory() -> None:
@@ -144,6 +160,7 @@ def test_scores_must_fit(measured: Any, llama: Path, monkeypatch: pytest.MonkeyP
         [[2.0, 1.0, 1.0, -1.0]] * 3,
         [[2.0, 1.0, 1.0, "1"]] * 3,
         [[2.0] * 3] * 3,
+        [[2.0] * 5] * 3,
         {"fused": 1.0},
         "x",
     ],

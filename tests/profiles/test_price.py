@@ -70,13 +70,14 @@ def test_dear_steps_are_not_small(model: Model, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_prompts_of_several_slots_are_read_as_those_of_one(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or the same prompt would have other bits, where a measurement of several slots comes out otherwise."""
+    """Or the same prompt would have other bits, where something else is the fastest for several slots."""
     usual = {**dict.fromkeys(WIDTHS, 1e-9), LEAST_ROWS: 0.1}
     monkeypatch.setattr(price, "_work", lambda *_: {"fused": usual, "products": usual, "rows": usual})
 
     def times(_: Model, given: ModelOptions) -> Times:
-        usual = Layer(0.1, (1.0,) * len(WIDTHS), 1.0, given.slots)
-        return Times(usual, usual, usual, usual._replace(read=0.1 if given.slots > 1 else 0.4))
+        fused = Layer(0.1, (1.0,) * len(WIDTHS), 1.0, given.slots)
+        products = Layer(0.4, (1.1,) * len(WIDTHS), 0.1 if given.slots > 1 else 1.1, given.slots)
+        return Times(fused, products, fused, fused._replace(read=0.4))
 
     monkeypatch.setattr(price, "times_for", times)
     found = []
