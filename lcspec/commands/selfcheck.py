@@ -78,7 +78,7 @@ def run(
 
 def describe(session: Session, options: ModelOptions) -> dict[str, Any]:
     """What is checked, and every exact way that there is here: what it costs, and whether its bits hold."""
-    from lcspec.profiles.certification import independence_of
+    from lcspec.profiles.independence import independence_of
     from lcspec.profiles.kernels import name_of, priced_ways
 
     engine, model, ways = session.engine, session.model, list[dict[str, Any]]()
@@ -107,7 +107,8 @@ def check(session: Session, result: dict[str, Any], positions: int, quiet: bool)
     Raises:
         ExactnessError: the model is not exact here; the message says why.
     """
-    from lcspec.profiles.certification import Comparison, Report, revoke
+    from lcspec.profiles.certification import Comparison, Report
+    from lcspec.profiles.independence import revoke
 
     exact = session.engine.exact
     if not session.model.traits.attention_only:

@@ -10,7 +10,7 @@ There are three exact ways on a CPU:
 - K and V in F16 and the fused kernel, row by row as well: the only way for sliding windows and recurrent states. Those
   have a cache for every slot, too.
 
-Each is certified where it runs (certification.py), and taken by itself where it costs next to nothing.
+Each is certified where it runs (independence.py), and taken by itself where it costs next to nothing.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.profiles.attention import WORTH, with_attention
-from lcspec.profiles.certification import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.exactness import Kernels
+from lcspec.profiles.independence import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.price import Price, prices, read_apart
 
 WAYS = {"rows": "matrix products, row by row", "fused_rows": "the fused kernel, row by row"}

@@ -16,7 +16,7 @@ from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED
 from lcspec.llama import Context, Model, build, version
 from lcspec.profiles.attention import PIECE, WIDTHS, Layer, Times, times_for
-from lcspec.profiles.certification import CHECKED_ROWS, CHECKED_STEPS, certified
+from lcspec.profiles.independence import CHECKED_ROWS, CHECKED_STEPS, certified
 from lcspec.profiles.steadiness import Presence
 from lcspec.profiles.step_cost import adapter_key, sample_tokens
 

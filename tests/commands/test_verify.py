@@ -11,8 +11,8 @@ import pytest
 from lcspec.commands import selfcheck
 from lcspec.llama import can_fuse_row_by_row
 from lcspec.profiles import certification
-from lcspec.profiles.certification import certified
 from lcspec.profiles.exactness import Certificate
+from lcspec.profiles.independence import certified
 from lcspec.session import open_session
 from tests.commands.test_command_line import ok
 from tests.running import ROUNDS_ALIKE, options

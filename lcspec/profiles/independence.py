@@ -1,0 +1,137 @@
+"""Whether rows have the same bits at every width, beside other requests and after any pieces of a prompt."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from lcspec import disk_cache
+from lcspec.config import ModelOptions
+from lcspec.errors import LcspecError
+from lcspec.kv_cache.prompt_reader import LEAST_ROWS, InPlaceReader, PromptReader
+from lcspec.kv_cache.sequence_cache import SequenceCache
+from lcspec.kv_cache.sequence_pool import SequencePool
+from lcspec.llama import Context, Model
+from lcspec.profiles.certification import Prober
+from lcspec.profiles.exactness import Certificate, ScratchPad
+from lcspec.profiles.step_cost import curve_key, sample_tokens
+
+# What a look at independence compares: so many rows of a text behind so many tokens, which are cells enough for the
+# kernels that split a row's keys (from 512 on; the library rounds up to 256).
+INDEPENDENT_SPOT = 264
+INDEPENDENT_ROWS = 8
+INDEPENDENT_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
+# Pieces a text is read in, which must not show in its rows.
+PIECES = (32, 128)
+# The same of a text that is read apart from steps, and where pieces are whole blocks (see InPlaceReader).
+CUTS = ((INDEPENDENT_SPOT,), (37, 101, 200, INDEPENDENT_SPOT))
+WHOLE_CUTS = ((4 * LEAST_ROWS,), (LEAST_ROWS, 3 * LEAST_ROWS, 4 * LEAST_ROWS))
+# Positions that are looked at, and what all that takes: prompt rows read, here and apart, and narrow steps.
+CHECKED_CONTEXT = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
+CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
+
+
+def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
+    """Whether rows have the same bits at every width, beside other requests and after any pieces of the prompt.
+
+    Measured in a small context of its own with `options`' types, attention and threads, and kept for later sessions.
+    None where it cannot be measured.
+    """
+    found = certified(model, options)
+    if found is not None:
+        return found
+    in_order = options.texts_in_order
+    slots = 2 if options.slots > 1 or not in_order else 1
+    try:
+        with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
+            if not context.memory.exists:  # an encoder
+                return None
+            certificate = _independence(context)
+            if certificate.independent and in_order and not _reads_alike_in_place(context):
+                certificate = replace(certificate, independent=False)
+        if certificate.independent and not in_order and not _reads_alike(model, options):
+            certificate = replace(certificate, independent=False)
+    except LcspecError:
+        return None
+    disk_cache.save("exact", _independence_key(model, options), certificate.as_dict())
+    return certificate
+
+
+def certified(model: Model, options: ModelOptions) -> Certificate | None:
+    """What `independence_of` found in an earlier session, if it was asked."""
+    try:
+        return Certificate.from_dict(disk_cache.load("exact", _independence_key(model, options)))
+    except ValueError:
+        return None
+
+
+def revoke(model: Model, options: ModelOptions) -> None:
+    """A longer look has shown that rows depend on more than their own text: later sessions know."""
+    if (found := certified(model, options)) is not None:
+        disk_cache.save("exact", _independence_key(model, options), replace(found, independent=False).as_dict())
+
+
+def _independence_key(model: Model, options: ModelOptions) -> str:
+    planes = options.rollback if options.planes and not model.traits.attention_only else 0
+    return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), "independence")
+
+
+def _independence(context: Context) -> Certificate:
+    """Compare every row with that of the same text alone, token by token, also beside another text if there are slots
+    for two, and in a tree if a context may have any.
+    """
+    pool, chains = SequencePool(context.n_seq), context.options.texts_in_order
+    *others, own = [pool.take() for _ in range(min(3, pool.n) if context.options.slots > 1 else 1)]
+    prober = Prober(context, own, ScratchPad(context, others[0] if others else own))  # which pads nothing here
+    spot, n = INDEPENDENT_SPOT, INDEPENDENT_ROWS
+    prober.read(spot, PIECES[0])
+    alone = prober.rows(spot, 1, n)
+    repeatable = bool(np.array_equal(alone[:4], prober.rows(spot, 1, 4)))
+    alike = [w for w in INDEPENDENT_WIDTHS if np.array_equal(alone, prober.rows(spot, w, n))]
+    trees = not chains and prober.tree_is_alike(spot, alone, others[1])
+    prober.read(spot, PIECES[1])
+    pieces = np.array_equal(alone, prober.rows(spot, 4, n))
+    beside = not others or np.array_equal(alone, prober.rows_beside(spot, n, others[-1]))
+    # Without planes for two rows a state is saved and loaded, and tokens are decoded again.
+    taken_back = not context.memory.max_rollback >= 3 or np.array_equal(alone, prober.rows_after_refusals(spot, n))
+    same = repeatable and pieces and beside and taken_back and len(alike) == len(INDEPENDENT_WIDTHS)
+    independent = same and (trees or chains)
+    context.memory.clear()
+    widths = tuple(range(1, max(alike) + 1)) if independent else (1, *alike)
+    return Certificate((widths,), n, trees, repeatable, independent)
+
+
+def _reads_alike(model: Model, options: ModelOptions) -> bool:
+    """Whether cells read in a context of their own do not depend on the pieces that a prompt is read in."""
+    reader = PromptReader(model, replace(options, slots=1, batch=INDEPENDENT_SPOT), INDEPENDENT_SPOT)
+    try:
+        tokens = sample_tokens(reader.context, INDEPENDENT_SPOT)
+        states = []
+        for cuts in CUTS:
+            place = reader.begin([])
+            for start, stop in zip((0, *cuts), cuts):
+                reader.read(place, tokens[start:stop])
+            states.append(reader.copied(place))
+            reader.end(place)
+        return states[0] == states[1]
+    except ValueError:  # this library writes another format
+        return False
+    finally:
+        reader.close()
+
+
+def _reads_alike_in_place(context: Context) -> bool:
+    """The same of cells read where they are decoded."""
+    reader, cache = InPlaceReader(context), SequenceCache(context.memory, SequencePool(context.n_seq))
+    block = max(PIECES)
+    tokens = sample_tokens(context, INDEPENDENT_SPOT)
+    states = []
+    for cuts in WHOLE_CUTS if reader.whole else CUTS:
+        place = reader.begin([], cache)
+        for start, stop in zip((0, *cuts), cuts):
+            for at in range(start, stop, block):
+                reader.read(place, tokens[at : min(stop, at + block)])
+        states.append(context.memory.state(cache.main))
+        cache.empty()
+    return states[0] == states[1]
