@@ -5,9 +5,9 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 # Every file in one process, those with slow tests first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
-# Tests with models and servers wait for a quarter of their time, so half as many processes again as there are cores.
+# Tests with models and servers wait for nearly half of their time, so twice as many processes as there are cores.
 CORES  := $(shell nproc 2>/dev/null || getconf _NPROCESSORS_ONLN)
-ALL    := $(shell echo $$(( $(CORES) + ($(CORES) + 1) / 2 )))
+ALL    := $(shell echo $$(( 2 * $(CORES) )))
 RUNS   := model or server or tui or slow
 # What fails here is run once more, and both runs are shown: docs/tests.md.
 AGAIN  := --reruns 1 -rR

@@ -246,7 +246,7 @@ def make_engine(
     ) -> Engine:
         options, certificate, beyond = known.with_options(wanted) if known else choose_kernels(model, wanted)
         context = Context(model, options)
-        pool = SequencePool(context.n_seq)
+        pool = SequencePool(context.n_seq, shared=not context.memory.streams)
         # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
         padding = ScratchPad(context, pool.spare if context.memory.branching is not Branching.NONE else -1)
         share = context.memory.branching is Branching.TREE

@@ -119,11 +119,10 @@ def peak_of(what: str, n_messages: int, cache: Path) -> int:
         return int(done.stdout.splitlines()[-1])
 
 
-def measure(n_messages: int) -> dict[str, Any]:
-    """Megabytes of both processes, and what the chat takes beside the model."""
-    with tempfile.TemporaryDirectory() as name:
-        # The first one measures the machine, which takes more memory than either.
-        _, alone, together = (peak_of(what, n_messages, Path(name)) for what in ("engine", "engine", "chat"))
+def measure(n_messages: int, cache: Path) -> dict[str, Any]:
+    """Megabytes of both processes, and what the chat takes beside the model; `cache`: as for peak_of."""
+    # The first one measures the machine, which takes more memory than either.
+    _, alone, together = (peak_of(what, n_messages, cache) for what in ("engine", "engine", "chat"))
     return {
         "messages": n_messages,
         "engine_mb": round(alone / 1e6, 1),
@@ -138,7 +137,8 @@ def measure(n_messages: int) -> dict[str, Any]:
 def main(messages: int, child: str | None) -> None:
     """Measure, and print one JSON object."""
     if child is None:
-        click.echo(json.dumps(measure(messages), indent=2))
+        with tempfile.TemporaryDirectory() as cache:
+            click.echo(json.dumps(measure(messages, Path(cache)), indent=2))
         return
     if child == "engine":
         engine()

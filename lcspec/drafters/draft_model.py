@@ -85,7 +85,7 @@ class ModelDrafter(Drafter):
         except BaseException:
             self.model.close()
             raise
-        self.pool = SequencePool(self.context.n_seq)
+        self.pool = SequencePool(self.context.n_seq, shared=not self.context.memory.streams)
         self.trees = self.context.memory.branching is Branching.TREE
         self.prefix_cache = PrefixCache(self.context, self.pool, env.slots, share=self.trees)
         self.n_vocab = min(self.model.n_vocab, env.target.n_vocab)

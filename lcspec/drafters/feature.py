@@ -101,7 +101,7 @@ class FeatureDrafter(StateDrafter):
         """`context` is the head's, for `slots` texts."""
         self.context = context
         self.width = width
-        self.pool = SequencePool(context.n_seq)
+        self.pool = SequencePool(context.n_seq, shared=not context.memory.streams)
         self.prefix_cache = PrefixCache(context, self.pool, slots, share=True)
         self.n_vocab = context.model.n_vocab
         self._running: dict[int, tuple[SequenceView, FeatureState]] = {}

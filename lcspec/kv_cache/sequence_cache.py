@@ -43,7 +43,6 @@ class SequenceCache:
         self.pool = pool
         self.main = pool.take()
         pool.caches += 1
-        pool.shared = not memory.streams
         self._bare = SeqSets([self.main], [0], [1])
         self.length = 0
         self.canonical = 0  # leading cells computed in an exact request's prompt blocks (see lcspec.profiles.exactness)

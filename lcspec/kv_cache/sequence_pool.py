@@ -10,12 +10,13 @@ from lcspec.kv_cache.parking import Parking
 class SequencePool:
     """Hands out the sequence ids of one context."""
 
-    def __init__(self, n: int) -> None:
+    def __init__(self, n: int, shared: bool = True) -> None:
+        """Hand out `n` ids. `shared`: cells may belong to several, so those that are left can be leaves."""
         self.n = n
         self.caches = 0  # slots' caches that have an id
-        self.shared = True  # cells may belong to several ids, so those that are left can be leaves
         self.parking: Parking | None = None  # where the order of a text's cells decides its bits
         self.reclaim: Callable[[], None] = lambda: None  # returns ids of leaves that no tree has now
+        self._shared = shared
         self._free = list(range(n - 1, -1, -1))
         self._spare: int | None = None
 
@@ -27,7 +28,7 @@ class SequencePool:
     @property
     def free(self) -> int:
         """Ids left for leaves."""
-        return len(self._free) if self.shared else 0
+        return len(self._free) if self._shared else 0
 
     def take(self, leaf: bool = False) -> int:
         """An unused id, the smallest ones first; leaves give way to anything else.
