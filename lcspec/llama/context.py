@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.config import BY_ROWS, ModelOptions
+from lcspec.config import BY_ROWS, QUANTIZED, ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
 from lcspec.llama import hugepages, states
 from lcspec.llama.batch import Batch, StateBatch
@@ -81,9 +81,11 @@ class Context:
         with error_reason("the library gave no reason") as reason:
             self.handle: Any = C.llama_init_from_model(model.handle, params)
         if not self.handle:
+            quantized = {options.kv_type, options.kv_type_v} & set(QUANTIZED)
+            other_type = "f16" if quantized else "q8_0"  # blocks of a quantized type may not fit the heads
             raise ModelLoadError(
                 f"no context of {self.n_ctx} tokens for {model.options.path.name}: {reason[0]}; "
-                "try a smaller --ctx, fewer --gpu-layers, or --kv-type q8_0"
+                f"try a smaller --ctx, fewer --gpu-layers, or --kv-type {other_type}"
             )
         if model.adapters is not None:
             model.adapters.put_on(self.handle)

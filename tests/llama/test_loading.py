@@ -42,3 +42,9 @@ def test_the_library_s_log_is_quiet_from_the_start() -> None:
     asked = "from lcspec.llama.lib import C; C.llama_model_load_from_file(b'/nowhere', C.llama_model_default_params())"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_cache_type_that_does_not_fit_the_heads(llama: Path) -> None:
+    """Blocks of Q8_0 have 32 numbers, these heads 16: the advice is another type."""
+    with pytest.raises(ModelLoadError, match="block size 32 .* or --kv-type f16"), Model.load(options(llama)) as model:
+        Context(model, options(llama, kv_type="q8_0"))
