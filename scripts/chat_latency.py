@@ -10,107 +10,26 @@ runs the application without one. Nothing of the user's is read or written.
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import fcntl
 import json
 import os
-import pty
 import random
-import select
 import statistics
-import struct
 import subprocess
-import sys
 import tempfile
-import termios
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
+from pseudo_terminal import COLUMNS, LCSPEC, ROWS, chatting
 from scale_model import scale_model
 
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.tui.store import Message, Store
 
 PROMPT = "Write a python function to find the maximum of a list of numbers."
-ROWS, COLUMNS = 40, 120
 # Letters that no answer has, so that an echo is told from the answer.
 LETTERS = [chr(c) for c in range(0x410, 0x450)]
-WAIT = 300.0
-LCSPEC = [str(Path(sys.executable).parent / "lcspec")]
-
-
-class Terminal:
-    """`lcspec chat` in a pseudo-terminal, everything it writes kept."""
-
-    def __init__(self, arguments: list[str], data: Path) -> None:
-        self.master, slave = pty.openpty()
-        fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
-        env = {**os.environ, "TERM": "xterm-256color", "COLORTERM": "truecolor", "LCSPEC_DATA_DIR": str(data)}
-        self.process = subprocess.Popen(
-            [*LCSPEC, "chat", *arguments],
-            stdin=slave,
-            stdout=slave,
-            stderr=slave,
-            env=env,
-            start_new_session=True,
-        )
-        os.close(slave)
-        self.output = bytearray()
-        self.changed = threading.Condition()
-        threading.Thread(target=self._read, daemon=True).start()
-
-    def _read(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                select.select([self.master], [], [])
-                data = os.read(self.master, 65536)
-                if not data:
-                    return
-                with self.changed:
-                    self.output += data
-                    self.changed.notify_all()
-
-    def type(self, text: str) -> None:
-        """Press keys."""
-        os.write(self.master, text.encode())
-
-    def wait_for(self, text: str, start: int = 0) -> float:
-        """Wait until `text` is written after position `start`; the moment it was seen.
-
-        Raises:
-            TimeoutError: it never came.
-        """
-        wanted, end = text.encode(), time.monotonic() + WAIT
-        with self.changed:
-            while wanted not in self.output[start:]:
-                if not self.changed.wait(end - time.monotonic()):
-                    raise TimeoutError(f"{text!r} was never shown")
-            return time.monotonic()
-
-    def close(self) -> None:
-        """Quit as a user does."""
-        self.type("\x11")
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self.process.wait(30)
-        self.process.kill()
-        self.process.wait()
-        os.close(self.master)
-
-
-@contextlib.contextmanager
-def chatting(arguments: list[str], data: Path) -> Iterator[Terminal]:
-    """A terminal whose chat is ready for input."""
-    terminal = Terminal(arguments, data)
-    try:
-        terminal.wait_for("Enter sends")
-        time.sleep(0.5)
-        yield terminal
-    finally:
-        terminal.close()
 
 
 def last_answer(data: Path) -> Message:
