@@ -1,4 +1,5 @@
-"""What a step of several texts takes if they share one cache, and if each has its own; with each kind of attention.
+"""What a step of several texts takes if they share one cache, and if each has its own; with each kind of attention, the
+exact ways (values in BF16, and row by row) among them.
 
     python scripts/measure_slots.py smollm2.gguf --slots 4,8 --lengths 64,256,512
 
@@ -21,11 +22,12 @@ from lcspec.profiles.step_cost import sample_tokens
 
 REPEAT, PIECE = 9, 128
 WAYS = {
-    "one cache, fused": ("fused", False),
-    "a cache each, fused": ("fused", True),
-    "one cache, products": ("products", False),
-    "a cache each, products": ("products", True),
-    "a cache each, products row by row": ("rows", True),
+    "one cache, fused": ("fused", None, False),
+    "one cache, fused, values in BF16": ("fused", "bf16", False),
+    "a cache each, fused": ("fused", None, True),
+    "one cache, products": ("products", None, False),
+    "a cache each, products": ("products", None, True),
+    "a cache each, products row by row": ("rows", None, True),
 }
 
 
@@ -80,8 +82,10 @@ def main(target: Path, slots: str, lengths: str, threads: int) -> None:
         with contextlib.ExitStack() as stack:
             model = stack.enter_context(Model.load(options))
             contexts = {
-                name: stack.enter_context(Context(model, replace(options, attention=attention, streams=streams)))
-                for name, (attention, streams) in ways.items()
+                name: stack.enter_context(
+                    Context(model, replace(options, attention=attention, kv_type_v=values, streams=streams))
+                )
+                for name, (attention, values, streams) in ways.items()
             }
             for length in texts:
                 for context in contexts.values():

@@ -156,7 +156,9 @@ def test_a_bias_that_forbids_what_the_grammar_wants_is_an_error(tiny_session: Se
 @pytest.mark.parametrize("strategy", ["off", "forced,ngram:min_n=1", "auto"])
 def test_a_mask_over_budget_ends_that_request_and_nobody_else_s(llama: Path, llama_draft: Path, strategy: str) -> None:
     # Exact, because the widths of the steps that `auto` chooses depend on time.
-    with open_session(options(llama, slots=3, ctx=1536, attention="fused", exact=True), llama_draft) as session:
+    with open_session(options(llama, slots=3, ctx=1536, attention="measured", exact=True), llama_draft) as session:
+        if strategy == "auto" and not session.engine.exact.independent:
+            pytest.skip("this machine's kernels give a row other bits at other widths")
         prompt = session.prompt_ids("hello ")
         free = request(prompt, strategy, 40)
         held = request(prompt, strategy, 40, sampling=SamplingParams(0.0, grammar="root ::= [a-z ]{60}"))
