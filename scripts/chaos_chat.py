@@ -11,9 +11,9 @@ conversation. Nothing of the user's is read or written. Ends with code 1 if anyt
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
-import sqlite3
 import subprocess
 import sys
 import tempfile
@@ -26,6 +26,7 @@ import click
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lcspec.tui.store import Store
+from scripts.chaos_store import STREAMED_SECONDS, damage, tell
 from scripts.pseudo_terminal import Terminal, chatting
 from tests import tiny_gguf as tiny
 from tests.reciter import marker, write_reciter
@@ -34,8 +35,6 @@ QUESTION = f"Count: {marker(0)}"
 WORDS = [f"{i},\n" if i % 20 == 0 else f"{i}, " for i in range(1, 1200)]
 ANSWER = "".join(WORDS)
 HOW = ["--threads", "1", "--temp", "0", "-n", "2000", "--ctx", "2048"]
-# What was typed or shown is on disk after half a second by itself; a busy machine gets this much.
-KEPT_SECONDS = 2.5
 # Seconds within which the engine's process must have ended.
 END_SECONDS = 15.0
 
@@ -79,15 +78,13 @@ def killed(model: Path, data: Path, after: float) -> list[int]:
     """Ask, and kill the chat so many seconds after it began to answer; returns the processes that it leaves."""
     terminal = Terminal([str(model), *HOW], data)
     try:
-        terminal.wait_for("Enter sends")
-        time.sleep(0.5)
+        terminal.ready()
         terminal.type(QUESTION + "\r")
         terminal.wait_for("answering")
         time.sleep(after)
         left = children(terminal.process.pid)
     finally:
-        terminal.process.kill()
-        terminal.process.wait()
+        terminal.kill()
     return left
 
 
@@ -98,16 +95,14 @@ def wrong_after(data: Path, ledger: Ledger, after: float, left: list[int]) -> li
         if found.get(chat) != texts:
             wrong.append(f"an earlier conversation was {texts!r:.80} and is {found.get(chat)!r:.80}")
     new = [texts for chat, texts in found.items() if chat not in ledger.texts and texts]
-    if after > KEPT_SECONDS and (len(new) != 1 or len(new[0]) != 2 or not new[0][1]):
+    if after > STREAMED_SECONDS and (len(new) != 1 or len(new[0]) != 2 or not new[0][1]):
         wrong.append(f"after {after:.1f} s there is {new!r:.80}")
     for texts in new:
         if texts[0] != QUESTION or not ANSWER.startswith("".join(texts[1:])):
             wrong.append(f"what was kept is not what was said: {texts!r:.200}")
         ledger.cut += 0 < sum(map(len, texts[1:])) < len(ANSWER)
     ledger.texts = found
-    with sqlite3.connect(data / "chats.db") as connection:
-        if connection.execute("PRAGMA integrity_check").fetchone() != ("ok",):
-            wrong.append("SQLite says that the file is damaged")
+    wrong += damage(data / "chats.db")
     end = time.monotonic() + END_SECONDS
     while any(map(runs, left)):
         if time.monotonic() > end:
@@ -139,11 +134,9 @@ def run(data: Path, kills: int, seed: int, longest: float = 4.0) -> list[str]:
 def main(kills: int, seed: int) -> None:
     """Kill the chat."""
     with tempfile.TemporaryDirectory() as folder:
+        os.environ |= {"LCSPEC_CACHE_DIR": f"{folder}/cache", "XDG_CONFIG_HOME": f"{folder}/config"}
         wrong = run(Path(folder), kills, seed)
-    for line in wrong:
-        click.echo(line)
-    click.echo(f"{kills} kills, {len(wrong)} wrong")
-    sys.exit(1 if wrong else 0)
+    tell(kills, wrong)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NoReturn
 
 import click
 
@@ -115,10 +116,22 @@ def missing(path: Path, ledger: Ledger, killed: float) -> list[str]:
         wrong += [
             f"{w} was streamed and is gone" for w, t in ledger.said if t < killed - STREAMED_SECONDS and w not in there
         ]
+    return wrong + damage(path)
+
+
+def damage(path: Path) -> list[str]:
+    """What SQLite has to say of the file."""
     with sqlite3.connect(path) as connection:
-        if connection.execute("PRAGMA integrity_check").fetchone() != ("ok",):
-            wrong.append("SQLite says that the file is damaged")
-    return wrong
+        whole = connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    return [] if whole else ["SQLite says that the file is damaged"]
+
+
+def tell(kills: int, wrong: list[str]) -> NoReturn:
+    """Say what was wrong after so many kills, and end with code 1 if anything was."""
+    for line in wrong:
+        click.echo(line)
+    click.echo(f"{kills} kills, {len(wrong)} wrong")
+    sys.exit(1 if wrong else 0)
 
 
 def run(path: Path, kills: int, seed: int, longest: float = 0.4) -> list[str]:
@@ -145,10 +158,7 @@ def main(kills: int, seed: int, path: Path | None, first: int) -> None:
         write(path, first)
     with tempfile.TemporaryDirectory() as folder:
         wrong = run(Path(folder) / "chats.db", kills, seed)
-    for line in wrong:
-        click.echo(line)
-    click.echo(f"{kills} kills, {len(wrong)} wrong")
-    sys.exit(1 if wrong else 0)
+    tell(kills, wrong)
 
 
 if __name__ == "__main__":

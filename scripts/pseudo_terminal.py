@@ -69,11 +69,20 @@ class Terminal:
                     raise TimeoutError(f"{text!r} was never shown")
             return time.monotonic()
 
+    def ready(self) -> None:
+        """Wait until a message can be typed."""
+        self.wait_for("Enter sends")
+        time.sleep(0.5)
+
     def close(self) -> None:
         """Quit as a user does."""
         self.type("\x11")
         with contextlib.suppress(subprocess.TimeoutExpired):
             self.process.wait(30)
+        self.kill()
+
+    def kill(self) -> None:
+        """End the chat at once, and nothing else."""
         self.process.kill()
         self.process.wait()
         os.close(self.master)
@@ -84,8 +93,7 @@ def chatting(arguments: list[str], data: Path) -> Iterator[Terminal]:
     """A terminal whose chat is ready for input."""
     terminal = Terminal(arguments, data)
     try:
-        terminal.wait_for("Enter sends")
-        time.sleep(0.5)
+        terminal.ready()
         yield terminal
     finally:
         terminal.close()

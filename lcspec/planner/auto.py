@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import defaultdict
 from typing import Any, Callable, Sequence
 
 from lcspec.drafters.base import Budget
@@ -53,7 +54,7 @@ class AutoPlanner:
         self.in_turn = in_turn
         self.acceptance = acceptance or Acceptance()
         self.costly = DraftPolicy()
-        self.budgets: dict[int, LossBudget] = {}  # by how many sequences decode
+        self.budgets = defaultdict[int, LossBudget](LossBudget)  # by how many sequences decode
         self.overlap = Overlap()
         self.decode_seconds = 0.0
         self._costs: Table = {}
@@ -76,7 +77,7 @@ class AutoPlanner:
     @property
     def budget(self) -> LossBudget:
         """What the texts of the current step may lose."""
-        return self.budgets.setdefault(self._streams, LossBudget())
+        return self.budgets[self._streams]
 
     def backoff(self, streams: int) -> Plan | None:
         """A plain step while the texts have lost as much as they may (see LossBudget)."""
@@ -262,8 +263,7 @@ class AutoPlanner:
 
     def forget(self, sequence: PlannedSequence) -> None:
         """The request has ended: the next single text has a loss budget of its own, and earlier ones count for less."""
-        if 1 in self.budgets:
-            self.budgets[1].begin()
+        self.budgets[1].begin()
         for record in self.costly.records.values():
             record.renew()
 
