@@ -11,6 +11,8 @@ multi-token prediction inside is also run with these, llama-server with drafts o
 servers up at once instead and sends each request to each of them in turn: one stream, and figures that what else the
 machine does moves little.
 
+`--against DIR` compares with another lcspec as well, from a checkout: `git worktree add ../before COMMIT`.
+
 With `--predict N` the first N prompts of --predict-category are also run with `prediction`: the text expected is the
 plain answer with a share of its words changed (`--predict-errors`), as an edit changes a file. Needs no llama-server.
 """
@@ -43,14 +45,18 @@ BUSY = 0.8
 MTP_SIZES = (1, 2, 3, 4)
 
 
-def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...], mtp: bool = False) -> list[Contender]:
-    """Everybody who takes part: lcspec's strategies, and llama-server plain, with n-grams, with a draft model, and with
-    the target's own layers for multi-token prediction (`mtp`)."""
+def contenders(
+    binary: bool, draft: bool, draft_sizes: tuple[int, ...], mtp: bool = False, before: Path | None = None
+) -> list[Contender]:
+    """Everybody who takes part: lcspec's strategies, those of another lcspec (`before`), and llama-server plain, with
+    n-grams, with a draft model, and with the target's own layers for multi-token prediction (`mtp`)."""
     ours = [("off", False), ("ngram", False), ("auto", draft)] + [("model", True)] * draft + [("mtp", False)] * mtp
     found = [
         Contender(f"lcspec {name if name != 'model' else 'draft'}", True, ("--speculate", name), draft=needs)
         for name, needs in ours
     ]
+    if before is not None:
+        found += [replace(c, name=c.name.replace("lcspec", "before"), tree=before.resolve()) for c in found]
     if binary:
         ngram = ("--spec-type", "ngram-simple", "--spec-ngram-simple-size-n", "3", "--spec-ngram-simple-size-m", "7")
         drafts = {n: ("--spec-type", "draft-simple", "--spec-draft-n-max", str(n)) for n in draft_sizes * draft}
@@ -67,6 +73,9 @@ def contenders(binary: bool, draft: bool, draft_sizes: tuple[int, ...], mtp: boo
 @click.argument("target", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--draft", type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--server", "binary", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="llama-server.")
+@click.option(
+    "--against", "before", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another lcspec's tree."
+)
 @click.option("--prompts", "prompt_file", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
 @click.option("--category", "categories", multiple=True)
 @click.option("--longest", type=int, default=2000, show_default=True, help="Characters of a prompt at most.")
@@ -97,7 +106,7 @@ def main(target: Path, draft: Path | None, binary: Path | None, prompt_file: Pat
         edits = read_prompts(prompt_file, (o["predict_category"],)) if o["n_predict"] else []
     except (PromptError, LcspecError) as error:
         raise click.ClickException(str(error)) from error
-    everybody = contenders(binary is not None, draft is not None, sizes, mtp)
+    everybody = contenders(binary is not None, draft is not None, sizes, mtp, o["before"])
     who = [c for c in everybody if _wanted(c.name, o["only"])]
     texts = [p.text for p in balanced(prompts)[: o["requests"]]]
     if os.getloadavg()[0] > BUSY:
@@ -159,7 +168,7 @@ def one_run(
     results["runs"].append(
         {
             "name": contender.name,
-            "ours": contender.ours,
+            "ours": contender.ours and contender.tree is None,
             "streams": streams,
             "rate": load.rate,
             "first": [a.first for a in load.answers],

@@ -28,9 +28,9 @@ from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama.context import Context
 from lcspec.llama.context_params import GGML_TYPES
 from lcspec.llama.model import Model
-from lcspec.modelfiles.windows import EXACT_ROWS
+from lcspec.modelfiles.windows import BLOCK_ROWS, EXACT_ROWS
 
-# The tiled kernel's least rows (ggml-cpu, GGML_FA_TILE_Q), and the blocks that kernels for weights take rows in.
+# The tiled kernel's least rows (ggml-cpu, GGML_FA_TILE_Q).
 LEAST_ROWS = EXACT_ROWS
 # Tokens beyond which a prompt is usually read this way: shorter ones are read as fast where they are decoded.
 LONG_PROMPT = 512
@@ -158,7 +158,8 @@ class InPlaceReader:
         """
         cache, context, seconds = self._caches[place], self.context, 0.0
         # As many rows as the library evaluates at a time: it would leave a last one alone, which other kernels take.
-        most = context.n_ubatch // LEAST_ROWS * LEAST_ROWS if self.whole else context.n_ubatch
+        block = LEAST_ROWS if self.whole else BLOCK_ROWS
+        most = context.n_ubatch // block * block
         for at in range(0, len(tokens), most):
             start, piece = cache.length, tokens[at : at + most]
             try:
@@ -185,8 +186,8 @@ class InPlaceReader:
 
 
 def _read_piece(context: Context, tokens: Sequence[int], start: int, seq: int) -> float:
-    """Evaluate `tokens` from position `start` on, in at least LEAST_ROWS rows; returns seconds."""
-    padding = max(0, LEAST_ROWS - len(tokens))
+    """Evaluate `tokens` from position `start` on, in whole blocks of rows and at least LEAST_ROWS; returns seconds."""
+    padding = max(LEAST_ROWS - len(tokens), -len(tokens) % BLOCK_ROWS)
     context.batch.clear()
     context.batch.add_run([*tokens, *([tokens[-1]] * padding)], start, seq)
     seconds = context.decode(many=True)

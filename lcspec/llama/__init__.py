@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from lcspec.llama.devices import drafts_apart, offloads
     from lcspec.llama.lib import build, end_on_abort, init, log_to_stderr, version
     from lcspec.llama.model import Branching, Model, Traits, load_vocab
-    from lcspec.llama.row_by_row import can_fuse_row_by_row, can_go_row_by_row
+    from lcspec.llama.row_by_row import can_fuse_row_by_row, can_go_row_by_row, functions_switched
     from lcspec.llama.sampler import Sampler
     from lcspec.llama.vocab import Vocab, check_same_vocabulary
 
@@ -33,6 +33,7 @@ __all__ = [
     "check_same_vocabulary",
     "drafts_apart",
     "end_on_abort",
+    "functions_switched",
     "init",
     "load_vocab",
     "log_to_stderr",
@@ -46,7 +47,7 @@ _MODULES = {
     "lib": ("build", "end_on_abort", "init", "log_to_stderr", "version"),
     "model": ("Branching", "Model", "Traits", "load_vocab"),
     "sampler": ("Sampler",),
-    "row_by_row": ("can_fuse_row_by_row", "can_go_row_by_row"),
+    "row_by_row": ("can_fuse_row_by_row", "can_go_row_by_row", "functions_switched"),
     "vocab": ("Vocab", "check_same_vocabulary"),
 }
 _WHERE = {name: module for module, names in _MODULES.items() for name in names}

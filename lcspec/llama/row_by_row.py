@@ -5,6 +5,7 @@ single one with code that sums in another order. Those functions refuse what the
 takes the code for single rows at every width. Steps of a few rows are as fast that way; prompts are not. So the
 functions are made to refuse for some decodes only: an ELF library calls them through its global offset table, and there
 their entries are pointed to a function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)).
+Repacked weights have functions of their own for four rows at once, for which others stand in (repacked_rows.py).
 
 The fused attention kernel sums a single row in parts, and 64 rows and more in tiles, unless the library's CPU backend
 is told to use its reference code (ggml-cpu, `ggml_backend_cpu_set_use_ref`): then each row is summed by itself. This is
@@ -21,9 +22,10 @@ import platform
 import struct
 import sys
 import threading
-from typing import Any, Iterator, NamedTuple
+from typing import Any, Iterable, Iterator, NamedTuple
 
 from lcspec.llama.lib import C
+from lcspec.llama.repacked_rows import stand_ins
 
 SEVERAL_ROWS = (
     "llamafile_sgemm",
@@ -49,15 +51,15 @@ _lock = threading.Lock()
 
 
 class _Switch(NamedTuple):
-    """Entries of the global offset table, the functions they hold, and that which refuses."""
+    """Entries of the global offset table, the functions they hold, and those that refuse or stand in for them."""
 
     entries: tuple[ctypes.c_void_p, ...]
     on: tuple[int, ...]
-    off: int
+    off: tuple[int, ...]
 
     def set(self, refuse: bool) -> None:
-        for entry, function in zip(self.entries, self.on):
-            entry.value = self.off if refuse else function
+        for entry, function in zip(self.entries, self.off if refuse else self.on):
+            entry.value = function
 
 
 class _Place(ctypes.Structure):
@@ -74,6 +76,12 @@ class _Place(ctypes.Structure):
 def can_go_row_by_row() -> bool:
     """Whether `row_by_row` has an effect here."""
     return _switch() is not None
+
+
+def functions_switched() -> int:
+    """How many functions `row_by_row` takes from the library: what was measured of it holds for these."""
+    switch = _switch()
+    return len(switch.entries) if switch is not None else 0
 
 
 def can_fuse_row_by_row() -> bool:
@@ -122,16 +130,28 @@ def _library_has(*names: str) -> bool:
 @functools.cache
 def _switch() -> _Switch | None:
     """The switch; None where there is none: another format of libraries, or one that calls a function directly."""
-    library, libc = C.llama_cpp._lib, ctypes.CDLL(None)
+    library = C.llama_cpp._lib
     known = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
     if not known or not hasattr(library, REFUSES) or getattr(library, REFUSES)():
         return None
-    place, entries, on = _Place(), list[ctypes.c_void_p](), list[int]()
-    for name in SEVERAL_ROWS:
-        if not hasattr(library, name):  # built without
-            continue
-        on.append(_address(library, name))
-        if not libc.dladdr(ctypes.c_void_p(on[-1]), ctypes.byref(place)) or not place.base:
+    built = [name for name in SEVERAL_ROWS if hasattr(library, name)]
+    entries, repacked = _entries(library, built), stand_ins(library)
+    if entries is None:
+        return None
+    on, off = [_address(library, name) for name in built], [_address(library, REFUSES)] * len(built)
+    others = _entries(library, repacked)  # all or none: they work together
+    if others is not None:
+        entries, off = entries + others, off + list(repacked.values())
+        on += [_address(library, name) for name in repacked]
+    return _Switch(tuple(entries), tuple(on), tuple(off))
+
+
+def _entries(library: ctypes.CDLL, names: Iterable[str]) -> list[ctypes.c_void_p] | None:
+    """The entries through which `library` calls functions, writable; None if one of them has none."""
+    libc, place, entries = ctypes.CDLL(None), _Place(), list[ctypes.c_void_p]()
+    for name in names:
+        function = ctypes.c_void_p(_address(library, name))
+        if not libc.dladdr(function, ctypes.byref(place)) or not place.base:
             return None
         address = _entry(place.base, name.encode())
         if address is None:
@@ -140,7 +160,7 @@ def _switch() -> _Switch | None:
         if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), READ_WRITE) != 0:
             return None
         entries.append(ctypes.c_void_p.from_address(address))
-    return _Switch(tuple(entries), tuple(on), _address(library, REFUSES))
+    return entries
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

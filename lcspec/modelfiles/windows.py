@@ -26,6 +26,9 @@ LEAST_SLACK = 16
 CELL_BLOCK = 256
 # Exact prompts are read in blocks of up to so many rows (see lcspec.kv_cache.prompt_reader), whatever `batch` is.
 EXACT_ROWS = 64
+# Kernels for repacked weights take so many rows at once, and what is left over singly: with other bits (ggml-cpu,
+# repack.cpp). So those blocks are filled up.
+BLOCK_ROWS = 4
 # Rows evaluated at a time where attention is computed as matrix products: the scores of so many rows stay in the
 # processor's caches, and prompts in larger pieces take up to three times as long over their attention.
 PRODUCT_ROWS = 128
@@ -96,10 +99,14 @@ def windows_of(header: ModelHeader) -> Windows | None:
 
 def batch_rows(options: ModelOptions) -> tuple[int, int]:
     """Rows that a decode may have, and those that are evaluated at a time."""
-    most = max(options.batch, options.max_width, EXACT_ROWS) + options.slots
+    most = _whole(max(options.batch, options.max_width, EXACT_ROWS) + options.slots)
     if options.attention in ("products", "rows"):
-        return most, min(most, max(PRODUCT_ROWS, options.max_width + options.slots))
+        return most, min(most, max(PRODUCT_ROWS, _whole(options.max_width + options.slots)))
     return most, most
+
+
+def _whole(rows: int) -> int:
+    return -(-rows // BLOCK_ROWS) * BLOCK_ROWS
 
 
 def window_cache(header: ModelHeader, options: ModelOptions, ctx: int) -> WindowCache | None:

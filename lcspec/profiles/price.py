@@ -14,7 +14,7 @@ from lcspec import disk_cache
 from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED
-from lcspec.llama import Context, Model, build, version
+from lcspec.llama import Context, Model, build, functions_switched, version
 from lcspec.profiles.attention import PIECE, WIDTHS, Layer, Times, times_for
 from lcspec.profiles.independence import CHECKED_ROWS, CHECKED_STEPS, certified
 from lcspec.profiles.steadiness import Presence
@@ -175,7 +175,8 @@ def _reading_by_rows(measured: _Measured, work: Work, rows: Layer) -> tuple[floa
 def _work(model: Model, options: ModelOptions, kinds: Sequence[str]) -> dict[str, Work] | None:
     """What decodes take with hardly any context, by attention; None if that cannot be measured."""
     file, adapters = disk_cache.file_identity(options.path), adapter_key(options)
-    key = disk_cache.key_of("steady work", file, options.threads, options.repack, kinds, version(), build(), *adapters)
+    about = options.threads, options.repack, kinds, functions_switched(), version(), build()
+    key = disk_cache.key_of("steady work", file, *about, *adapters)
     widths = (*WIDTHS, LEAST_ROWS)
     work = _work_of(disk_cache.load("work", key), kinds, widths)
     if work is None:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 from lcspec import disk_cache
-from lcspec.config import ModelOptions
+from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.errors import TokenizeError
-from lcspec.llama import Context, build, version
+from lcspec.llama import Context, build, functions_switched, version
 from lcspec.placement import Placement
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
@@ -221,6 +221,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int 
         options.kv_type,
         *([options.kv_type_v] if options.kv_type_v else []),
         options.attention,
+        *([functions_switched()] if options.attention in BY_ROWS else []),
         options.repack,
         options.slots,
         version(),

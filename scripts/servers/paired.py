@@ -45,24 +45,28 @@ def paired(
         own = [found[contender.name] for found in answers[1:]]
         rates = [a.tokens / a.seconds for a in own]
         first = [a.first for a in own]
-        rows.append({"name": contender.name, "ours": contender.ours, "rates": rates, "first": first})
+        after = [(a.tokens - 1) / (a.seconds - a.first) for a in own]
+        ours = contender.ours and contender.tree is None
+        rows.append({"name": contender.name, "ours": ours, "rates": rates, "first": first, "after": after})
     return rows
 
 
 def paired_table(rows: list[dict[str, Any]]) -> str:
-    """Medians over the requests of the rates and of their ratios to those of llama-server's best setting."""
+    """Medians over the requests: rates with the prompt and behind the first text, seconds to the first text, and their
+    ratios to those of the best of the others (or to our first)."""
     theirs = [row for row in rows if not row["ours"]]
     best = max(theirs, key=lambda row: statistics.median(row["rates"])) if theirs else rows[0]
     lines = [
         f"\nOne request at a time to each in turn, {len(best['rates'])} requests, medians; ratios to {best['name']}:\n",
-        "| | tokens/s | ratio | (quarter..three quarters) | first text |",
-        "|---|---|---|---|---|",
+        "| | tokens/s | ratio | (quarter..three quarters) | behind the first text | ratio | first text, s | ratio |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
-        ratios = sorted(a / b for a, b in zip(row["rates"], best["rates"]))
-        low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
-        lines.append(
-            f"| {row['name']} | {statistics.median(row['rates']):.1f} | {middle:.2f} | {low:.2f}..{high:.2f} "
-            f"| {statistics.median(row['first']):.3f} |"
-        )
+        cells = [row["name"]]
+        for what, form in (("rates", ".1f"), ("after", ".1f"), ("first", ".3f")):
+            ratios = sorted(a / b for a, b in zip(row[what], best[what]))
+            low, middle, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+            cells += [format(statistics.median(row[what]), form), f"{middle:.2f}"]
+            cells += [f"{low:.2f}..{high:.2f}"] if what == "rates" else []
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"

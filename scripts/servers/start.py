@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import subprocess
 import sys
@@ -28,6 +29,7 @@ class Contender:
     Attributes:
         name: what the table calls it.
         ours: lcspec, or llama-server.
+        tree: a checkout of another lcspec, which runs instead of this one.
         args: more arguments of the program.
         body: more fields of every request.
         draft: needs the draft model.
@@ -38,6 +40,7 @@ class Contender:
     args: tuple[str, ...] = ()
     body: dict[str, Any] = field(default_factory=dict)
     draft: bool = False
+    tree: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -77,8 +80,12 @@ def running(contender: Contender, setup: Setup, slots: int) -> Iterator[int]:
         probe.bind(("127.0.0.1", 0))
         port = int(probe.getsockname()[1])
     with tempfile.TemporaryFile() as log:
+        command, environment = command_of(contender, setup, slots, port), dict(os.environ)
+        if contender.tree is not None:
+            environment["PYTHONPATH"] = str(contender.tree)
+            environment["LCSPEC_CACHE_DIR"] = str(contender.tree / "work" / "cache")  # it may store in another format
         process = subprocess.Popen(
-            command_of(contender, setup, slots, port), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             _wait(process, port, log)

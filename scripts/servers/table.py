@@ -46,7 +46,7 @@ def _level(streams: int, rows: list[dict[str, Any]]) -> list[str]:
     out = [
         f"{streams} streams:",
         "",
-        "| | tokens/s | (min..max) | over llama-server's best | over lcspec off | first text | p95 | accepted |",
+        "| | tokens/s | (min..max) | over the best other | over lcspec off | first text | p95 | accepted |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for r in rows:
