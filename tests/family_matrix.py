@@ -271,7 +271,7 @@ def exact_by_rows(bench: Bench) -> None:
                     expected[i] = [answer(fresh.engine, asked(text, "off", s)).bits for s in (GREEDY, SEEDED)]
             strategies = ["off", "ngram:min_n=1:nodes=8", "suffix:nodes=12", "auto", *files.drafters]
             cases = [(i, j, s) for i in range(len(texts)) for j in range(2) for s in strategies]
-            for slots, rounds in ((1, 10), (3, 5))[: 1 if bench.path.stem in ALONE else 2]:
+            for slots, rounds in ((1, 6), (3, 4))[: 1 if bench.path.stem in ALONE else 2]:
                 with bench.open(files, **{**wanted, "slots": slots}) as session:
                     engine = session.engine
                     assert engine.exact.independent, f"it is not certified for {slots} slots"
