@@ -162,7 +162,8 @@ def spm_vocab(n_vocab: int = 288, *, permutation: int = 0, missing_bytes: Sequen
 
 
 def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
-    """Adds one metadata value under the GGUF type that llama.cpp expects for its Python type (int: uint32)."""
+    """Adds one metadata value under the GGUF type that llama.cpp expects for its Python type (int: uint32; a list of
+    them: int32; an array: uint64)."""
     if isinstance(value, bool):
         writer.add_bool(key, value)
     elif isinstance(value, int):
@@ -171,6 +172,9 @@ def _add(writer: gguf.GGUFWriter, key: str, value: Any) -> None:
         writer.add_float32(key, value)
     elif isinstance(value, str):
         writer.add_string(key, value)
+    elif isinstance(value, np.ndarray):
+        array, items = gguf.GGUFValueType.ARRAY, gguf.GGUFValueType.UINT64
+        writer.add_key_value(key, value.tolist(), array, sub_type=items)
     else:
         writer.add_array(key, value)
 

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 HEADS = ("attention.head_count", "attention.head_count_kv")
 # Latent attention, with which a key and a value may be one.
 LATENT = "attention.kv_lora_rank"
-# How many tokens a cell holds, layer by layer (DeepSeek V4).
+# How many tokens a cell holds, layer by layer (DeepSeek V4), or how many an indexer takes together (qwen4exp).
 RATIOS = "attention.compress_ratios"
+INDEX_LENGTH = "attention.indexer.key_length"
 # Models with such metadata have layers without a KV cache, or compress what they store.
 OTHERWISE = ("ssm.", "shortconv.", "wkv", RATIOS)
 # Tensors that only a recurrent layer has, some that only a layer with a KV cache has, and those whose results are
@@ -155,12 +156,10 @@ class _Figures:
 def state_shape(header: ModelHeader) -> StateShape | None:
     """The state a header and the tensors' names tell of; None for a model that has attention alone."""
     figures = _Figures(header)
-    if figures.has(RATIOS):
-        return _compressed(figures)
     number, layers = figures.number, figures.trunk
     recurrent = {layer for layer in figures.layers_with(RECURRENT) if layer < layers}
     if not recurrent:
-        return None
+        return _compressed(figures) if figures.has(RATIOS) else None
     width, heads = figures.width, max(figures.heads[0], default=0)
     kda, wkv, shortconv = number("kda.head_dim"), number("wkv.head_size"), number("shortconv.l_cache")
     kernel, inner, size = number("ssm.conv_kernel"), number("ssm.inner_size"), number("ssm.state_size")
@@ -172,16 +171,21 @@ def state_shape(header: ModelHeader) -> StateShape | None:
         state = 3 * max(0, (kernel or 4) - 1) * heads * kda + heads * kda * kda
     else:
         state = max(0, kernel - 1) * (inner + 2 * number("ssm.group_count") * size) + inner * size
-    attention = figures.layers_with(ATTENTION)
-    with_cells = figures.layers if header.architecture in DRAFTING_TOO else layers
-    rows = tuple(n if i in attention else 0 for i, n in enumerate(figures.rows[:with_cells]))
-    return StateShape(state * len(recurrent), rows, value_length=figures.lengths[1])
+    attention, indexed = figures.layers_with(ATTENTION), figures.layers_with(INDEXED)
+    with_cells, index = figures.layers if header.architecture in DRAFTING_TOO else layers, number(INDEX_LENGTH)
+    rows = tuple(
+        n * (layer in attention) + index * (layer in indexed) for layer, n in enumerate(figures.rows[:with_cells])
+    )
+    # The library has one layer at most that looks n-grams up: it keeps them for a convolution that skips as many.
+    ngrams = max(0, number("ple.conv_kernel") - 1) * number("ple.ngram_size")
+    ngrams *= number("hyper_connection.count") * width
+    return StateShape(state * len(recurrent) + ngrams, rows, value_length=figures.lengths[1])
 
 
 def _compressed(figures: _Figures) -> StateShape:
     """DeepSeek V4: a key for every token, compressed keys (with an indexer's where four tokens share one), and the
     states of what compresses them, each of values and scores (llama_kv_cache_dsv4)."""
-    key, index, ratios = figures.lengths[0], figures.number("attention.indexer.key_length"), figures.each(RATIOS)
+    key, index, ratios = figures.lengths[0], figures.number(INDEX_LENGTH), figures.each(RATIOS)
     cells, state = [], 0
     for ratio in ratios[: figures.trunk]:
         four = ratio == 4
@@ -196,7 +200,7 @@ def kv_shape(header: ModelHeader) -> KvShape | None:
     (queries, keys), (key, value), layers = figures.heads, figures.lengths, figures.trunk
     if figures.has(*OTHERWISE) or not max(queries, default=0):
         return None
-    index, indexed = figures.number("attention.indexer.key_length"), set[int]()
+    index, indexed = figures.number(INDEX_LENGTH), set[int]()
     if index:  # its value is as long as any other, if there are values
         indexed = figures.layers_with(INDEXED)
     plain = not indexed and not figures.has(LATENT)

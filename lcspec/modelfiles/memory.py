@@ -14,7 +14,7 @@ from typing import Sequence
 
 from lcspec.config import DEFAULT_CTX_LIMIT, DraftFiles, ModelOptions
 from lcspec.errors import ModelFileError, ModelLoadError
-from lcspec.modelfiles.gguf_header import format_size
+from lcspec.modelfiles.gguf_header import format_size, read_gguf
 from lcspec.modelfiles.kv_shape import (
     COMPRESSED_BLOCK,
     KvShape,
@@ -36,6 +36,10 @@ WITH_ROLLBACK = frozenset(
     ("qwen35", "qwen35moe", "qwen4exp", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
     + ("deepseek4", "glm5_next", "kimi_k3", "bailingmoe3")
 )
+# Embeddings that layers look up. With some architectures the library maps them and reads the rows that it needs, if
+# they have more bytes than so many (llama_model_loader::lazy_read).
+LOOKED_UP, LARGE_TABLE = "per_layer_token_embd.weight", 4 << 30
+READ_BY_ROWS = frozenset({"gemma4", "qwen4exp"})
 COPY_BYTES = 2 << 30
 # With fewer planes than this not even a chain of one token can be drafted.
 MIN_ROLLBACK = 2
@@ -52,7 +56,7 @@ class Memory:
 @dataclass(frozen=True)
 class Need:
     """What a model needs, in bytes; `ctx` is the tokens a slot has, `states` what recurrent layers keep (planes to go
-    back to included).
+    back to included). `weights` are those that must be in memory together.
     """
 
     weights: int
@@ -113,7 +117,15 @@ def needed(header: ModelHeader, options: ModelOptions) -> Need:
     ids = options.slots + (options.rollback > 0)
     states = shape.state * STATE_BYTES * ids if isinstance(shape, StateShape) else 0
     planes = planes_of(header.architecture, options.rollback) if options.planes else 0
-    return Need(header.file_size, kv_cache, options.slots, ctx, states * (1 + planes))
+    return Need(header.file_size - _read_by_rows(header), kv_cache, options.slots, ctx, states * (1 + planes))
+
+
+def _read_by_rows(header: ModelHeader) -> int:
+    """Bytes of the file that need no memory, however many they are."""
+    if header.architecture not in READ_BY_ROWS:
+        return 0
+    tensors = (tensor for part in header.parts for tensor in read_gguf(part).tensors if tensor.name == LOOKED_UP)
+    return sum(size for tensor in tensors if (size := tensor.n_bytes or 0) > LARGE_TABLE)
 
 
 def layer_elements(header: ModelHeader, options: ModelOptions, ctx: int) -> tuple[int, ...]:

@@ -14,7 +14,7 @@ from typing import Mapping, Sequence
 
 from lcspec.config import ModelOptions
 from lcspec.modelfiles.gguf_header import read_gguf
-from lcspec.modelfiles.memory import layer_elements, needed
+from lcspec.modelfiles.memory import LOOKED_UP, layer_elements, needed
 from lcspec.modelfiles.modelfile import ModelHeader
 
 # Left free on every device: what the driver, the display and other programs come to want, and what fragments.
@@ -85,7 +85,7 @@ def layer_costs(header: ModelHeader, options: ModelOptions) -> LayerCosts:
             weights[int(block[1])] += size
         elif tensor.name == "token_embd.weight":
             embedding = size  # the library keeps it in main memory, or a second time if it is the output matrix too
-        else:
+        elif tensor.name != LOOKED_UP:  # which stays in main memory, too
             output += size
     if not any(t.name == "output.weight" for part in header.parts for t in read_gguf(part).tensors):
         output += embedding

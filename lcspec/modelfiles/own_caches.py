@@ -2,7 +2,9 @@
 
 DeepSeek V4 keeps several positions in one cell, so the library copies nothing but whole texts, and ends the process if
 it is asked for less. MiniMax M3 chooses blocks of cells to attend to, by where they lie: in a cache for several texts,
-and without its fused kernel, the library attends to all cells instead, which is another model.
+and without its fused kernel, the library attends to all cells instead, which is another model. Qwen 4's experiment
+(qwen4exp) chooses cells by the blocks of positions that they belong to: which of the last block it takes depends on
+where they lie, and a block of which only a part is shared with another text is never left out.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.errors import ExactnessError
 from lcspec.modelfiles.modelfile import ModelHeader
 
-OWN_CACHES = frozenset({"deepseek4", "minimax-m3"})
+OWN_CACHES = frozenset({"deepseek4", "minimax-m3", "qwen4exp"})
 # Those that attend to blocks of cells, and what takes the place of matrix products.
 BLOCKS = frozenset({"minimax-m3"})
 FUSED = {"products": "library", "rows": "fused_rows"}

@@ -37,7 +37,7 @@ def read(context: Context, tokens: list[int], seq: int = 0, start: int = 0) -> N
     return context.logits()[-1].copy()
 
 
-@pytest.mark.parametrize("family", ["deepseek4", "minimax-m3"])
+@pytest.mark.parametrize("family", ["deepseek4", "minimax-m3", "qwen4exp"])
 def test_slots_share_whole_texts_or_nothing(family: str, tmp_path: Path) -> None:
     """The library ends the process over a part of DeepSeek V4's, and of any text between two caches."""
     path = write_family(family, tmp_path / "m.gguf")

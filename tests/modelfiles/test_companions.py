@@ -98,6 +98,7 @@ def test_layers_that_the_library_would_end_the_process_over_are_left_alone(
     [
         ("gemma4", {}, VocabularyMismatch, "entry 0 of its vocabulary is .*, and '<unk>' was expected"),
         ("olmo2", {}, UnsupportedModel, "hands out no hidden states of olmo2 models"),
+        ("qwen4exp", {}, UnsupportedModel, "hands out no hidden states of qwen4exp models"),
         ("llama", {"target_hidden_size": 128}, UnsupportedModel, "width 128, and 64 was expected"),
         ("llama", {"target_layers": [0, 1, 7]}, UnsupportedModel, "layers 0, 1, 7, and the model has 2"),
         ("llama", {"target_layers": [0, 1]}, UnsupportedModel, "reads 2 layers, and such heads read 3"),

@@ -14,7 +14,7 @@ from lcspec.errors import ModelLoadError
 from lcspec.llama import Context, Model
 from lcspec.llama.lib import log_lines
 from lcspec.modelfiles.kv_shape import KvShape, kv_shape
-from lcspec.modelfiles.memory import Memory, Need, check_memory, machine_memory, needed, read_memory
+from lcspec.modelfiles.memory import LOOKED_UP, Memory, Need, check_memory, machine_memory, needed, read_memory
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.profiles.attention import heads_of
 from lcspec.session import open_session
@@ -80,7 +80,7 @@ def allocated(lines: list[str]) -> tuple[float, float]:
     [
         *((family, 0, False) for family in ("kimi-linear", "bailingmoe3", "deepseek2", "deepseek32", "deepseek4")),
         *((family, 0, False) for family in ("minimax-m3", "nemotron-h-moe", "glm4moe", "step35", "cohere2moe")),
-        ("deepseek4", 16, False),
+        *((family, rollback, False) for family, rollback in (("deepseek4", 16), ("qwen4exp", 0), ("qwen4exp", 16))),
         *((family, 16, True) for family in WITH_MTP),
     ],
 )
@@ -97,6 +97,20 @@ def test_every_cell_is_counted_once(tmp_path: Path, family: str, rollback: int, 
     blocks = 1.1 if family == "deepseek4" else 1.0  # of compressed cells, of which it may be one more
     assert kv_cache / (room * blocks) - MIB * 0.02 <= need.kv_cache <= kv_cache + MIB * 0.02 and kv_cache > 0
     assert need.states == pytest.approx(states, abs=MIB * 0.02)
+
+
+@pytest.mark.parametrize("family", ["gemma4", "qwen4exp"])
+def test_a_large_table_that_is_read_by_rows_needs_no_memory(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write_family(family, tmp_path / "m.gguf")
+    header, size = read_header(path), path.stat().st_size
+    assert needed(header, ModelOptions(path)).weights == size, "a small one is read as a whole"
+    monkeypatch.setattr("lcspec.modelfiles.memory.LARGE_TABLE", 20_000)
+    table = next(tensor for tensor in gguf.GGUFReader(path).tensors if tensor.name == LOOKED_UP)
+    assert needed(header, ModelOptions(path)).weights == size - int(table.n_bytes) < size - 20_000
+    plain = write_family("llama", tmp_path / "llama.gguf")
+    assert needed(read_header(plain), ModelOptions(plain)).weights == plain.stat().st_size
 
 
 def test_a_figure_for_every_layer(tmp_path: Path, llama: Path) -> None:

@@ -6,6 +6,7 @@ import itertools
 from dataclasses import replace
 from pathlib import Path
 
+import gguf
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,6 +17,7 @@ from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.offload import MARGIN_LEAST, LayerCosts, Plan, Room, assign, fewer, layer_costs, plan_layers
 from lcspec.placement import EXPERTS, Placement
 from tests import tiny_gguf as tiny
+from tests.tiny_families import write_family
 
 MB = 1 << 20
 # Eight layers of 100 MB of weights and 10 MB of cache, and an output of 50 MB.
@@ -132,6 +134,14 @@ def test_a_file_s_layers(tmp_path: Path) -> None:
         header, replace(options, placement=Placement(overrides=((r"blk\.0\.ffn_", "CUDA0"), (r"\.ffn_", "CPU"))))
     )
     assert first.pinned["CUDA0"] * 2 == first.pinned["CPU"], "of two overrides the first that matches counts"
+
+
+def test_what_layers_look_up_stays_in_main_memory(tmp_path: Path) -> None:
+    path = write_family("qwen4exp", tmp_path / "m.gguf")
+    costs = layer_costs(read_header(path), ModelOptions(path))
+    inputs = {"token_embd.weight", "per_layer_token_embd.weight"}
+    others = sum(int(tensor.n_bytes) for tensor in gguf.GGUFReader(path).tensors if tensor.name not in inputs)
+    assert sum(costs.weights) + costs.output == others
 
 
 @pytest.mark.parametrize("write", [tiny.write_hybrid, tiny.write_recurrent, tiny.write_sliding_window])
