@@ -96,21 +96,19 @@ _pages: list[mmap.mmap] = []  # what the library calls stays mapped
 def stand_ins(library: ctypes.CDLL) -> dict[str, int]:
     """Functions of `library`, each with the address of the code that stands in for it.
 
-    None for other processors, and where memory that can be written cannot be executed.
+    None for other processors, and on systems that execute nothing but files.
     """
     if sys.platform != "linux" or platform.machine() != "x86_64":
         return {}
-    code = dict(_code(library))
-    try:
-        page = mmap.mmap(-1, mmap.PAGESIZE, prot=mmap.PROT_READ | mmap.PROT_WRITE | mmap.PROT_EXEC)
-    except OSError:
-        return {}
-    _pages.append(page)
+    page = mmap.mmap(-1, mmap.PAGESIZE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     start, places = ctypes.addressof(ctypes.c_char.from_buffer(page)), dict[str, int]()
-    for name, text in code.items():
+    for name, text in _code(library):
         places[name] = start + page.tell()
         page.write(text)
-    return places
+    _pages.append(page)
+    protection = ctypes.c_int(mmap.PROT_READ | mmap.PROT_EXEC)
+    refused = ctypes.CDLL(None).mprotect(ctypes.c_void_p(start), ctypes.c_size_t(mmap.PAGESIZE), protection)
+    return {} if refused else places
 
 
 def _code(library: ctypes.CDLL) -> Iterator[tuple[str, bytes]]:
