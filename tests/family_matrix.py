@@ -47,6 +47,8 @@ OTHER = "in the house of the cat there is a dog and the dog "
 
 # Several texts of these are not read apart: nobody knows the format of their cells.
 ALONE = ("deepseek32",)
+# The library reads what is attended to in another way from 17 rows on, so rows are not alike.
+UNEVEN = ("glm5-next",)
 
 Check = Callable[["Bench"], None]
 CHECKS: dict[str, Check] = {}
@@ -264,7 +266,10 @@ def exact_by_rows(bench: Bench) -> None:
         with mock.patch.object(kernels, "prices", lambda *given, free=free: [(way, free) for way in given[2]]):
             wanted = {"exact": True, "kv_type": "f16", "attention": "measured", "ctx": 512, "rollback": 16}
             with bench.open(**wanted) as session:
-                texts = by_rows_texts(session)
+                texts, certified = by_rows_texts(session), session.engine.exact.independent
+            if bench.path.stem in UNEVEN:
+                assert not certified, "rows are certified that are not alike"
+                return
             expected = {}
             for i, text in enumerate(texts):
                 with bench.open(**{**wanted, "rollback": 0}) as fresh:  # as --speculate off

@@ -165,7 +165,8 @@ def _bailingmoe3(net: Net) -> Metadata:
             net.experts(block, shared=True, balanced=True)
     net.mtp("blk.2", last="layer_output_norm")
     return {
-        **_KIMI_DELTA,
+        **KIMI_DELTA,
+        **MOE,
         "block_count": 3,
         "nextn_predict_layers": 1,
         "attention.head_count_kv": [0, 1, 1],
@@ -176,9 +177,9 @@ def _bailingmoe3(net: Net) -> Metadata:
     }
 
 
-_KIMI_DELTA = {
+# Without MOE, which tests/fuzz_texts.py changes before a model is built.
+KIMI_DELTA = {
     **LATENT,
-    **MOE,
     "ssm.conv_kernel": 4,
     "kda.head_dim": HEAD,
     "leading_dense_block_count": 1,
@@ -199,7 +200,7 @@ def _kimi_linear(net: Net) -> Metadata:
         else:
             net.latent_attention(block, queries=False)
             net.experts(block, shared=True, balanced=True)
-    return {**_KIMI_DELTA, "block_count": 2, "attention.head_count_kv": [0, 1]}
+    return {**KIMI_DELTA, **MOE, "block_count": 2, "attention.head_count_kv": [0, 1]}
 
 
 @family("rwkv7", memory="state")

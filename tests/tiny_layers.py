@@ -137,21 +137,23 @@ class Net(tiny._Weights):
         biased: bool = False,
         balanced: bool = False,
         gated: bool = True,
+        width: int = WIDTH,
     ) -> None:
         """A router and its experts.
 
-        `shared`: one more that every token takes; `balanced`: a bias in the routing; `gated` False: two matrices each.
+        `shared`: one more that every token takes; `balanced`: a bias in the routing; `gated` False: two matrices each;
+        `width`: what all but the shared one take and give.
         """
         self.matrix(f"{block}.ffn_gate_inp", EXPERTS, WIDTH, gain=2.0)
-        sizes = (("gate", n_ff, WIDTH), ("up", n_ff, WIDTH), ("down", WIDTH, n_ff))
-        for name, n_out, n_in in sizes[0 if gated else 1 :]:
+        for name in ("gate", "up", "down")[0 if gated else 1 :]:
+            n_out, n_in = (width, n_ff) if name == "down" else (n_ff, width)
             values = self._normal(f"{block}.ffn_{name}_exps.weight", (EXPERTS, n_out, n_in))
             self.constant(f"{block}.ffn_{name}_exps.weight", values * 1.5 / n_in**0.5)
             if biased:
                 of = self._normal(f"{block}.ffn_{name}_exps.bias", (EXPERTS, n_out))
                 self.constant(f"{block}.ffn_{name}_exps.bias", 0.1 * of)
             if shared:
-                self.matrix(f"{block}.ffn_{name}_shexp", n_out, n_in)
+                self.matrix(f"{block}.ffn_{name}_shexp", *((WIDTH, n_ff) if name == "down" else (n_ff, WIDTH)))
         if biased:
             self.bias(f"{block}.ffn_gate_inp", EXPERTS)
         if balanced:
@@ -162,9 +164,9 @@ class Net(tiny._Weights):
         self.matrix(f"{block}.nextn.eh_proj", WIDTH, 2 * WIDTH)
         self.norms(block, "nextn.enorm", "nextn.hnorm", last)
 
-    def latent_attention(self, block: str, *, queries: bool = True) -> None:
-        """Latent attention (see LATENT). `queries`: they have a latent form as well."""
-        latent, rope, nope = LATENT_SIZE, LATENT_ROPE, HEAD
+    def latent_attention(self, block: str, *, queries: bool = True, rope: int = LATENT_ROPE) -> None:
+        """Latent attention (see LATENT). `queries`: they have a latent form as well; `rope`: rotated numbers."""
+        latent, nope = LATENT_SIZE, HEAD
         self.norm(f"{block}.attn_kv_a_norm", latent)
         if queries:
             self.norm(f"{block}.attn_q_a_norm", latent)

@@ -109,7 +109,7 @@ def _deepseek4(net: Net) -> Metadata:
     streams, head, queries, groups, rank, index_heads = 4, 32, 64, 2, 32, 8
     ratios, mixed = [0, 4, 128], (2 + streams) * streams
     net.ends()
-    _hyper_connection(net, "output_hc", streams, streams, 1)
+    hyper_connection(net, "output_hc", streams, streams, 1)
     for block, ratio in zip(blocks(3), ratios):
         net.norms(block, "attn_norm", "ffn_norm")
         net.constant(f"{block}.attn_sinks.weight", net._normal(f"{block}.attn_sinks", (HEADS,)))
@@ -121,7 +121,7 @@ def _deepseek4(net: Net) -> Metadata:
         net.matrix(f"{block}.attn_output_a", rank * groups, HEADS * head // groups)
         net.matrix(f"{block}.attn_output_b", WIDTH, groups * rank)
         for kind in ("attn", "ffn"):
-            _hyper_connection(net, f"{block}.hc_{kind}", streams, mixed, 3)
+            hyper_connection(net, f"{block}.hc_{kind}", streams, mixed, 3)
         if ratio:
             _compressor(net, f"{block}.attn_compressor", ratio, head)
         if ratio == 4:
@@ -157,7 +157,7 @@ def _deepseek4(net: Net) -> Metadata:
     }
 
 
-def _hyper_connection(net: Net, name: str, streams: int, mixed: int, scales: int) -> None:
+def hyper_connection(net: Net, name: str, streams: int, mixed: int, scales: int) -> None:
     """What mixes a layer's `streams` of hidden states."""
     net.matrix(f"{name}_fn", mixed, streams * WIDTH)
     net.constant(f"{name}_base.weight", np.zeros(mixed))

@@ -172,10 +172,10 @@ def state_shape(header: ModelHeader) -> StateShape | None:
     else:
         state = max(0, kernel - 1) * (inner + 2 * number("ssm.group_count") * size) + inner * size
     attention, indexed = figures.layers_with(ATTENTION), figures.layers_with(INDEXED)
-    with_cells, index = figures.layers if header.architecture in DRAFTING_TOO else layers, number(INDEX_LENGTH)
-    rows = tuple(
-        n * (layer in attention) + index * (layer in indexed) for layer, n in enumerate(figures.rows[:with_cells])
-    )
+    # An indexer of pools stores a key, what weighs it in its pool, and the pool's key.
+    index = number(INDEX_LENGTH) * (3 if number("attention.indexer.kpool") else 1)
+    with_cells = figures.layers if header.architecture in DRAFTING_TOO else layers
+    rows = tuple(n * (i in attention) + index * (i in indexed) for i, n in enumerate(figures.rows[:with_cells]))
     # The library has one layer at most that looks n-grams up: it keeps them for a convolution that skips as many.
     ngrams = max(0, number("ple.conv_kernel") - 1) * number("ple.ngram_size")
     ngrams *= number("hyper_connection.count") * width

@@ -25,17 +25,13 @@ from lcspec.modelfiles.kv_shape import (
 )
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
 from lcspec.modelfiles.own_caches import own_caches_note, with_own_caches
+from lcspec.modelfiles.pairing import TAKEN_BACK
 from lcspec.modelfiles.windows import window_cache
 
 # Bytes of an element of the KV cache.
 KV_BYTES = {"f32": 4.0, "f16": 2.0, "bf16": 2.0, "q8_0": 34 / 32, "q4_0": 18 / 32}
 # The library keeps recurrent states as f32.
 STATE_BYTES = 4
-# Architectures whose states llama.cpp (as of 0.3.36 of llama-cpp-python) can roll back.
-WITH_ROLLBACK = frozenset(
-    ("qwen35", "qwen35moe", "qwen4exp", "lfm2", "lfm2moe", "nemotron_h", "nemotron_h_moe")
-    + ("deepseek4", "glm5_next", "kimi_k3", "bailingmoe3")
-)
 # Embeddings that layers look up. With some architectures the library maps them and reads the rows that it needs, if
 # they have more bytes than so many (llama_model_loader::lazy_read).
 LOOKED_UP, LARGE_TABLE = "per_layer_token_embd.weight", 4 << 30
@@ -165,7 +161,7 @@ def _shape(header: ModelHeader) -> KvShape | StateShape | None:
 
 def planes_of(architecture: str, rollback: int) -> int:
     """The planes that the library allocates for each state when a step may take back `rollback` tokens."""
-    return rollback if architecture in WITH_ROLLBACK else 0
+    return rollback if architecture in TAKEN_BACK else 0
 
 
 def fit_rollback(

@@ -37,7 +37,7 @@ NO_DRAFTS = ENCODERS | DIFFUSION | HEADS.keys()
 TAKEN_BACK = frozenset(
     {
         *("lfm2", "lfm2moe", "qwen35", "qwen35moe", "qwen4exp", "nemotron_h", "nemotron_h_moe", "deepseek4"),
-        *("glm5_next", "kimi_k3", "bailingmoe3"),
+        *("glm5-next", "kimi-k3", "bailingmoe3"),
     }
 )
 # Written by `lcspec draft distil`: below it, what a draft was trained for (`fingerprint`: see modelfiles/identity.py).

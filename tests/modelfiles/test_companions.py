@@ -53,7 +53,8 @@ def test_what_files_make_possible_is_named_in_order(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_layers_inside_are_used_where_the_library_runs_them(tmp_path: Path, name: str) -> None:
-    assert usable_mtp(read_gguf(family(tmp_path, name))) == FAMILIES[name].mtp
+    runs = name != "glm5-next"  # of which the library (0.3.36) has no graph for these layers
+    assert usable_mtp(read_gguf(family(tmp_path, name))) == FAMILIES[name].mtp * runs
 
 
 def test_several_layers_of_a_family_that_runs_one_only_are_left_alone(tmp_path: Path) -> None:
