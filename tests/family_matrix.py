@@ -47,8 +47,9 @@ OTHER = "in the house of the cat there is a dog and the dog "
 
 # Several texts of these are not read apart: nobody knows the format of their cells.
 ALONE = ("deepseek32",)
-# The library reads what is attended to in another way from 17 rows on, so rows are not alike.
-UNEVEN = ("glm5-next",)
+# Rows of these are not alike: the library gathers what GLM attends to in another way from 17 rows on, and lightning
+# attention takes the tokens of a step together, which is another sum than one after the other.
+NEVER_EXACT = ("glm5-next", "minimax-01")
 
 Check = Callable[["Bench"], None]
 CHECKS: dict[str, Check] = {}
@@ -267,7 +268,7 @@ def exact_by_rows(bench: Bench) -> None:
             wanted = {"exact": True, "kv_type": "f16", "attention": "measured", "ctx": 512, "rollback": 16}
             with bench.open(**wanted) as session:
                 texts, certified = by_rows_texts(session), session.engine.exact.independent
-            if bench.path.stem in UNEVEN:
+            if bench.path.stem in NEVER_EXACT:
                 assert not certified, "rows are certified that are not alike"
                 return
             expected = {}

@@ -30,7 +30,7 @@ from lcspec.llama import Context
 from lcspec.modelfiles.companions import WITH_FEATURES, sort_drafts
 from lcspec.session import Session, open_session
 from tests import tiny_families as families
-from tests import tiny_heads, tiny_hybrids, tiny_layers, tiny_sparse
+from tests import tiny_heads, tiny_hybrids, tiny_hybrids_more, tiny_layers, tiny_sparse
 from tests.running import Answer, answer, options, request
 
 SENTENCE = "the cat and a dog in that hat ran over two old red roads to see my house"
@@ -235,7 +235,7 @@ def main(name: str, seed: int, cases: int, small: bool) -> int:
     """Run so many rounds; returns how many texts were wrong."""
     rng = random.Random(f"{name} {seed}")
     window = rng.choice((3, 16, 50))
-    for module in (families, tiny_heads, tiny_hybrids, tiny_sparse):
+    for module in (families, tiny_heads, tiny_hybrids, tiny_hybrids_more, tiny_sparse):
         module.WINDOW, module.CONTEXT = window, 4096
     tiny_layers.MOE["expert_used_count"] = tiny_layers.EXPERTS
     with tempfile.TemporaryDirectory() as folder:

@@ -17,7 +17,13 @@ from typing import Any
 import numpy as np
 
 from tests import tiny_gguf as tiny
-from tests import tiny_hybrids, tiny_hybrids_large, tiny_hybrids_qwen4, tiny_sparse  # noqa: F401  (they join the list)
+from tests import (  # noqa: F401  (their families join the list)
+    tiny_hybrids,
+    tiny_hybrids_large,
+    tiny_hybrids_more,
+    tiny_hybrids_qwen4,
+    tiny_sparse,
+)
 from tests.tiny_layers import (
     CONTEXT,
     EXPERT_FF,

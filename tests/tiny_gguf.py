@@ -158,6 +158,13 @@ def spm_vocab(n_vocab: int = 288, *, permutation: int = 0, missing_bytes: Sequen
     return Vocab("llama", tuple(tokens), tuple(types), scores=tuple(scores), bos=1, eos=2, unk=0, add_bos=True)
 
 
+def plamo_vocab(n_vocab: int = 288) -> Vocab:
+    """A vocabulary of PLaMo 2 (plamo2): the tokens of `spm_vocab`, but spaces are spaces, and of all ways to cut a text
+    the one with the best sum of scores is taken."""
+    found = spm_vocab(n_vocab)
+    return replace(found, model="plamo2", pre="default", tokens=tuple(t.replace("▁", " ") for t in found.tokens))
+
+
 # --- the file ---------------------------------------------------------------------------------------------------------
 
 

@@ -26,8 +26,8 @@ class Family:
         architecture: what the GGUF calls it.
         memory: "attention" (trees), "window" (trees; some layers see WINDOW positions only), "rollback" (a recurrent
             state that the library can take back a few tokens) or "state" (one that it cannot take back).
-        mtp: layers for multi-token prediction inside the file.
-        vocab: byte-level BPE, or SentencePiece where the real models have it.
+        mtp: layers for multi-token prediction inside the file that the library can run.
+        vocab: byte-level BPE, or what the real models have in its place.
     """
 
     name: str
@@ -48,7 +48,9 @@ def family(
 
     def register(build: Builder) -> Builder:
         vocab = tiny.spm_vocab(VOCAB) if pieces else tiny.byte_bpe_vocab(VOCAB)
-        if name == "phi3":  # the library looks for this token in models of that name
+        if name == "plamo2":
+            vocab = tiny.plamo_vocab(VOCAB)
+        elif name == "phi3":  # the library looks for this token in models of that name
             vocab = replace(
                 vocab, tokens=(*vocab.tokens[:-1], "<|endoftext|>"), types=(*vocab.types[:-1], tiny.CONTROL)
             )
@@ -164,21 +166,31 @@ class Net(tiny._Weights):
         self.matrix(f"{block}.nextn.eh_proj", WIDTH, 2 * WIDTH)
         self.norms(block, "nextn.enorm", "nextn.hnorm", last)
 
-    def latent_attention(self, block: str, *, queries: bool = True, rope: int = LATENT_ROPE) -> None:
-        """Latent attention (see LATENT). `queries`: they have a latent form as well; `rope`: rotated numbers."""
-        latent, nope = LATENT_SIZE, HEAD
+    def latent_attention(
+        self,
+        block: str,
+        *,
+        queries: bool = True,
+        n_head: int = HEADS,
+        latent: int = LATENT_SIZE,
+        nope: int = HEAD,
+        value: int = HEAD,
+        rope: int = LATENT_ROPE,
+    ) -> None:
+        """Latent attention (see LATENT). `queries`: they have a latent form as well, of LATENT_SIZE numbers; `rope`:
+        rotated numbers."""
         self.norm(f"{block}.attn_kv_a_norm", latent)
         if queries:
-            self.norm(f"{block}.attn_q_a_norm", latent)
-            self.matrix(f"{block}.attn_q_a", latent, WIDTH)
-            self.matrix(f"{block}.attn_q_b", HEADS * (nope + rope), latent, gain=2.0)
+            self.norm(f"{block}.attn_q_a_norm", LATENT_SIZE)
+            self.matrix(f"{block}.attn_q_a", LATENT_SIZE, WIDTH)
+            self.matrix(f"{block}.attn_q_b", n_head * (nope + rope), LATENT_SIZE, gain=2.0)
         else:
-            self.matrix(f"{block}.attn_q", HEADS * (nope + rope), WIDTH, gain=2.0)
+            self.matrix(f"{block}.attn_q", n_head * (nope + rope), WIDTH, gain=2.0)
         self.matrix(f"{block}.attn_kv_a_mqa", latent + rope, WIDTH)
-        for name, shape in (("attn_k_b", (HEADS, latent, nope)), ("attn_v_b", (HEADS, HEAD, latent))):
+        for name, shape in (("attn_k_b", (n_head, latent, nope)), ("attn_v_b", (n_head, value, latent))):
             values = self._normal(f"{block}.{name}.weight", shape)
             self.constant(f"{block}.{name}.weight", values * 2.0 / shape[-1] ** 0.5)
-        self.matrix(f"{block}.attn_output", WIDTH, HEADS * HEAD)
+        self.matrix(f"{block}.attn_output", WIDTH, n_head * value)
 
     def kimi_delta(self, block: str, *, low_rank: bool) -> None:
         """Kimi's delta attention: 4 heads of 16. `low_rank`: the matrices of its gates are products of two."""

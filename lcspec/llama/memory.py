@@ -48,7 +48,7 @@ class Memory:
         attention_only: bool,
         n_ctx: int,
         windows: WindowCache | None,
-        rows: int,
+        planes: Planes,
     ) -> None:
         """Describe what the library made.
 
@@ -58,7 +58,7 @@ class Memory:
             attention_only: it runs no recurrent layers (a head of a model that has some).
             n_ctx: positions a slot may use.
             windows: the cache of layers with a sliding window; None: they keep every position.
-            rows: rows that are evaluated at a time.
+            planes: of its recurrent layers.
         """
         self._context, self._handle = handle, C.llama_get_memory(handle)
         self.exists = bool(self._handle)
@@ -72,7 +72,7 @@ class Memory:
         self.max_chain = options.rollback if self.redecodes else self.max_rollback
         self.window = traits.n_swa if attention_only else 0  # a hybrid's state is checked by `remove` alone
         self.slack = windows.slack if windows is not None else 0
-        self.planes = Planes(rows, self.streams)
+        self.planes = planes
         self.seconds = 0.0
 
     def copy(self, src: int, dst: int, start: int, stop: int) -> None:

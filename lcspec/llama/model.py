@@ -21,6 +21,7 @@ from lcspec.llama.fitting import plan
 from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack
 from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
+from lcspec.modelfiles.endless import check_ends
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
 from lcspec.modelfiles.own_caches import with_own_caches
@@ -112,13 +113,14 @@ class Model:
             UsageError: this build of the library cannot place it so; the message says which build can.
             ModelFileError: the file cannot be a model that runs (see `modelfile.read_header`).
             ModelLoadError: the library refused it, or loading was stopped.
-            UnsupportedModel: the model does not generate text from left to right.
+            UnsupportedModel: the model does not generate text from left to right, or the library never ends with it.
         """
         init()
         header = read_header(options.path)
         part = None if head else part_of_a_pair(options.path)
         if part is not None:
             raise UnsupportedModel(f"{options.path.name} is no model: {part}; give the model itself")
+        check_ends(header)
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
         workers = connect(options.placement.workers) if options.placement.workers else None
         try:

@@ -15,6 +15,10 @@ from typing import NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+# Architectures whose states the library (0.3.36) writes to the wrong cells if a computation has several sequences: of
+# PLaMo 2 the place is multiplied by their number, and beyond the last cell the process ends. So each has its own.
+ONE_BY_ONE = frozenset({"plamo2"})
+
 
 class Run(NamedTuple):
     """The rows [start, stop) of a batch, all of one sequence, the first at position `pos`.
@@ -51,9 +55,10 @@ class Outputs(NamedTuple):
 class Planes:
     """Which sequences have planes, and since which position."""
 
-    def __init__(self, room: int, streams: bool = False) -> None:
-        """`room`: rows that the library evaluates in one computation; `streams`: as for Context."""
-        self._room = room
+    def __init__(self, room: int, streams: bool = False, one_by_one: bool = False) -> None:
+        """`room`: rows that the library evaluates in one computation; `streams`: as for Context; `one_by_one`: no
+        computation may have several sequences."""
+        self._room, self._one_by_one = room, one_by_one
         self._streams = streams
         self._since: dict[int, int] = {}
 
@@ -63,6 +68,8 @@ class Planes:
         Everything before the first draft, then the first drafts if all have the same length, then one run each.
         `apart`: there is nothing to lose.
         """
+        if self._one_by_one:
+            return [[run] for run in runs]
         if apart or len(runs) < 3 or not any(run.drafts for run in runs) or self._together(runs) or not _distinct(runs):
             return [runs]
         first = next(i for i, run in enumerate(runs) if run.drafts)

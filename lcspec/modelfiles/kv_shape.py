@@ -27,6 +27,11 @@ OTHERWISE = ("ssm.", "shortconv.", "wkv", RATIOS)
 # cached for choosing what to attend to.
 RECURRENT = ("ssm_", "shortconv.", "time_mix_")
 ATTENTION = ("attn_k.weight", "attn_kv_a_mqa.weight")
+# Queries, keys and values in one, which recurrent layers may have as well.
+JOINED = ("attn_qkv.weight",)
+# Architectures whose recurrent layers are lightning attention: a state of key x value for every head.
+LIGHTNING = frozenset({"minimax-01"})
+LIGHTNING_LAYER = ("attn_norm_2.",)
 INDEXED = ("indexer.attn_k.weight", "indexer.k_proj.weight")
 # Hybrids whose layers for multi-token prediction have cells in the model's own context, too.
 DRAFTING_TOO = frozenset({"bailingmoe3", "nemotron_h_moe"})
@@ -100,6 +105,7 @@ class _Figures:
     Attributes:
         layers: how many there are.
         trunk: those that do not only draft (`nextn`), if there are any.
+        lightning: recurrent layers are lightning attention.
     """
 
     def __init__(self, header: ModelHeader) -> None:
@@ -109,6 +115,7 @@ class _Figures:
         found = {**header.metadata, **arrays}  # the header has none
         self._values = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
         self.layers, self.width = header.block_count or 0, header.embedding_length or 0
+        self.lightning = header.architecture in LIGHTNING
         drafting = self.number("nextn_predict_layers")
         self.trunk = self.layers - drafting if 0 < drafting < self.layers else self.layers
 
@@ -157,13 +164,16 @@ def state_shape(header: ModelHeader) -> StateShape | None:
     """The state a header and the tensors' names tell of; None for a model that has attention alone."""
     figures = _Figures(header)
     number, layers = figures.number, figures.trunk
-    recurrent = {layer for layer in figures.layers_with(RECURRENT) if layer < layers}
+    marks = LIGHTNING_LAYER if figures.lightning else RECURRENT
+    recurrent = {layer for layer in figures.layers_with(marks) if layer < layers}
     if not recurrent:
         return _compressed(figures) if figures.has(RATIOS) else None
     width, heads = figures.width, max(figures.heads[0], default=0)
     kda, wkv, shortconv = number("kda.head_dim"), number("wkv.head_size"), number("shortconv.l_cache")
     kernel, inner, size = number("ssm.conv_kernel"), number("ssm.inner_size"), number("ssm.state_size")
-    if wkv:
+    if figures.lightning:
+        state = heads * figures.lengths[0] ** 2
+    elif wkv:
         state = width * (number("token_shift_count", TOKEN_SHIFTS) + wkv)
     elif shortconv:
         state = width * (shortconv - 1)
@@ -171,7 +181,8 @@ def state_shape(header: ModelHeader) -> StateShape | None:
         state = 3 * max(0, (kernel or 4) - 1) * heads * kda + heads * kda * kda
     else:
         state = max(0, kernel - 1) * (inner + 2 * number("ssm.group_count") * size) + inner * size
-    attention, indexed = figures.layers_with(ATTENTION), figures.layers_with(INDEXED)
+    attention = figures.layers_with(ATTENTION) | (figures.layers_with(JOINED) - recurrent)
+    indexed = figures.layers_with(INDEXED)
     # An indexer of pools stores a key, what weighs it in its pool, and the pool's key.
     index = number(INDEX_LENGTH) * (3 if number("attention.indexer.kpool") else 1)
     with_cells = figures.layers if header.architecture in DRAFTING_TOO else layers
@@ -198,13 +209,13 @@ def kv_shape(header: ModelHeader) -> KvShape | None:
     """The shape a header tells of; None where it tells nothing, and where not every layer stores keys and values."""
     figures = _Figures(header)
     (queries, keys), (key, value), layers = figures.heads, figures.lengths, figures.trunk
-    if figures.has(*OTHERWISE) or not max(queries, default=0):
+    if figures.has(*OTHERWISE) or figures.lightning or not max(queries, default=0):
         return None
     index, indexed = figures.number(INDEX_LENGTH), set[int]()
     if index:  # its value is as long as any other, if there are values
         indexed = figures.layers_with(INDEXED)
     plain = not indexed and not figures.has(LATENT)
-    short = [figures.number(f"attention.{w}_length_swa", n) for w, n in (("key", key), ("value", value))]
+    short = [n and figures.number(f"attention.{w}_length_swa", n) for w, n in (("key", key), ("value", value))]
     windows = windows_of(header)
     return KvShape(
         queries[:layers] if plain else (),

@@ -199,6 +199,7 @@ _SPACE = "\u2581"  # how SentencePiece writes a space
 _BYTE_LEVEL = frozenset({"gpt2", "hybriddna", "whitespace"})  # drops it
 _BYTE_FALLBACK = frozenset({"llama", "gemma4"})  # "llama" (SentencePiece): aborts the process; "gemma4": drops it
 # All others (t5, bert, rwkv, plamo2) have a token that stands for the unknown.
+_VERBATIM = frozenset({"plamo2"})  # its tokens have spaces in them
 
 _NORMAL, _BYTE = 1, 6  # tokenizer.ggml.token_type
 
@@ -223,7 +224,7 @@ class Vocabulary:
             table = _bytes_by_character()
             characters = text.decode("utf-8", "replace")
             return b"".join(bytes([table[c]]) if c in table else c.encode() for c in characters)
-        return text.replace(_SPACE.encode(), b" ")
+        return text if self.tokenizer_model in _VERBATIM else text.replace(_SPACE.encode(), b" ")
 
 
 # Bytes in the UTF-8 of assigned characters, control characters other than tab and line ends left aside. 0xC0, 0xC1 and

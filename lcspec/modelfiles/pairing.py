@@ -43,6 +43,8 @@ TAKEN_BACK = frozenset(
 # Written by `lcspec draft distil`: below it, what a draft was trained for (`fingerprint`: see modelfiles/identity.py).
 DISTILLED = "lcspec.distil"
 _STATE_KEYS = ("ssm.state_size", "wkv.head_size", "kda.head_dim", "shortconv.l_cache")
+# Architectures whose state has no such key.
+_WITH_STATE = frozenset({"minimax-01"})
 
 
 def check_draft(target: Path, draft: Path) -> None:
@@ -104,5 +106,5 @@ def distilled_from(draft: Path, target: Path) -> bool:
 def can_be_taken_back(metadata: Metadata) -> bool:
     """Whether a model of this header can forget drafted tokens: attention always, recurrent states some."""
     architecture = str(metadata.get("general.architecture"))
-    recurrent = any(f"{architecture}.{key}" in metadata for key in _STATE_KEYS)
+    recurrent = architecture in _WITH_STATE or any(f"{architecture}.{key}" in metadata for key in _STATE_KEYS)
     return not recurrent or architecture in TAKEN_BACK

@@ -42,7 +42,7 @@ PERIODS = {
 }
 FIRST_SEES_ALL = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
 # These files name every layer.
-NAMED = ("gemma4", "granite-swa", "maple", "mimo2", "spark2-5", "step35")
+NAMED = ("dots3note", "gemma4", "granite-swa", "maple", "mimo2", "spark2-5", "step35")
 KEY = "attention.sliding_window"
 
 

@@ -150,6 +150,24 @@ def test_of_streams_only_ids_that_follow_each_other_are_decoded_together() -> No
     assert pieces(0, 2, 4) == [[0], [2], [4]]
 
 
+def test_where_the_library_mixes_states_up_every_text_is_decoded_by_itself() -> None:
+    runs = [run(seq, 4 * seq, 4, False) for seq in range(3)]
+    for apart in (False, True):
+        assert Planes(64, one_by_one=True).pieces(runs, apart=apart) == [[one] for one in runs]
+
+
+@pytest.mark.model
+def test_states_of_plamo_2_are_where_they_belong(tmp_path: Path) -> None:
+    """Side by side without the text of the first cell: the library alone would write beyond the last one, and abort."""
+    made = options(write_family("plamo2", tmp_path / "m.gguf"), slots=3, ctx=256, kv_type="f32")
+    with Model.load(made) as model, Context(model) as context:
+        texts = Texts(context)
+        texts.decode({seq: [60 + seq, 70, 80] for seq in range(4)})
+        rows = [texts.decode({2: [90 + i, 71], 3: [91 + i, 72]}) for i in range(4)][-1]
+        for seq, found in rows.items():
+            np.testing.assert_allclose(found, alone(context, texts.texts[seq], 2), atol=TOLERANCE, rtol=0)
+
+
 @pytest.mark.model
 def test_texts_side_by_side_are_what_they_are_alone(tmp_path: Path) -> None:
     from lcspec.session import open_session

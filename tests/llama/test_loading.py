@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.errors import ModelLoadError
+from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import Context, Model, hugepages
 from tests.running import options
+from tests.tiny_families import write_family
 
 pytestmark = pytest.mark.model
 
@@ -35,6 +36,12 @@ def test_huge_pages_are_asked_for_a_context_s_buffers(llama: Path, monkeypatch: 
 def test_progress_can_stop_the_load(llama: Path) -> None:
     with pytest.raises(ModelLoadError, match="stopped"):
         Model.load(options(llama), lambda fraction: False)
+
+
+def test_what_the_library_would_never_end_is_refused(tmp_path: Path) -> None:
+    path = write_family("plamo2", tmp_path / "plamo.gguf", **{"attention.head_count": [0, 4]})
+    with pytest.raises(UnsupportedModel, match="plamo.gguf is a PLaMo 2, on which this version of llama.cpp hangs"):
+        Model.load(options(path))
 
 
 def test_the_library_s_log_is_quiet_from_the_start() -> None:

@@ -81,6 +81,7 @@ def allocated(lines: list[str]) -> tuple[float, float]:
         *((family, 0, False) for family in ("kimi-linear", "bailingmoe3", "deepseek2", "deepseek32", "deepseek4")),
         *((family, 0, False) for family in ("minimax-m3", "nemotron-h-moe", "glm4moe", "step35", "cohere2moe")),
         *((family, rollback, False) for family in ("kimi-k3", "glm5-next", "qwen4exp") for rollback in (0, 16)),
+        *((family, rollback, False) for family in ("plamo2", "minimax-01", "dots3note") for rollback in (0, 16)),
         ("deepseek4", 16, False),
         *((family, 16, True) for family in WITH_MTP),
     ],

@@ -480,6 +480,10 @@ def test_pieces_of_both_kinds_of_vocabulary(folder: Path) -> None:
     assert [spm.piece(i) for i in range(3, 259)] == [bytes([i]) for i in range(256)]
     assert spm.piece(259) == b" "
     assert spm.piece(0) == b"<unk>"
+    plamo = tiny.plamo_vocab()
+    written = dataclasses.replace(plamo, tokens=(*plamo.tokens[:-1], "\u2581"))
+    plain = read_vocabulary(tiny.write_llama(folder / "plamo.gguf", vocab=written))
+    assert plain.piece(259) == b" " and plain.piece(287).decode() == "\u2581" and plain.piece(3) == b"\0"
     assert spm != bpe
     assert spm == read_vocabulary(tiny.write_llama(folder / "again.gguf", vocab=tiny.spm_vocab(), seed=5))
 

@@ -38,6 +38,7 @@ def allocated(options: ModelOptions) -> float:
         ("gpt-oss", (True, False)),
         ("cohere2", (True, False)),
         ("step35", (False, True, False, True)),
+        ("dots3note", (True, False, True, False)),
     ],
 )
 def test_memory_is_what_the_library_allocates(family: str, layers: tuple[bool, ...], tmp_path: Path) -> None:
