@@ -97,7 +97,7 @@ def contenders(
 def main(target: Path, draft: Path | None, binary: Path | None, prompt_file: Path, out: Path | None, **o: Any) -> None:
     """Compare servers."""
     threads = o["threads"] or default_threads()
-    setup = Setup(binary, target, draft, threads, o["ctx"])
+    setup = Setup(binary, target.resolve(), draft.resolve() if draft else None, threads, o["ctx"])
     levels = [int(s) for s in o["streams"].split(",") if s]
     sizes = tuple(int(s) for s in o["draft_sizes"].split(",") if s)
     try:

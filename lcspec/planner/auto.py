@@ -26,6 +26,7 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
+from lcspec.planner.shadow import LOOK, Shadows
 from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
@@ -61,9 +62,10 @@ class AutoPlanner:
         self._tables: dict[tuple[frozenset[int] | None, int, int], Table] = {}
         self._table_age = 0
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
-        # The current step: whether it backs off, sequences that decode, those of them planned for, tokens so far,
-        # seconds of a decode without drafts, and seconds of its decode.
-        self._backing_off = False
+        # The current step: whether it backs off, or only looks what drafters would say; sequences that decode, those of
+        # them planned for, tokens so far, seconds of a decode without drafts, and seconds of its decode.
+        self._backing_off = self._looking = False
+        self._shadows = Shadows()
         self._streams = self._planned = 1
         self._tokens = 0
         self._narrowest = self._decode = 0.0
@@ -81,19 +83,25 @@ class AutoPlanner:
 
     def backoff(self, streams: int) -> Plan | None:
         """A plain step while the texts have lost as much as they may (see LossBudget)."""
-        if streams not in self._costs:
+        if streams not in self._costs or self._looking:
             return None
         self._streams = self._planned = self._tokens = streams
         seconds, width = self._costs[streams]
         self._narrowest, self._backing_off = seconds, self.budget.takes()
-        return Plan(width, float(streams), seconds) if self._backing_off else None
+        self._looking = self._backing_off and self.budget.pause % LOOK == 0 < self.budget.pause
+        return Plan(width, float(streams), seconds) if self._backing_off and not self._looking else None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
         self.costly.ready.clear()
+        if self._looking:
+            self._look(sequences)
         capped = [limit._replace(nodes=self._nodes(s, limit)) for s, limit in zip(sequences, limits)]
         trees = [self._free(s, limit) for s, limit in zip(sequences, capped)]
+        if self._looking:
+            self._shadows.keep(sequences, trees)
+            return [Proposal(s, tree, limit) for s, tree, limit in zip(sequences, trees, limits)]
         context = sum([len(sequence.tokens) for sequence in sequences]) // len(sequences)
         requests: dict[int, DraftRequest] = {}
         for i, (sequence, limit) in enumerate(zip(sequences, capped)):
@@ -109,6 +117,13 @@ class AutoPlanner:
             trees[i] = request.tree
         seconds = (time.perf_counter() - start) / len(sequences)
         return [Proposal(sequence, tree, limit, seconds) for sequence, tree, limit in zip(sequences, trees, limits)]
+
+    def _look(self, sequences: Sequence[PlannedSequence]) -> None:
+        """End the pause if what drafters said at the latest look has come."""
+        if self._shadows.were_right(sequences):
+            self.budget.pause = 0
+            self._backing_off = self._looking = False
+            self._shadows.clear()
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
         """The most drafted nodes that a step may have for the sequence."""
@@ -135,10 +150,10 @@ class AutoPlanner:
         self._narrowest = self._costs[min(streams, base)][0] if base in self._costs else 0.0
         # All sequences share the width: what one of them takes is missing for the others.
         room = max((p.limits.nodes for p in proposals), default=0)
-        if not self._narrowest:
+        if not self._narrowest or self._looking:
             for p in proposals:
                 p.kept = TokenTree.root(p.tree.tokens[0])
-            return Plan(tokens=float(streams))
+            return Plan(self._plain_width if self._looking else 0, float(streams), self._narrowest)
         pool: list[Item] = []
         need, expected = base, float(streams)
         for i, p in enumerate(proposals):
@@ -230,7 +245,9 @@ class AutoPlanner:
         """Note the seconds that the step took besides its decode, and update the loss budget and the speed-up."""
         if self._tokens and self._narrowest and self._decode:
             tokens = self._tokens + self._streams - self._planned
-            if self._backing_off:
+            if self._looking:
+                self.budget.looked(seconds, self._narrowest)
+            elif self._backing_off:
                 self.budget.unplanned(seconds)
             else:
                 each = tokens / self._streams
@@ -240,7 +257,8 @@ class AutoPlanner:
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
         if self._narrowest:
             self.overlap.finish(self._narrowest)
-        self._backing_off, self._tokens, self._decode, self.costly.reading = False, 0, 0.0, 0.0
+        self._backing_off = self._looking = False
+        self._tokens, self._decode, self.costly.reading = 0, 0.0, 0.0
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """What was learned, for the history; `names` are the engine's drafters in order."""

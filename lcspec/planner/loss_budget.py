@@ -4,7 +4,8 @@ Asking drafters and choosing among their nodes takes Python's time; refused draf
 with a credit, and every step adds 0.5 % of a plain one. A planned step that takes longer than its tokens would have
 taken plainly is charged for the difference; one that takes less adds it. At a balance of 0 steps are plain, and no
 drafter is asked or observes anything: the drafters catch up later. So a text loses at most the credit and the share,
-however useless its drafts are.
+however useless its drafts are. Now and then drafters are asked what they would say, which may end the pause (see
+shadow.py).
 
 Texts that run side by side share a balance. It outlives them, and there is one for every number of them: Python's time
 differs with it.
@@ -67,6 +68,11 @@ class LossBudget:
         """A step that was not planned took `beside` seconds in Python."""
         self.bare = beside if self.bare is None else self.bare + RATE * (beside - self.bare)
         self.balance += SHARE
+
+    def looked(self, beside: float, plain: float) -> None:
+        """The same of a step in which drafters were asked for nothing but what they would say."""
+        bare = self.bare or 0.0
+        self.balance += SHARE - max(0.0, beside - bare) / (plain + bare)
 
     def planned(self, tokens: float, decode: float, beside: float, plain: float) -> None:
         """A planned step emitted `tokens` a text in `decode` + `beside` seconds; a plain decode takes `plain`."""

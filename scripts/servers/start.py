@@ -85,7 +85,12 @@ def running(contender: Contender, setup: Setup, slots: int) -> Iterator[int]:
             environment["PYTHONPATH"] = str(contender.tree)
             environment["LCSPEC_CACHE_DIR"] = str(contender.tree / "work" / "cache")  # it may store in another format
         process = subprocess.Popen(
-            command, env=environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            command,
+            env=environment,
+            cwd=contender.tree,  # from where Python imports before anything else
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
         )
         try:
             _wait(process, port, log)
