@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import click
 
-from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, worth
+from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, shadow, worth
 from lcspec.profiles import change as width_change
 from lcspec.profiles import cost_curve, drift
 
@@ -99,6 +99,9 @@ CHANGES = [
     Change("a change of width costs nothing", ((width_change.Change, "price", 0.0),)),
     Change("nothing bounds a text's loss", ((loss_budget.LossBudget, "takes", lambda self: False),)),
     *beginning(loss_budget.LossBudget, "balance", 1.0, 10.0),
+    Change("a text that backs off asks nobody", ((shadow.Shadows, "due", lambda self, pause: False),)),
+    *constant(shadow, "LOOK", 4, 16),
+    *constant(shadow, "RIGHT", 0.25, 0.75),
     *constant(loss_budget, "MOST", 2.5, 20.0),
     *constant(loss_budget, "MOST_COSTLY", 5.0, 25.0),
     *constant(loss_budget, "SHARE", 0.0025, 0.02),

@@ -26,7 +26,7 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.shadow import LOOK, Shadows
+from lcspec.planner.shadow import Shadows
 from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
@@ -88,7 +88,7 @@ class AutoPlanner:
         self._streams = self._planned = self._tokens = streams
         seconds, width = self._costs[streams]
         self._narrowest, self._backing_off = seconds, self.budget.takes()
-        self._looking = self._backing_off and self.budget.pause % LOOK == 0 < self.budget.pause
+        self._looking = self._backing_off and self._shadows.due(self.budget.pause)
         return Plan(width, float(streams), seconds) if self._backing_off and not self._looking else None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:

@@ -23,6 +23,11 @@ class Shadows:
     def __init__(self) -> None:
         self._drafts: dict[int, tuple[int, list[int]]] = {}
 
+    @staticmethod
+    def due(pause: int) -> bool:
+        """Whether to look with `pause` steps of a pause to go."""
+        return pause % LOOK == 0 < pause
+
     def clear(self) -> None:
         """Forget all of them."""
         self._drafts.clear()
