@@ -66,7 +66,7 @@ $(VENV)/bin/python:
 	  { echo "lcspec needs Python 3.10 or newer: make PYTHON=/path/to/python3.12"; exit 1; }
 	$(PYTHON) -m venv $(VENV)
 
-# llama.cpp's part for images and audio takes a fifth of the time to compile, and lcspec does not use it.
+# lcspec does not use llama.cpp's part for images and audio.
 $(VENV)/.installed: export CMAKE_ARGS := -DLLAVA_BUILD=OFF $(CMAKE_ARGS)
 $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 	@echo "Installing. The first time this compiles llama.cpp, which takes 5 to 10 minutes on two cores ..."
