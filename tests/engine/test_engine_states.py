@@ -45,7 +45,7 @@ STRATEGIES = ("off", "auto", "ngram:min_n=1:nodes=8", "suffix:nodes=12", "ngram:
 SAMPLINGS = (GREEDY, SEEDED)
 WHICH = st.integers(0, 11)  # of those there are
 N, SLOTS = 16, 3
-EXAMPLES = 100 if os.environ.get("LCSPEC_EXPLORE") else 10
+EXAMPLES = 100 if os.environ.get("LCSPEC_EXPLORE") else 6
 Bits = list[tuple[int, float | None]]
 
 

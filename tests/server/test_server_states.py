@@ -35,7 +35,7 @@ pytestmark = [pytest.mark.server, pytest.mark.slow]
 MODELS = ("red", "blue")
 SEEDS = (1, 2)
 WHICH = st.integers(0, 3)  # of the streams there are: how far they are is another time every time
-EXAMPLES = 100 if os.environ.get("LCSPEC_EXPLORE") else 8
+EXAMPLES = 100 if os.environ.get("LCSPEC_EXPLORE") else 5
 TOKENS = 24
 # What no client should send, with the status that says so.
 WRONG: tuple[tuple[dict[str, Any], int], ...] = (
