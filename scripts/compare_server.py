@@ -168,7 +168,7 @@ def one_run(
     results["runs"].append(
         {
             "name": contender.name,
-            "ours": contender.ours and contender.tree is None,
+            "ours": contender.is_this,
             "streams": streams,
             "rate": load.rate,
             "first": [a.first for a in load.answers],

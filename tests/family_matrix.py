@@ -33,7 +33,7 @@ from lcspec.profiles import kernels
 from lcspec.profiles.price import Price
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from tests.running import GREEDY, ROUNDS_ALIKE, SEEDED, Answer, answer, options, request, side_by_side
+from tests.running import GREEDY, ROUNDS_ALIKE, SEEDED, Answer, answer, at_price, options, request, side_by_side
 from tests.tiny_families import FAMILIES, WINDOW
 from tests.tiny_heads import write_assistant, write_eagle
 
@@ -267,7 +267,7 @@ def exact_by_rows(bench: Bench) -> None:
     chance, files = random.Random(3), head_files(bench.path)
     for beyond in (LEAST_ROWS, None) if bench.path.stem in NOT_APART else (LEAST_ROWS,):
         free = Price(1, 1, 1, beyond, 0)
-        with mock.patch.object(kernels, "prices", lambda *given, free=free: [(way, free) for way in given[2]]):
+        with mock.patch.object(kernels, "prices", at_price(free)):
             wanted = {"exact": True, "kv_type": "f16", "attention": "measured", "ctx": 512, "rollback": 16}
             with bench.open(**wanted) as session:
                 texts, certified = by_rows_texts(session), session.engine.exact.independent

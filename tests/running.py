@@ -18,6 +18,7 @@ from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, offloads
 from lcspec.placement import Placement
+from lcspec.profiles.price import Price
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
 
@@ -132,6 +133,11 @@ def decodes_counted(context: Context, unless: Callable[[], bool] = lambda: False
 
     with patch.object(context, "decode", counting):
         yield count
+
+
+def at_price(price: Price) -> Callable[..., list[tuple[ModelOptions, Price]]]:
+    """What takes the place of `kernels.prices` where every exact way shall cost the same."""
+    return lambda model, options, ways: [(way, price) for way in ways]
 
 
 def prompts(session: Session, n_chat: int, n_code: int) -> list[tuple[int, ...]]:

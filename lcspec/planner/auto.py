@@ -123,7 +123,6 @@ class AutoPlanner:
         if self._shadows.were_right(sequences):
             self.budget.pause = 0
             self._backing_off = self._looking = False
-            self._shadows.clear()
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
         """The most drafted nodes that a step may have for the sequence."""

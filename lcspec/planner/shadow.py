@@ -6,6 +6,8 @@ steps ago has come, drafting goes on: the text may have come to a part that is e
 
 from __future__ import annotations
 
+import itertools
+import operator
 from typing import Sequence
 
 from lcspec.planner.base import PlannedSequence
@@ -28,31 +30,19 @@ class Shadows:
         """Whether to look with `pause` steps of a pause to go."""
         return pause % LOOK == 0 < pause
 
-    def clear(self) -> None:
-        """Forget all of them."""
-        self._drafts.clear()
-
     def were_right(self, sequences: Sequence[PlannedSequence]) -> bool:
-        """Whether enough has come of what was drafted for the sequences."""
-        right = asked = 0
+        """Whether enough has come of what was drafted for the sequences LOOK steps ago."""
+        right = 0
         for sequence in sequences:
             start, draft = self._drafts.get(sequence.id, (0, []))
-            came = sequence.tokens[start : start + LOOK]
-            right += next(
-                (i for i, pair in enumerate(zip(draft, came)) if pair[0] != pair[1]), min(len(draft), len(came))
-            )
-            asked += len(came) if sequence.id in self._drafts else LOOK
-        return right >= RIGHT * asked > 0
+            if start == len(sequence.tokens) - LOOK:  # else it is of an earlier pause
+                same = map(operator.eq, draft, sequence.tokens[start:])
+                right += sum(itertools.takewhile(bool, same))
+        return right >= RIGHT * LOOK * len(sequences)
 
     def keep(self, sequences: Sequence[PlannedSequence], trees: Sequence[TokenTree]) -> None:
         """Remember the likeliest path of each tree."""
-        self._drafts = {s.id: (len(s.tokens), _likeliest(tree)) for s, tree in zip(sequences, trees)}
-
-
-def _likeliest(tree: TokenTree) -> list[int]:
-    """Tokens of the path that takes the most probable child of every node."""
-    node, path = 0, list[int]()
-    while len(path) < LOOK and (children := tree.children(node)):
-        node = max(children, key=tree.probs.__getitem__)
-        path.append(tree.tokens[node])
-    return path
+        self._drafts = {
+            sequence.id: (len(sequence.tokens), [tree.tokens[node] for node in tree.likeliest_path()[1 : LOOK + 1]])
+            for sequence, tree in zip(sequences, trees)
+        }

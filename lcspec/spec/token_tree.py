@@ -184,6 +184,14 @@ class TokenTree:
             reach[i] = reach[self.parents[i]] * self.probs[i]
         return reach
 
+    def likeliest_path(self) -> list[int]:
+        """The root, its most probable child, the most probable child of that one, and so on."""
+        path = [0]
+        while kids := self._children[path[-1]]:
+            below = kids.values()
+            path.append(max(below, key=lambda c: (self.probs[c], -c)) if len(kids) > 1 else next(iter(below)))
+        return path
+
     def batch_order(self) -> list[int]:
         """Nodes in the order in which they go into a batch: the likeliest path first, then the rest, parents first.
 
@@ -192,10 +200,7 @@ class TokenTree:
         """
         if len(self) == 1:
             return [0]
-        spine = [0]
-        while kids := self._children[spine[-1]]:
-            below = kids.values()
-            spine.append(max(below, key=lambda c: (self.probs[c], -c)) if len(kids) > 1 else next(iter(below)))
+        spine = self.likeliest_path()
         on_spine = set(spine)
         return spine + [i for i in range(len(self)) if i not in on_spine]
 

@@ -46,8 +46,7 @@ def paired(
         rates = [a.tokens / a.seconds for a in own]
         first = [a.first for a in own]
         after = [(a.tokens - 1) / (a.seconds - a.first) for a in own]
-        ours = contender.ours and contender.tree is None
-        rows.append({"name": contender.name, "ours": ours, "rates": rates, "first": first, "after": after})
+        rows.append({"name": contender.name, "ours": contender.is_this, "rates": rates, "first": first, "after": after})
     return rows
 
 

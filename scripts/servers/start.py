@@ -42,6 +42,11 @@ class Contender:
     draft: bool = False
     tree: Path | None = None
 
+    @property
+    def is_this(self) -> bool:
+        """Whether it is the lcspec of this checkout, which the others are compared with."""
+        return self.ours and self.tree is None
+
 
 @dataclass(frozen=True)
 class Setup:

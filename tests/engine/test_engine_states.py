@@ -31,7 +31,7 @@ from lcspec.profiles import kernels
 from lcspec.profiles.price import Price
 from lcspec.session import Session
 from tests.family_matrix import Bench, by_rows_texts, head_files, pieces
-from tests.running import GREEDY, ROUNDS_ALIKE, SEEDED, answer, speculation
+from tests.running import GREEDY, ROUNDS_ALIKE, SEEDED, answer, at_price, speculation
 from tests.running import request as asked
 from tests.tiny_families import write_family
 
@@ -158,7 +158,7 @@ def machine(request: pytest.FixtureRequest, folder: Path) -> Iterator[type[Reque
     path = write_family(request.param, folder / f"{request.param}.gguf")
     bench, files, free = Bench(path), head_files(path), Price(1, 1, 1, LEAST_ROWS, 0)
     wanted = {"exact": True, "kv_type": "f16", "attention": "measured", "ctx": 512, "rollback": 16}
-    prices = mock.patch.object(kernels, "prices", lambda *given: [(way, free) for way in given[2]])
+    prices = mock.patch.object(kernels, "prices", at_price(free))
     with prices, bench.open(files, **wanted, slots=SLOTS) as session:
         texts, alone = by_rows_texts(session), dict[tuple[int, int], Bits]()
         assert session.engine.exact.independent

@@ -16,7 +16,7 @@ from lcspec.profiles import kernels
 from lcspec.profiles.kernels import choose_kernels
 from lcspec.profiles.price import Price
 from lcspec.session import Session, open_session
-from tests.running import CODE, GREEDY, SEEDED, Answer, answer, options, request, side_by_side
+from tests.running import CODE, GREEDY, SEEDED, Answer, answer, at_price, options, request, side_by_side
 from tests.tiny_families import write_family
 
 pytestmark = [
@@ -43,7 +43,7 @@ def session(
     """
     found = Price(1.0, 1.0, 1.0, request.param, 0.0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "prices", lambda model, options, ways: [(way, found) for way in ways])
+        patch.setattr(kernels, "prices", at_price(found))
         with open_session(by_rows(demo_as("F32")), demo[1]) as session:
             yield session
 
@@ -164,7 +164,7 @@ def test_one_slot_and_several_have_the_same_bits(
 ) -> None:
     """Whoever drafts and runs beside a request, with trees where several slots share a cache."""
     free, path = Price(1.0, 1.0, 1.0, LEAST_ROWS, 0.0), demo_as("F32")
-    monkeypatch.setattr(kernels, "prices", lambda model, options, ways: [(way, free) for way in ways])
+    monkeypatch.setattr(kernels, "prices", at_price(free))
     with open_session(by_rows(path, attention=attention)) as alone:
         texts = some_texts(alone)
         keys = [(i, name) for i in range(len(texts)) for name in ("greedy", "seeded")]

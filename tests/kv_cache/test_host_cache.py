@@ -16,7 +16,7 @@ from lcspec.profiles.price import Price
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.kv_cache.test_sliding_windows import check
-from tests.running import ROUNDS_ALIKE, answer, options, request, side_by_side
+from tests.running import ROUNDS_ALIKE, answer, at_price, options, request, side_by_side
 from tests.tiny_families import write_family
 from tests.tiny_windows import write_gemma3, write_gpt_oss, write_qwen35
 
@@ -61,7 +61,7 @@ def test_a_conversation_goes_on_after_another_one(family: str, slots: int, strat
 def read_apart(path: Path, monkeypatch: pytest.MonkeyPatch) -> ModelOptions:
     """Options of an exact session that reads its prompts apart from steps."""
     free = Price(1.0, 1.0, 1.0, LEAST_ROWS, 0.0)
-    monkeypatch.setattr(kernels, "prices", lambda model, options, ways: [(way, free) for way in ways])
+    monkeypatch.setattr(kernels, "prices", at_price(free))
     return options(path, exact=True, attention="measured", kv_type="f16")
 
 
