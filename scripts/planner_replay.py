@@ -40,9 +40,8 @@ class Machine:
     """What takes how long, seconds.
 
     Attributes:
-        widths: of a decode by width; a width that is not there takes what the next takes.
+        widths: of a decode as wide as the step before, by width; a width that is not there takes what the next takes.
         change: a decode takes more if its width is another than the last one's.
-        held: of decodes as wide as both before them, where those are replayed; other single rows take `change` more.
         bare, step: Python of a plain step nobody planned, and of one somebody did; `node`: of every node drafted.
     """
 
@@ -52,19 +51,12 @@ class Machine:
     bare: float = 0.0
     step: float = 0.0
     node: float = 0.0
-    held: dict[int, float] = field(default_factory=dict)
     last: int = 1
-    alike: int = 2  # decodes of the same width before the next one
 
     def decode(self, width: int) -> float:
         """Seconds of a target decode."""
         changed, self.last = width != self.last, width
-        self.alike = 0 if changed else self.alike + 1
-        if not self.held:
-            return self.widths[width] + self.change * changed
-        if self.alike >= 2:
-            return self.held.get(width, self.widths[width])
-        return self.widths[width] + self.change * (width == 1)
+        return self.widths[width] + self.change * changed
 
     @classmethod
     def of(cls, name: str, points: str, **seconds: float) -> Machine:
@@ -76,10 +68,8 @@ class Machine:
         return cls(name, widths, **seconds)
 
     def curve(self) -> CostCurve:
-        """What a measurement gives."""
-        curve = CostCurve({n: {0: s} for n, s in self.widths.items()})
-        curve.held = CostCurve({n: {0: s} for n, s in self.held.items()}) if self.held else None
-        return curve
+        """What a measurement with repeated widths gives."""
+        return CostCurve({n: {0: s} for n, s in self.widths.items()})
 
 
 class Clock:
@@ -281,7 +271,7 @@ def decode(
 ) -> Result:
     """One answer from its first token to its last."""
     out = Result(view.answer.kind)
-    machine.last, machine.alike = 1, 2
+    machine.last = 1
     for drafter in view.drafters:
         drafter.begin(view, DrafterSpec(drafter.name, {}))
     missed = 0

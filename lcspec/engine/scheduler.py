@@ -64,7 +64,7 @@ class Scheduler:
                 if sequence.drafters:  # without them it keeps the pending token alone
                     planned.setdefault(self._drafting.planner_of(sequence.request), []).append(i)
         plan, proposals = self._ask(parts, planned, base, streams) if planned else (Plan(), {})
-        drafted = self._put_drafts(parts, proposals, base, plan) if proposals else 0
+        drafted = self._put_drafts(parts, proposals, base) if proposals else 0
         drafting = sum([proposal.seconds for proposal in proposals.values()])
         self.steady = streams == len(running)
         stands = self.steady and not proposals and base == streams
@@ -93,7 +93,7 @@ class Scheduler:
             plan = planner.select([proposals[i] for i in mine], base, context, streams)
         return plan, proposals
 
-    def _put_drafts(self, parts: list[Part], proposals: Mapping[int, Proposal], base: int, plan: Plan) -> int:
+    def _put_drafts(self, parts: list[Part], proposals: Mapping[int, Proposal], base: int) -> int:
         """Put what was proposed into the parts, as far as all of it fits, and give windows the rows that are left;
         returns the rows of drafts."""
         every, ids, room = list(proposals.values()), self._prefix_cache.pool, self._widest - base
@@ -101,19 +101,12 @@ class Scheduler:
             fit(every, max(0, room), ids)
         drafted = sum([p.kept.n_drafted for p in every if p.kept is not None])
         feed(every, room - drafted, ids)
-        if plan.held and self._context.memory.branching is Branching.CHAIN:
-            self._fill_up(every, plan.width - base - drafted)
         # Hidden states are read by position, so they need an output row for every token, as exact requests do.
         every_row = any(p.sequence.wants_hidden or p.sequence.strict for p in parts)
         for i, proposal in proposals.items():
             mute = frozenset[int]() if every_row else frozenset(proposal.mute)
             parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
         return drafted + sum([p.n_probes for p in every])
-
-    def _fill_up(self, proposals: Sequence[Proposal], rows: int) -> None:
-        """Make a single chain longer by `rows`: a token of another sequence would be evaluated by itself."""
-        if rows > 0 and len(proposals) == 1 and len(proposals[0].sequence.tokens) + rows < self._context.n_ctx:
-            proposals[0].fillers = rows
 
     def _padded(self, parts: Sequence[Part], plan: Plan, needed: int) -> int:
         """The width to pad the step to; 0: no padding."""

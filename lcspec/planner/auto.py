@@ -9,8 +9,7 @@ for B sequences, with T the measured cost curve; n = 0 is plain decoding. (If dr
 further nodes must still beat the rate of plain decoding.) The same formula serves one sequence and many: the nodes of
 all of them compete for the rows of one step, so speculation fades as load rises.
 
-What a text may lose by drafting is bounded (see lcspec.planner.loss_budget). On a GPU all steps may keep one width for
-a while (see lcspec.planner.hold).
+What a text may lose by drafting is bounded (see lcspec.planner.loss_budget).
 """
 
 from __future__ import annotations
@@ -23,7 +22,6 @@ from typing import Any, Callable, Sequence
 from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
-from lcspec.planner.hold import Hold
 from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
@@ -54,7 +52,6 @@ class AutoPlanner:
         the next token of all of them, as it does where each has a cache or a state of its own.
         """
         self.curve = curve
-        self.hold = Hold(curve)
         self.in_turn = in_turn
         self.acceptance = acceptance or Acceptance()
         self.costly = DraftPolicy()
@@ -62,7 +59,7 @@ class AutoPlanner:
         self.overlap = Overlap()
         self.decode_seconds = 0.0
         self._costs: Table = {}
-        self._tables: dict[tuple[frozenset[int] | None, int, float], Table] = {}
+        self._tables: dict[tuple[frozenset[int] | None, int, int], Table] = {}
         self._table_age = 0
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, or only looks what drafters would say; sequences that decode, those of
@@ -92,8 +89,6 @@ class AutoPlanner:
         seconds, width = self._costs[streams]
         self._narrowest, self._backing_off = seconds, self.budget.takes()
         self._looking = self._backing_off and self._shadows.due(self.budget.pause)
-        if self._backing_off:
-            self.hold.width = 0
         return Plan(width, float(streams), seconds) if self._backing_off and not self._looking else None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
@@ -110,8 +105,7 @@ class AutoPlanner:
         context = sum([len(sequence.tokens) for sequence in sequences]) // len(sequences)
         requests: dict[int, DraftRequest] = {}
         for i, (sequence, limit) in enumerate(zip(sequences, capped)):
-            costs = self.hold.table(others + 1, context) or self._table(context, limit.widths, others + 1)
-            streams = len(sequences)
+            costs, streams = self._table(context, limit.widths, others + 1), len(sequences)
             if limit.nodes > 0 and others + 1 in costs and any([drafter.costly for drafter in sequence.drafters]):
                 requests[i] = DraftRequest(
                     sequence, limit, trees[i], others, costs, self.curve.stake, streams, self.acceptance
@@ -176,41 +170,25 @@ class AutoPlanner:
             else:
                 # Drafters draft into one tree each up to the limit, so the tree may exceed it.
                 pool += sorted([Item(-reach[v], i, v) for v in range(1, len(p.tree))])[:nodes]
-        if not pool and self.curve.held is None:
+        if not pool:
             seconds, width = self._costs.get(need, (0.0, 0))
             return Plan(width, expected, seconds)
         pool.sort()
         drafting = sum(p.seconds for p in proposals)
         beside = None if self.curve.stake is None else self._beside(self.curve.stake, proposals, base)
-        step = Step(base, need, expected, room, drafting)
-        n, considered = choose(pool, step, self._costs, beside)
-        costs, held = self._costs, self._holds(step, pool, n, context, proposals[0].limits)
-        if held:
-            costs = self.hold.table(need, context)
-            n, considered = choose(pool, step, costs)
+        n, considered = choose(pool, Step(base, need, expected, room, drafting), self._costs, beside)
         for i, p in enumerate(proposals):
             if p.kept is None:
                 chosen = [item.node for item in pool[:n] if item.proposal == i]
                 kept = p.tree if len(chosen) == p.tree.n_drafted else cutting.pruned(p.tree, chosen)
                 p.kept = cutting.with_leaves(kept, p.limits.leaves)
         expected -= sum([item.worth for item in pool[:n]])
-        seconds, width = costs.get(need + n, (0.0, 0))
-        if not held and width != self._plain_width:
-            seconds = max(0.0, seconds - self.curve.change.price)
+        seconds, width = self._costs.get(need + n, (0.0, 0))
+        seconds = max(0.0, seconds - self.curve.change.price) if width != self._plain_width else seconds
         # No draft saves more time than its tokens would have taken plainly.
         least = max(0.0, expected / streams * self._narrowest - seconds - drafting)
         self.overlap.saved = min(self._saved(proposals), least)
-        return Plan(width, expected, seconds, considered, held)
-
-    def _holds(self, step: Step, pool: Sequence[Item], n: int, context: int, limits: Limits) -> bool:
-        """Whether this step and the next ones keep a width; `n` items of `pool` would be taken at any width."""
-        held, free = self.curve.held, self._costs.get(step.need + n)
-        if held is None or free is None or limits.widths is not None or (self.in_turn and self._streams > 1):
-            self.hold.width = 0
-            return False
-        worths = [-item.worth for item in pool[: max(0, step.room)]]
-        self.hold.weigh(step, worths, (step.tokens + sum(worths[:n]), step.drafting + free[0]), context)
-        return step.need <= self.hold.width
+        return Plan(width, expected, seconds, considered)
 
     def _saved(self, proposals: Sequence[Proposal]) -> float:
         """Seconds that the kept levels would have taken which were ready."""
@@ -250,7 +228,7 @@ class AutoPlanner:
         if self.overlap.running:
             alone = self.curve.seconds(width, context)
             self.overlap.slower = seconds - alone if math.isfinite(alone) else 0.0
-        elif not self.hold.took(width, context, seconds):
+        else:
             plain = width == self._plain_width
             after = max(0, width - self._plain_width) if self.in_turn and self._plain_width > 1 else 0
             self.curve.observe(width, context, seconds, plain, after)
@@ -310,8 +288,7 @@ class AutoPlanner:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
         `base` has drafts; if its width is another one, it costs later steps something, too."""
         change = self.curve.change
-        price = change.back if self.hold.width else change.price
-        key = widths, base, price
+        key = widths, base, change.since
         table = self._tables.get(key)
         if table is None:
             table = self.curve.effective(context, widths)
@@ -319,7 +296,7 @@ class AutoPlanner:
                 both = {n: self.curve.seconds(n, context, n - base) for n in table if n > base}
                 table = {n: (both.get(n, seconds), width) for n, (seconds, width) in table.items()}
             self._tables[key] = table
-            if price and base in table:
+            if (price := change.price) and base in table:
                 plain = table[base][1]
                 table |= {n: (s + price, w) for n, (s, w) in table.items() if n > base and w != plain}
         return table

@@ -75,7 +75,7 @@ class Proposal:
     """What the drafters of one sequence proposed in this step, and what was kept of it.
 
     `probe_rows`: rows granted to the windows of drafters that have one; `windows`: their contents (see
-    lcspec.planner.lookahead_budget). `fillers`: rows below a chain that only make the step wider.
+    lcspec.planner.lookahead_budget).
     """
 
     sequence: PlannedSequence
@@ -85,7 +85,6 @@ class Proposal:
     kept: TokenTree | None = None
     probe_rows: int = 0
     windows: list[Window] = field(default_factory=list)
-    fillers: int = 0
 
     @property
     def n_probes(self) -> int:
@@ -96,8 +95,6 @@ class Proposal:
     def evaluated(self) -> TokenTree:
         """The tree that goes into the batch: the kept drafts, and the probes after them."""
         assert self.kept is not None
-        if self.fillers:
-            return self.kept.lengthened(self.fillers)
         return self.kept.with_probes(*(window.tree for window in self.windows)) if self.windows else self.kept
 
     def asked(self) -> Iterator[tuple[Window, list[int]]]:
@@ -128,14 +125,12 @@ class Plan:
         seconds: the expected time of the target's decode; 0.0 when unknown.
         considered: (drafted nodes, expected tokens, expected seconds including drafting) of every width that was
             compared.
-        held: the next steps shall have this width, too (see lcspec.planner.hold).
     """
 
     width: int = 0
     tokens: float = 0.0
     seconds: float = 0.0
     considered: list[tuple[int, float, float]] = field(default_factory=list)
-    held: bool = False
 
 
 class Planner(Protocol):

@@ -41,11 +41,6 @@ class Change:
         """Extra seconds that drafting now adds to the plain steps after it, beyond those of an earlier change."""
         return max(0.0, sum(self.extra[: self.since]))
 
-    @property
-    def back(self) -> float:
-        """Extra seconds of the plain steps after a change."""
-        return max(0.0, sum(self.extra))
-
     def took(self, width: int, plain: bool, seconds: float, expected: float) -> float:
         """Note a step, and learn from it; returns how many of its seconds are due to the change of width before it.
 

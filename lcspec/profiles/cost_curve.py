@@ -37,7 +37,6 @@ class CostCurve:
         bias: width -> log of the factor that is particular to that width (1 has none); forgotten slowly. Those of
             decodes in two computations have the width below zero.
         change: what a change of width costs the steps after it.
-        held: the same of decodes as wide as those before them, on a GPU, which replays such decodes.
         stake: seconds to save and load a state, where drafts are verified so (see lcspec.profiles.stake).
         retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
             figures still cannot be right. Not stored.
@@ -47,7 +46,6 @@ class CostCurve:
     drift: Drift = field(default_factory=Drift)
     bias: dict[int, float] = field(default_factory=dict)
     change: Change = field(default_factory=Change)
-    held: CostCurve | None = None
     stake: Stake | None = None
     retaken: tuple[int, ...] = field(default=(), compare=False)
     unsteady: tuple[int, ...] = field(default=(), compare=False)
@@ -144,7 +142,6 @@ class CostCurve:
             "drift": self.drift.as_list(),
             "bias": {str(n): b for n, b in self.bias.items()},
             "change": self.change.as_list(),
-            **({"held": self.held.as_dict()} if self.held is not None else {}),
             **({"state": [self.stake.save, self.stake.load]} if self.stake is not None else {}),
         }
 
@@ -160,8 +157,6 @@ class CostCurve:
             curve = cls(points, Drift.from_list(data["drift"]), {int(n): float(b) for n, b in data["bias"].items()})
             if "change" in data:
                 curve.change = Change.from_list(data["change"])
-            if "held" in data:
-                curve.held = cls.from_dict(data["held"])
             if "state" in data:
                 save, load = data["state"]
                 curve.stake = Stake(float(save), float(load))

@@ -20,8 +20,6 @@ from lcspec.profiles.steadiness import RETRIES, disturbed, settled
 # Widths that are measured one by one, and those beyond them, as far as T(n) stays flat.
 EVERY_WIDTH = 32
 WIDER = (40, 48, 64, 96, 128, 192, 256)
-# Widths that all steps may keep for a while on a GPU (see lcspec.planner.hold).
-HELD = (1, 4, 8, 16, 32)
 # T(n) has bent where twice as many rows take this many times as long: from there on a row costs nearly what it costs
 # alone.
 BENT = 1.5
@@ -68,16 +66,16 @@ class Meter:
             ctx.decode()
             self.length, self._width = stop, 0
 
-    def time(self, width: int, offset: int = 0, *, held: bool = False) -> float:
+    def time(self, width: int, offset: int = 0) -> float:
         """Seconds of one decode of `width` tokens with logits for each, which is then taken back.
 
         The library builds a graph at every change of width. A step with drafts mostly follows a step without them, and
-        a step without drafts follows another one. So a width of 1, or one that is `held`, is decoded once before it is
-        timed, on a GPU three times, unless the decode before had this width (see lcspec.profiles.change).
+        a step without drafts follows another one. So a width of 1 is decoded once before it is timed, on a GPU three
+        times, unless the decode before had this width (see lcspec.profiles.change).
         """
-        if (held or width == 1) and width != self._width:
+        if width == 1 != self._width:
             for _ in range(3 if self.context.model.gpu_layers else 1):
-                self._decode(width, offset)
+                self._decode(1, offset)
         self._width = width
         return self._decode(width, offset)
 
@@ -131,7 +129,6 @@ def measure(
         return time.perf_counter() - start
 
     samples: dict[tuple[int, int], list[float]] = {}
-    held: dict[tuple[int, int], list[float]] = {}
     retaken: set[int] = set()
     unsteady: set[int] = set()
     stake: Stake | None = None
@@ -162,28 +159,15 @@ def measure(
             found, still = _retake(meter, samples, length, math.inf if budget is None else start + 2 * budget)
             retaken.update(found)
             unsteady.update(still)
-            if context.model.gpu_layers and not context.memory.redecodes:
-                for width in [w for w in HELD if w <= min(widest, context.memory.max_chain)]:
-                    held[width, length] = [meter.time(width, held=True) for _ in range(repeat)]
         if context.memory.redecodes:
             stake = _state_seconds(meter, repeat)
     finally:
         meter.close()
     curve = CostCurve(stake=stake, retaken=tuple(sorted(retaken)), unsteady=tuple(sorted(unsteady)))
     pick = min if budget is not None else statistics.median
-    curve.points = _points(samples, pick)
-    curve.held = CostCurve(_points(held, pick)) if held else None
-    return curve
-
-
-def _points(
-    samples: Mapping[tuple[int, int], Sequence[float]], pick: Callable[[Sequence[float]], float]
-) -> dict[int, dict[int, float]]:
-    """`CostCurve.points` of what was measured."""
-    points: dict[int, dict[int, float]] = {}
     for (width, length), seconds in samples.items():
-        points.setdefault(width, {})[length] = pick(seconds)
-    return points
+        curve.points.setdefault(width, {})[length] = pick(seconds)
+    return curve
 
 
 def _bent(samples: Mapping[tuple[int, int], Sequence[float]], width: int, length: int) -> bool:
@@ -257,7 +241,7 @@ def _key(context: Context) -> str:
     planes = 0 if context.model.traits.attention_only else context.memory.max_rollback
     layers = context.model.gpu_layers
     key = curve_key(context.options, context.n_threads, layers, planes)
-    return disk_cache.key_of(key, "held" if layers else "steady")
+    return disk_cache.key_of(key, "replayed" if layers else "steady")
 
 
 def load_curve(context: Context) -> CostCurve | None:

@@ -249,7 +249,17 @@ class TokenTree:
         """
         if not any(window.n_drafted for window in windows):
             return self
-        out = self._for_probes()
+        out = TokenTree(
+            list(self.tokens),
+            list(self.parents),
+            list(self.depths),
+            list(self.probs),
+            list(self.sources),
+            list(self.features),
+            self.trials,
+            self.probes,
+            list(self._children),
+        )
         for window in windows:
             if window.tokens[0] != self.tokens[0]:
                 raise ValueError("only a window below the same pending token can be evaluated with this tree")
@@ -263,32 +273,6 @@ class TokenTree:
             out._children += [{}] * window.n_drafted  # no node is ever added below a probe
             out.probes += window.n_drafted
         return out
-
-    def lengthened(self, n: int) -> TokenTree:
-        """This chain with `n` probes below its end, one below the other, whose rows nobody reads."""
-        out, end = self._for_probes(), len(self)
-        out.tokens += self.tokens[:1] * n
-        out.parents += range(end - 1, end + n - 1)
-        out.depths += range(self.depths[-1] + 1, self.depths[-1] + n + 1)
-        for figures in (out.probs, out.sources, out.features):
-            figures += [0] * n
-        out._children += [{}] * n
-        out.probes += n
-        return out
-
-    def _for_probes(self) -> TokenTree:
-        """A copy to which probes are added: it shares what says which children a node has."""
-        return TokenTree(
-            list(self.tokens),
-            list(self.parents),
-            list(self.depths),
-            list(self.probs),
-            list(self.sources),
-            list(self.features),
-            self.trials,
-            self.probes,
-            list(self._children),
-        )
 
     def below(self, node: int) -> tuple[TokenTree, dict[int, int]]:
         """The tree whose pending token is that of `node` (0: a copy), and the new numbers of the nodes in it.
