@@ -1,3 +1,3 @@
-# llama-cpp-python asks for llama.cpp's common library, too. lcspec does not use it, and it takes a third of the time
-# that compiling takes. A plain variable is what CMake reads before the cache entry of this name (policy CMP0126).
+# llama-cpp-python builds llama.cpp's common library, too, which lcspec does not use and nothing else installs for it.
+# CMake reads a plain variable before the cache entry that llama-cpp-python sets (policy CMP0126).
 set(LLAMA_BUILD_COMMON OFF)

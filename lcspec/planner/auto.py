@@ -245,7 +245,7 @@ class AutoPlanner:
         if self._tokens and self._narrowest and self._decode:
             tokens = self._tokens + self._streams - self._planned
             if self._looking:
-                self.budget.looked(seconds, self._narrowest)
+                self._shadows.took(self.budget.looked(seconds, self._narrowest))
             elif self._backing_off:
                 self.budget.unplanned(seconds)
             else:

@@ -69,10 +69,13 @@ class LossBudget:
         self.bare = beside if self.bare is None else self.bare + RATE * (beside - self.bare)
         self.balance += SHARE
 
-    def looked(self, beside: float, plain: float) -> None:
-        """The same of a step in which drafters were asked for nothing but what they would say."""
+    def looked(self, beside: float, plain: float) -> float:
+        """The same of a step in which drafters were asked for nothing but what they would say; returns which share of
+        a step that took."""
         bare = self.bare or 0.0
-        self.balance += SHARE - max(0.0, beside - bare) / (plain + bare)
+        share = max(0.0, beside - bare) / (plain + bare)
+        self.balance += SHARE - share
+        return share
 
     def planned(self, tokens: float, decode: float, beside: float, plain: float) -> None:
         """A planned step emitted `tokens` a text in `decode` + `beside` seconds; a plain decode takes `plain`."""
@@ -83,6 +86,10 @@ class LossBudget:
             self.planning += RATE * (min(more, step) - self.planning)
         lost = min((decode + more - plain) / step, OUTLIER) - (tokens - 1)
         self.balance = min(self.balance + SHARE - lost, MOST_COSTLY if self.costly else MOST)
-        if self.balance <= 0.0 and self._round >= ROUND:
+        # Where asking for nothing but text drafts takes about a step, a round would cost more than a text's credit.
+        enough = ROUND
+        if not self.costly and self.planning * ROUND > CREDIT * step:
+            enough = max(2, int(CREDIT * step / self.planning))
+        if self.balance <= 0.0 and self._round >= enough:
             # Pause until a round is paid for.
-            self.pause = min(LONGEST, max(1, int((ROUND * self.planning / step - self.balance) / SHARE)))
+            self.pause = min(LONGEST, max(1, int((enough * self.planning / step - self.balance) / SHARE)))

@@ -484,9 +484,11 @@ def test_free_drafts_reach_the_best_fixed_width(name: str, acceptance: float, cl
 @pytest.mark.parametrize(("acceptance", "cost"), [(0.5, 0.03), (0.7, 0.1), (0.9, 0.1), (0.9, 0.25)])
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0"])
 def test_a_costly_drafter_reaches_its_best_fixed_depth(name: str, acceptance: float, cost: float, clock: Clock) -> None:
-    drafters = [FakeDrafter("m", confident(acceptance), clock, cost * UNIT)]
-    best = best_fixed(drafters, CURVES[name], 1500)
-    assert simulate(CURVES[name], drafters, clock) >= 0.93 * best[0]
+    ratios = []
+    for seed in range(3):  # see above
+        drafters = [FakeDrafter("m", confident(acceptance), clock, cost * UNIT, seed=seed)]
+        ratios.append(simulate(CURVES[name], drafters, clock) / best_fixed(drafters, CURVES[name], 1500)[0])
+    assert sum(ratios) / len(ratios) >= 0.95
 
 
 def test_a_draft_that_comes_seldom_is_used_in_full(clock: Clock) -> None:
@@ -712,6 +714,15 @@ def test_planning_goes_on_where_it_pays_and_resumes_after_a_pause() -> None:
         spend(budget, 1, 0.0)
     assert budget.pause <= LONGEST
     assert spend(budget, 2000, 0.0) > 0.0, "it is tried again now and then"
+
+
+def test_planning_that_takes_a_step_is_tried_for_less_than_a_round() -> None:
+    """On a fast GPU Python takes as long as a decode."""
+    budget = LossBudget(bare=0.0)
+    spend(budget, 2000, 0.0, planning=1.0)
+    for _ in range(3):
+        budget.begin()
+        assert spend(budget, 128, 0.0, planning=1.0) <= CREDIT + 1.0
 
 
 def test_a_stall_is_no_reason_to_pause_for_long() -> None:

@@ -53,6 +53,22 @@ def test_the_likeliest_path_is_what_counts() -> None:
     assert shadows.were_right([one])
 
 
+@pytest.mark.parametrize("share, gap", [(0.0, LOOK), (0.08, LOOK), (0.5, 25), (7.0, 50)])
+def test_looks_take_a_bounded_share_of_the_time(share: float, gap: int) -> None:
+    """On a fast GPU asking takes as long as a step."""
+    shadows, one, looks = Shadows(), text(1, [0]), list[int]()
+    for step in range(300):
+        if shadows.due(300 - step):
+            assert shadows.were_right([one]) is bool(looks), "it says what comes"
+            looks.append(step)
+            tree = TokenTree.root(step)
+            tree.add_path(0, range(step + 1, step + 1 + LOOK))
+            shadows.keep([one], [tree])
+            shadows.took(share)
+        one.tokens.append(step + 1)
+    assert {later - look for look, later in zip(looks[1:], looks[2:])} == {gap}
+
+
 @pytest.mark.parametrize("streams", [1, 2])
 def test_a_part_that_is_easy_to_guess_ends_a_pause(clock: Clock, streams: int) -> None:
     """Drafts are useless for 300 tokens, and right from then on."""

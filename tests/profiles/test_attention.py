@@ -22,10 +22,10 @@ from lcspec.profiles.attention import WIDTHS, Found, Layer, Times, heads_of, mea
 from lcspec.profiles.steadiness import Presence
 from lcspec.session import make_engine
 from tests import tiny_gguf as tiny
-from tests.running import answer, request
+from tests.running import ROUNDS_ALIKE, answer, request
 from tests.running import options as quiet_options
 
-pytestmark = pytest.mark.model
+pytestmark = [pytest.mark.model, pytest.mark.skipif(not ROUNDS_ALIKE, reason="a GPU has one kernel")]
 
 HEADS = Heads(4, 2, 16, 16)  # those of tiny.write_llama
 

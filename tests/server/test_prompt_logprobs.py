@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+from tests.running import ROUNDS_ALIKE
 from tests.server.running import CODE, MODEL
 
 pytestmark = pytest.mark.server
@@ -51,7 +52,8 @@ def test_a_stream_says_the_same(client: openai.OpenAI) -> None:
     parts = list(client.completions.create(model=MODEL, prompt=CODE, max_tokens=3, stream=True, **ECHO))
     assert "".join(p.choices[0].text for p in parts) == whole.text
     found = [x for p in parts if p.choices[0].logprobs for x in p.choices[0].logprobs.token_logprobs or []]
-    assert whole.logprobs is not None and found == pytest.approx(whole.logprobs.token_logprobs, nan_ok=True, abs=1e-3)
+    near = 1e-3 if ROUNDS_ALIKE else 2e-2
+    assert whole.logprobs is not None and found == pytest.approx(whole.logprobs.token_logprobs, nan_ok=True, abs=near)
 
 
 def test_nothing_is_written_if_nothing_is_wanted(http: httpx.Client) -> None:

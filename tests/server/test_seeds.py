@@ -15,9 +15,10 @@ import httpx
 import pytest
 
 from lcspec.server.lifecycle import Background
+from tests.running import ROUNDS_ALIKE
 from tests.server.running import CHAT, CODE, WAIT, background, lines_of
 
-pytestmark = [pytest.mark.server, pytest.mark.slow]
+pytestmark = [pytest.mark.server, pytest.mark.slow, pytest.mark.skipif(not ROUNDS_ALIKE, reason="needs exact texts")]
 
 N, CLIENTS = 200, 16
 PROMPTS = (CHAT, CODE, "I would like a large coffee with milk, please.", "import os\n", "Tom has 3 apples and buys 4.")

@@ -14,6 +14,7 @@ import pytest
 from lcspec.server import unknown
 from lcspec.server.reading import budget_of, switched_off, template_arguments
 from lcspec.server.schemas_chat import ChatBody
+from tests.running import ROUNDS_ALIKE
 from tests.server.running import HELLO, MODEL, background
 
 pytestmark = pytest.mark.server
@@ -130,7 +131,7 @@ def test_limits_of_other_servers(client: openai.OpenAI, http: httpx.Client) -> N
 
 
 def test_minus_one_means_off_or_any(http: httpx.Client) -> None:
-    assert _text(http, temperature=1.5, top_k=-1) == _text(http, temperature=1.5, top_k=0)
+    assert _text(http, temperature=1.5, top_k=-1) == _text(http, temperature=1.5, top_k=0) or not ROUNDS_ALIKE
     seeds = {http.post(CHAT, json=SHORT | {"temperature": 1, "seed": -1}).json()["timings"]["seed"] for _ in range(3)}
     assert len(seeds) == 3 and 2**64 - 1 not in seeds
 
