@@ -288,15 +288,18 @@ class AutoPlanner:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
         `base` has drafts; if its width is another one, it costs later steps something, too."""
         change = self.curve.change
-        key = widths, base, change.since
-        table = self._tables.get(key)
+        table = self._tables.get((widths, base, change.since))
+        if table is not None:
+            return table
+        table = self._tables.get((widths, base, 0))
         if table is None:
             table = self.curve.effective(context, widths)
             if self.in_turn and base > 1 and base in table:
                 both = {n: self.curve.seconds(n, context, n - base) for n in table if n > base}
                 table = {n: (both.get(n, seconds), width) for n, (seconds, width) in table.items()}
-            self._tables[key] = table
-            if (price := change.price) and base in table:
-                plain = table[base][1]
-                table |= {n: (s + price, w) for n, (s, w) in table.items() if n > base and w != plain}
+            self._tables[widths, base, 0] = table
+        if (price := change.price) and base in table:
+            plain = table[base][1]
+            table = table | {n: (s + price, w) for n, (s, w) in table.items() if n > base and w != plain}
+        self._tables[widths, base, change.since] = table
         return table

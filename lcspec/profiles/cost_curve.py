@@ -105,9 +105,12 @@ class CostCurve:
         """
         best: tuple[float, int] | None = None
         out: dict[int, tuple[float, int]] = {}
+        narrow = self._narrow(context) if self.points else 0.0
         for width in range(self.max_width, 0, -1):
             if width in self.points and (allowed is None or width in allowed):
-                cost = self.seconds(width, context)
+                measured = self.measured(width, context)
+                cost = self.drift.seconds(measured, narrow if width > 1 else measured)
+                cost *= math.exp(self.bias.get(width, 0.0))
                 if best is None or cost < best[0]:
                     best = (cost, width)
             if best is not None:
