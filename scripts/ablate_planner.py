@@ -30,7 +30,8 @@ from scripts.planner_replay import Machine, Result, replay
 from scripts.recordings import Recording
 
 # Milliseconds of a step by width. A 135 M model (Q4_1) on two cores with AMX, and a change of width there; a model of
-# 1 B (Q4_0) on AVX-512 without AMX and on an EPYC; Q8_0; a GPU with work to spare.
+# 1 B (Q4_0) on AVX-512 without AMX and on an EPYC; Q8_0; a GPU with work to spare; the first model on a GPU (an
+# H200) where Python counts.
 PYTHON = {"bare": 0.10e-3, "step": 0.15e-3, "node": 6e-6}
 MACHINES = {
     "135M AMX": Machine.of("135M AMX", "1:4.06,2:8.24,3:8.88,4:9.58,8:13.5,16:19.9,32:36", change=0.9e-3, **PYTHON),
@@ -38,6 +39,9 @@ MACHINES = {
     "1B EPYC": Machine.of("1B EPYC", "1:60,2:108,3:162,4:216,8:300,16:440,32:800", **PYTHON),
     "1B Q8_0": Machine.of("1B Q8_0", "1:27,2:54,3:65,4:73,8:92,16:143,32:268", **PYTHON),
     "GPU": Machine.of("GPU", "1:6,16:7,17:9.6,32:11", change=0.2e-3, **PYTHON),
+    "135M GPU": Machine.of(
+        "135M GPU", "1:1.12,2:5.7,8:5.6,16:6.2,32:6.7", change=0.5e-3, bare=0.1e-3, step=1e-3, node=8e-6
+    ),
 }
 # Machines for recordings with a draft model, and without.
 DRAFTED, FREE = ("1B AVX-512", "1B Q8_0", "GPU"), ("135M AMX", "1B AVX-512", "1B EPYC", "GPU")
@@ -101,11 +105,12 @@ CHANGES = [
     *beginning(loss_budget.LossBudget, "balance", 1.0, 10.0),
     Change("a text that backs off asks nobody", ((shadow.Shadows, "due", lambda self, pause: False),)),
     *constant(shadow, "LOOK", 4, 16),
+    *constant(shadow, "LOOK_SHARE", 0.01, 1.0),
     *constant(shadow, "RIGHT", 0.25, 0.75),
     *constant(loss_budget, "MOST", 2.5, 20.0),
     *constant(loss_budget, "MOST_COSTLY", 5.0, 25.0),
     *constant(loss_budget, "SHARE", 0.0025, 0.02),
-    *constant(loss_budget, "ROUND", 2, 16),
+    *constant(loss_budget, "ROUND", 1, 4, 8),
     *constant(loss_budget, "LONGEST", 32, 1024),
     *constant(loss_budget, "OUTLIER", 2.0, 16.0),
     *constant(loss_budget, "RATE", 0.03, 0.3),
@@ -181,7 +186,7 @@ def main(recordings: tuple[Path, ...], out: Path | None, every: int, only: str) 
     cases = list[Case]()
     for path in recordings:
         recording = Recording.load(path)
-        cases += [Case(recording, machine) for machine in (DRAFTED if recording.costly else FREE)]
+        cases += [Case(recording, machine) for machine in (DRAFTED if recording.costly else (*FREE, "135M GPU"))]
     base = [measured(case, every) for case in cases]
     lines = ["| recording | machine | over plain | worst answer | worst kind |", "|---|---|---|---|---|"]
     lines += [

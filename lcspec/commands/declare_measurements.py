@@ -33,9 +33,13 @@ def calibrate(**options: Any) -> None:
 @click.option("--threads", type=click.IntRange(min=0), default=0, help="CPU threads (0: physical cores).")
 @device_options
 @draft_device_options
-@click.option("--positions", type=click.IntRange(min=1), default=320, show_default=True, help="Positions to compare.")
+@click.option(
+    "--positions", type=click.IntRange(min=1), help="Positions to compare (default: 320, fewer if a token takes long)."
+)
 @click.option("-n", type=click.IntRange(min=1), default=64, show_default=True, help="Tokens per text.")
-@click.option("--prompts", type=click.IntRange(min=1), default=4, show_default=True)
+@click.option(
+    "--prompts", type=click.IntRange(min=1), help="Texts to compare (default: 4, fewer if a token takes long)."
+)
 @click.option("--repack/--no-repack", default=True, help="Let the library repack weights for this CPU.")
 @click.option(
     "--slots", type=click.IntRange(1, 64), default=1, show_default=True, help="Check texts that run side by side."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import statistics
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 SPOT_STRIDE = 33
 PROMPT_TOKENS = 48
 TEMPERATURES = (0.0, 0.8)
+# Where nobody says how much to compare: the most, and about how long it may take, seconds.
+MOST_POSITIONS, MOST_PROMPTS = 320, 4
+ENOUGH_SECONDS = 120.0
 
 # The texts of all prompts, by temperature and the name of a strategy.
 Texts = dict[tuple[float, str], list[list[int]]]
@@ -36,9 +40,9 @@ Texts = dict[tuple[float, str], list[list[int]]]
 def run(
     model: Path | None,
     draft: Sequence[Path],
-    positions: int,
+    positions: int | None,
     n: int,
-    prompts: int,
+    prompts: int | None,
     repack: bool,
     slots: int,
     as_json: bool,
@@ -55,6 +59,9 @@ def run(
     options = model_options(pair.target, o, exact=True, repack=repack, slots=slots)
     with open_session(options, pair.draft, loading_line()) as session:
         check_writes(session.engine.context)
+        if positions is None or prompts is None:
+            most = affordable(session, n)
+            positions, prompts = positions or most[0], prompts or most[1]
         result = describe(session, options)
         try:
             check(session, result, positions, quiet=as_json)
@@ -74,6 +81,21 @@ def run(
     click.echo(json.dumps(result) if as_json else texts_text(result))
     kept = all(row["identical_exact"] == row["prompts"] for row in result["texts"]) if with_exact is not None else False
     return 0 if kept and not result.get("refuted") else 1
+
+
+def affordable(session: Session, n: int) -> tuple[int, int]:
+    """How many positions, and how many prompts of `n` tokens, are compared in about ENOUGH_SECONDS each."""
+    from lcspec.profiles.certification import SPAN
+    from lcspec.profiles.step_cost import Meter
+
+    meter = Meter(session.engine.context, session.engine.padding.seq)
+    token = statistics.median([meter.time(1) for _ in range(4)])
+    meter.close()
+    # A position is decoded at SPAN widths, where a row takes half of what it takes alone; a text by each strategy,
+    # with --exact and without.
+    spots = ENOUGH_SECONDS / (SPAN * SPAN / 2 * token)
+    texts = ENOUGH_SECONDS / (2 * len(TEMPERATURES) * len(_strategies(session)) * n * token)
+    return SPAN * max(1, min(MOST_POSITIONS // SPAN, int(spots))), max(1, min(MOST_PROMPTS, int(texts)))
 
 
 def describe(session: Session, options: ModelOptions) -> dict[str, Any]:

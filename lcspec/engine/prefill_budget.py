@@ -41,6 +41,8 @@ TRY_AFTER, WIDER = 4, 4
 # Weight of a new step in the running averages.
 RATE = 0.3
 
+Curve = tuple[float, NDArray[np.float64]]
+
 
 class PrefillBudget:
     """How long steps take, by width, as running averages."""
@@ -51,9 +53,11 @@ class PrefillBudget:
         self._widest = self._pieces = 0
         self._blocky = 0.0  # share of a full block's time that a block with one row takes
         self._trial = 1  # the piece at which a wider one is tried next
+        self._latest: tuple[int, CostCurve | None, Curve] | None = None  # what `_seconds` said, until the next step
 
     def observe(self, width: int, seconds: float) -> None:
         """A step of `width` tokens took `seconds`."""
+        self._latest = None
         kind = _kind(width)
         w, s = self._points.get(kind, (width, seconds))
         if width > self._widest:
@@ -109,8 +113,14 @@ class PrefillBudget:
         paying = np.flatnonzero(delay <= others * gain)
         return int(paying[-1]) + 1 if paying.size else 0
 
-    def _seconds(self, context: int, curve: CostCurve | None) -> tuple[float, NDArray[np.float64]]:
-        """Seconds of steps of 1, 2, 3 ... tokens, up to twice the widest timed width, and the narrowest timed width.
+    def _seconds(self, context: int, curve: CostCurve | None) -> Curve:
+        """The narrowest timed width, and seconds of steps of 1, 2, 3 ... tokens, up to twice the widest timed width."""
+        if self._latest is None or self._latest[:2] != (context, curve):
+            self._latest = context, curve, self._drawn(context, curve)
+        return self._latest[2]
+
+    def _drawn(self, context: int, curve: CostCurve | None) -> Curve:
+        """`_seconds`, computed.
 
         It draws straight lines between the timed widths, and from zero up to where each row is paid for singly; it is
         empty if no width has been timed.
@@ -120,7 +130,7 @@ class PrefillBudget:
         if curve is not None:
             points = {w: s for w, s in points.items() if w > curve.max_width}
             doubtful &= points.keys()  # what the curve contains has been measured
-            points |= {w: s for w in curve.widths if math.isfinite(s := curve.seconds(w, context))}
+            points |= curve.every(context)
         if not points:
             return math.inf, np.zeros(0)
         # At the first use of memory the kernel may need as much time as the step itself. Such a step counts only as

@@ -121,7 +121,7 @@ class AutoPlanner:
     def _look(self, sequences: Sequence[PlannedSequence]) -> None:
         """End the pause if what drafters said at the latest look has come."""
         if self._shadows.were_right(sequences):
-            self.budget.pause = 0
+            self.budget.begin()
             self._backing_off = self._looking = False
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:

@@ -23,7 +23,7 @@ MOST_COSTLY = 12.0
 # Share of a plain step that every step adds to the balance.
 SHARE = 0.005
 # Planned steps in a row: the first one after a pause also catches up on the tokens that the drafters have missed.
-ROUND = 8
+ROUND = 2
 # The longest pause, in plain steps: what a disturbed moment cost must not end drafting for the rest of a text.
 LONGEST = 256
 # A planned step is charged at most this many plain ones: the machine may have been busy elsewhere.
@@ -86,10 +86,6 @@ class LossBudget:
             self.planning += RATE * (min(more, step) - self.planning)
         lost = min((decode + more - plain) / step, OUTLIER) - (tokens - 1)
         self.balance = min(self.balance + SHARE - lost, MOST_COSTLY if self.costly else MOST)
-        # Where asking for nothing but text drafts takes about a step, a round would cost more than a text's credit.
-        enough = ROUND
-        if not self.costly and self.planning * ROUND > CREDIT * step:
-            enough = max(2, int(CREDIT * step / self.planning))
-        if self.balance <= 0.0 and self._round >= enough:
+        if self.balance <= 0.0 and self._round >= ROUND:
             # Pause until a round is paid for.
-            self.pause = min(LONGEST, max(1, int((enough * self.planning / step - self.balance) / SHARE)))
+            self.pause = min(LONGEST, max(1, int((ROUND * self.planning / step - self.balance) / SHARE)))

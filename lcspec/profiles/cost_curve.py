@@ -89,6 +89,16 @@ class CostCurve:
             return measured
         return self.drift.seconds(measured, narrow) * math.exp(self.bias.get(kind, 0.0))
 
+    def every(self, context: int) -> dict[int, float]:
+        """`seconds` of every measured width."""
+        narrow = self._narrow(context) if self.points else 0.0
+        out = {}
+        for width in self.points:
+            measured = self.measured(width, context)
+            now = self.drift.seconds(measured, narrow if width > 1 else measured)
+            out[width] = now * math.exp(self.bias.get(width, 0.0))
+        return out
+
     def _parts(self, width: int, context: int, after: int) -> tuple[float, float, int]:
         """Measured seconds of a decode and of a single row, and the decode's key in `bias`."""
         measured = self.measured(width - after, context) + (self.measured(after, context) if after else 0.0)
@@ -105,14 +115,11 @@ class CostCurve:
         """
         best: tuple[float, int] | None = None
         out: dict[int, tuple[float, int]] = {}
-        narrow = self._narrow(context) if self.points else 0.0
+        every = self.every(context)
         for width in range(self.max_width, 0, -1):
-            if width in self.points and (allowed is None or width in allowed):
-                measured = self.measured(width, context)
-                cost = self.drift.seconds(measured, narrow if width > 1 else measured)
-                cost *= math.exp(self.bias.get(width, 0.0))
-                if best is None or cost < best[0]:
-                    best = (cost, width)
+            cost = every.get(width, math.inf) if allowed is None or width in allowed else math.inf
+            if cost < (best[0] if best is not None else math.inf):
+                best = (cost, width)
             if best is not None:
                 out[width] = best
         return out

@@ -13,6 +13,7 @@ from lcspec.llama import can_fuse_row_by_row
 from lcspec.profiles import certification
 from lcspec.profiles.exactness import Certificate
 from lcspec.profiles.independence import certified
+from lcspec.profiles.step_cost import Meter
 from lcspec.session import open_session
 from tests.commands.test_command_line import ok
 from tests.running import ROUNDS_ALIKE, options
@@ -34,6 +35,18 @@ def test_what_verify_says_is_what_the_engine_does(demo: tuple[Path, Path], slots
     assert all(row["identical_exact"] == row["prompts"] == 2 for row in told["texts"])
     shown = ok("verify", demo[0], *SHORT, "--slots", str(slots)).stdout
     assert "every request" in shown and "the same bits at every width" in shown
+
+
+def test_a_slow_model_is_compared_for_minutes_not_hours(
+    demo: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with open_session(options(demo[0], threads=1)) as session:
+        assert selfcheck.affordable(session, 64) == (320, 4)
+        monkeypatch.setattr(Meter, "time", lambda self, width: 0.02)
+        assert selfcheck.affordable(session, 64) == (320, 4)
+        monkeypatch.setattr(Meter, "time", lambda self, width: 0.25)
+        assert selfcheck.affordable(session, 64) == (32, 1)
+        assert selfcheck.affordable(session, 8) == (32, 4)
 
 
 def test_a_longer_look_refutes_a_short_one(
