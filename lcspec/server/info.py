@@ -176,8 +176,15 @@ async def tokenize(body: TokenizeBody, http: Request) -> Response:
     )
     if not body.with_pieces:
         return JSONResponse({"tokens": ids})
-    pieces = [{"id": t, "piece": service.vocab.text([t], special=True)} for t in ids]
-    return JSONResponse({"tokens": pieces})
+    return JSONResponse({"tokens": [{"id": t, "piece": _shown(service.vocab.piece(t, special=True))} for t in ids]})
+
+
+def _shown(piece: bytes) -> str | list[int]:
+    """A token's text; its bytes where they are a part of a character, as llama-server gives them."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
 
 
 @router.post("/detokenize", summary="Token ids to text", responses=answered(Detokenized))

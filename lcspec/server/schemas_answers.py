@@ -237,10 +237,10 @@ class Health(Answer):
 
 
 class TokenPiece(Answer):
-    """A token and its text."""
+    """A token and its text, or its bytes where they are a part of a character."""
 
     id: int
-    piece: str
+    piece: str | list[int]
 
 
 class Tokenized(Answer):
