@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 OWN_NAMES = ("messages", "tools", "add_generation_prompt", "continue_final", "bos_token", "eos_token", "self")
 ANY_OBJECT = {"type": "object"}
+INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -108,10 +110,9 @@ def bias(service: Service, given: Any) -> dict[str, float] | None:
             value = float("-inf")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token, (int, str)):
             raise problem
-        if isinstance(token, str) and not (isinstance(given, dict) and token.isdigit()):
-            ids = service.vocab.tokenize(token, special=False)
-        else:
-            ids = [int(token)]
+        ids: list[int | str] = [token]
+        if isinstance(token, str) and not (isinstance(given, dict) and INTEGER.fullmatch(token)):
+            ids = [*service.vocab.tokenize(token, special=False)]
         out |= {str(i): float(value) for i in ids}
     return out
 

@@ -106,9 +106,12 @@ def test_biases_as_pairs(http: httpx.Client) -> None:
         "/completion", json={"prompt": CODE, "logit_bias": [["Q", 100]], "n_predict": 3, "temperature": 0}
     )
     assert letter.json()["content"] == "QQQ"
+    assert http.post("/completion", json={"prompt": CODE, "logit_bias": {"²": 1}} | COLD).status_code == 200
 
 
-@pytest.mark.parametrize("bias", [5, [[1]], [[1, True]], [[1, "x"]], [[10**9, 1.0]], [[None, 1]]])
+@pytest.mark.parametrize(
+    "bias", [5, [[1]], [[1, True]], [[1, "x"]], [[10**9, 1.0]], [[None, 1]], {"-1": 2}, {"1" * 5000: 2}]
+)
 def test_a_bad_bias_is_refused(http: httpx.Client, bias: Any) -> None:
     got = http.post("/completion", json={"prompt": "x", "logit_bias": bias})
     assert got.status_code == 400 and got.json()["error"]["param"] == "logit_bias"
