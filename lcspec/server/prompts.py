@@ -285,7 +285,8 @@ def form_of(form: ResponseFormat | None, schema: dict[str, Any] | None) -> Respo
         return form
     if form is not None and not isinstance(form, TextFormat):
         raise invalid("give response_format or json_schema, not both", "json_schema")
-    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": schema}})
+    # In llama.cpp an empty one is any object.
+    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": schema or ANY_OBJECT}})
 
 
 def grammar_of(

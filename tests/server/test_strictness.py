@@ -150,6 +150,7 @@ def test_a_schema_in_llama_cpp_s_form(http: httpx.Client) -> None:
     assert set(json.loads(_text(http, json_schema=schema, max_tokens=60))) == {"a"}
     got = http.post(COMPLETIONS, json={"prompt": "x", "json_schema": schema, "max_tokens": 60, "temperature": 0}).json()
     assert set(json.loads(got["choices"][0]["text"])) == {"a"}
+    assert _text(http, json_schema={}, max_tokens=60).startswith("{")  # any object, not any value
     both = SHORT | {"json_schema": schema, "response_format": {"type": "json_object"}}
     assert http.post(CHAT, json=both).json()["error"]["param"] == "json_schema"
 
