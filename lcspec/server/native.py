@@ -63,7 +63,7 @@ class Native:
             "generation_settings": settings_of(self.service, request, end.seed),
             "prompt": self.service.vocab.text(list(request.prompt), special=True),
             "has_new_line": "\n" in text.text,
-            "truncated": False,
+            "truncated": end.reason == "context",
             "stop_type": kind if end.reason == "stop" and kept == content else "limit",
             "stopping_word": end.stop or "",
             "tokens_cached": end.prompt_tokens + end.completion_tokens,

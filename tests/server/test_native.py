@@ -35,6 +35,7 @@ def test_a_completion(http: httpx.Client) -> None:
     assert got["tokens_predicted"] == plain["usage"]["completion_tokens"] == len(got["tokens"])
     assert got["tokens_evaluated"] == plain["usage"]["prompt_tokens"]
     assert got["stop"] is True and got["stop_type"] == "limit" and got["timings"]["predicted_n"] == 12
+    assert got["truncated"] is False
     told = got["generation_settings"]
     assert told["temperature"] == 0 and told["n_predict"] == 12 and told["seed"] == got["timings"]["seed"]
     for name in ("mirostat_tau", "dry_base", "top_n_sigma", "dynatemp_range", "adaptive_target"):
@@ -44,6 +45,7 @@ def test_a_completion(http: httpx.Client) -> None:
 def test_it_ends_with_the_context_unless_told_otherwise(http: httpx.Client) -> None:
     got = http.post("/completion", json={"prompt": "a", "ignore_eos": True, "temperature": 0}).json()
     assert got["tokens_predicted"] + got["tokens_evaluated"] == 512
+    assert got["stop_type"] == "limit" and got["truncated"] is True
 
 
 def test_a_stream(http: httpx.Client) -> None:
