@@ -73,7 +73,7 @@ class Native:
 
     async def events(self, job: Job) -> AsyncIterator[tuple[int, Event]]:
         """The job's events. A text ends with the first line that ends after `t_max_predict_ms`."""
-        limit = self.body.t_max_predict_ms or 0
+        limit = max(0, self.body.t_max_predict_ms or 0)
         begun: dict[int, float] = {}
         over: set[int] = set()
         async for index, item in job.events():
@@ -149,8 +149,9 @@ async def infill(body: InfillBody, http: Request) -> Response:
 
 
 def _check(body: NativeBody) -> None:
-    if body.post_sampling_probs:
-        raise invalid("post_sampling_probs is not supported: log-probabilities are those of the model", "n_probs")
+    if body.post_sampling_probs and body.n_probs:
+        said = "post_sampling_probs is not supported: log-probabilities are those of the model"
+        raise invalid(said, "post_sampling_probs")
 
 
 def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:

@@ -28,8 +28,8 @@ class NativeBody(Generating):
     response_fields: Annotated[list[str], Field(max_length=128)] | None = Field(
         default=None, description="Fields that the answer has, no others; `timings/prompt_n` is a field in another."
     )
-    t_max_predict_ms: Annotated[int, Field(ge=0, le=INT32)] | None = Field(
-        default=None, description="The text ends with the first line that ends after so long; 0 is no limit."
+    t_max_predict_ms: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="The text ends with the first line that ends after so long; 0 or -1 is no limit."
     )
     # Known to the API and without a meaning here.
     id_slot: int | None = None

@@ -68,6 +68,15 @@ def test_a_limit_of_time_ends_a_text_with_a_line(http: httpx.Client, stream: boo
     assert whole.startswith(text) and len(text) < len(whole)
 
 
+def test_no_limit_of_time_and_no_probabilities(http: httpx.Client) -> None:
+    nothing = {"t_max_predict_ms": -1, "post_sampling_probs": True, "n_probs": 0}
+    asked = {"prompt": CODE, "temperature": 0, "n_predict": 60}
+    whole = http.post("/completion", json=asked).json()["content"]
+    assert http.post("/completion", json=asked | nothing).json()["content"] == whole
+    told = http.post("/completion", json=asked | {"post_sampling_probs": True, "n_probs": 1})
+    assert told.status_code == 400 and told.json()["error"]["param"] == "post_sampling_probs"
+
+
 def test_stop_words(http: httpx.Client) -> None:
     text = http.post("/completion", json={"prompt": CODE} | COLD).json()["content"]
     stop = text[4:7]
