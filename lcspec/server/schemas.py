@@ -10,7 +10,9 @@ from lcspec.config import MAX_DRAFT
 
 INT32 = 2**31 - 1
 Tokens = Annotated[list[Annotated[int, Field(ge=0, le=INT32)]], Field(max_length=1_000_000)]
-Stop = Union[str, Annotated[list[str], Field(max_length=16)]]
+# Role-play clients name everybody who may speak next.
+Stops = Annotated[list[str], Field(max_length=128)]
+Stop = Union[str, Stops]
 
 
 class Strict(BaseModel):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Sampling, Steered, Strict, Tokens
+from lcspec.server.schemas import INT32, Echoed, Sampling, Steered, Stop, Strict, Tokens
 from lcspec.server.schemas_chat import ToolChoice, Tools
 
 
@@ -14,7 +14,7 @@ class Options(Sampling):
     """Sampling and limits."""
 
     num_predict: Annotated[int, Field(ge=-2, le=INT32)] | None = None
-    stop: Annotated[list[str], Field(max_length=16)] | str | None = None
+    stop: Stop | None = None
 
 
 class OllamaFunction(Echoed):

@@ -130,6 +130,18 @@ def test_limits_of_other_servers(client: openai.OpenAI, http: httpx.Client) -> N
     assert http.post(CHAT, json={"messages": HELLO, "max_tokens": -2}).status_code == 400
 
 
+def test_as_many_stop_strings_as_a_table_has_players(http: httpx.Client) -> None:
+    text = _text(http, max_tokens=12)
+    names = [f"\n{i}:" for i in range(99)] + [text[4:7]]
+    assert _text(http, max_tokens=12, stop=names) == text[: text.index(text[4:7])]
+    said = {"model": MODEL, "messages": HELLO, "max_tokens": 12, "temperature": 0}
+    got = http.post("/v1/messages", json=said | {"stop_sequences": names}).json()
+    assert got["stop_sequence"] == text[4:7]
+    options = {"temperature": 0, "num_predict": 12, "stop": names}
+    got = http.post("/api/chat", json={"messages": HELLO, "stream": False, "options": options}).json()
+    assert got["message"]["content"] == text[: text.index(text[4:7])]
+
+
 def test_minus_one_means_off_or_any(http: httpx.Client) -> None:
     assert _text(http, temperature=1.5, top_k=-1) == _text(http, temperature=1.5, top_k=0) or not ROUNDS_ALIKE
     seeds = {http.post(CHAT, json=SHORT | {"temperature": 1, "seed": -1}).json()["timings"]["seed"] for _ in range(3)}
