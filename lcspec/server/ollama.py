@@ -287,5 +287,20 @@ async def ollama_embeddings(body: OllamaEmbedBody, http: Request) -> Response:
 
 
 async def _embedded(body: OllamaEmbedBody, texts: str | list[str], http: Request) -> dict[str, Any]:
+    async def made(service: Service, given: EmbeddingBody, model: str) -> Response:
+        if body.truncate is not False:
+            each = [texts] if isinstance(texts, str) else texts
+            given.input = [await service.in_thread(_cut, service, text) for text in each]
+        return await embeddings.embedded(service, given, model)
+
     given = EmbeddingBody(model=body.model, input=texts, dimensions=body.dimensions)
-    return read(await embeddings.embeddings(given, http))
+    return read(await embeddings.answer(given, body.model, http, made))
+
+
+def _cut(service: Service, text: str) -> list[int]:
+    """A text's ids, without what the context has no room for; what the model wants at a text's end stays."""
+    vocab, room = service.vocab, min(service.n_ctx, service.facts.n_ctx_train or service.n_ctx)
+    text = text[: room * service.longest_piece]
+    ids, plain = vocab.tokenize(text), vocab.tokenize(text, special=False)
+    end = ids[-1:] if ids[-1:] != plain[-1:] else []
+    return ids if len(ids) <= room else ids[: room - len(end)] + end

@@ -125,6 +125,27 @@ def test_embeddings(llama: ollama.Client, http: httpx.Client) -> None:
     assert list(llama.embeddings(model=MODEL, prompt="one").embedding) == plain["data"][0]["embedding"]
 
 
+def test_a_long_text_is_cut_unless_told_otherwise(llama: ollama.Client, http: httpx.Client) -> None:
+    got = llama.embed(model=MODEL, input=["word " * 30000, "two"])
+    ids = http.post("/tokenize", json={"content": "word " * 600, "add_special": True}).json()["tokens"]
+    plain = [http.post("/v1/embeddings", json={"input": text}).json() for text in (ids[:512], "two")]
+    assert [list(e) for e in got.embeddings] == [p["data"][0]["embedding"] for p in plain]
+    assert got.prompt_eval_count == sum(p["usage"]["prompt_tokens"] for p in plain)
+    with pytest.raises(ollama.ResponseError, match="512"):
+        llama.embed(model=MODEL, input="word " * 600, truncate=False)
+
+
+def test_the_end_of_a_cut_text_is_the_model_s(tmp_path: Path) -> None:
+    path = tmp_path / "bert.gguf"
+    tiny.write_bert(path)
+    with background(path, ctx=64, slots=1, warm=False) as running:
+        got = httpx.post(f"{running.url}/api/embed", json={"input": "a" * 500}).json()
+        ids = httpx.post(f"{running.url}/tokenize", json={"content": "a" * 500, "add_special": True}).json()["tokens"]
+        room = got["prompt_eval_count"]
+        plain = httpx.post(f"{running.url}/v1/embeddings", json={"input": ids[: room - 1] + ids[-1:]}).json()
+        assert room < len(ids) and got["embeddings"][0] == plain["data"][0]["embedding"]
+
+
 def test_asking_to_load(llama: ollama.Client) -> None:
     assert llama.generate(model=MODEL, keep_alive="5m").done_reason == "load"
     assert llama.chat(model=MODEL, messages=[]).done_reason == "load"
