@@ -51,6 +51,8 @@ class OllamaAsking(Steered):
     options: Options | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
     think: bool | Literal["low", "medium", "high"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     keep_alive: str | float | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
 

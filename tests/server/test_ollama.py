@@ -65,6 +65,27 @@ def test_generate(llama: ollama.Client, http: httpx.Client) -> None:
         assert "".join(p.response for p in parts) == whole.response
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(llama: ollama.Client, http: httpx.Client, stream: bool) -> None:
+    def told(got: Any) -> list[Any]:
+        parts = list(got) if stream else [got]
+        found = [entry for part in parts for entry in part.logprobs or ()]
+        return [(e.token, e.logprob, [(t.token, t.logprob) for t in e.top_logprobs]) for e in found]
+
+    asked: dict[str, Any] = {"model": MODEL, "options": COLD, "logprobs": True, "top_logprobs": 2, "stream": stream}
+    plain = _plain(http, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    seen = [(e["token"], e["logprob"], [(t["token"], t["logprob"]) for t in e["top_logprobs"]]) for e in plain]
+    got = told(llama.chat(messages=HELLO, **asked))
+    assert [e[0] for e in got] == [e[0] for e in seen] and got[0][1] == pytest.approx(seen[0][1], abs=0.1)
+    prompt = HELLO[0]["content"]
+    for given in ({"prompt": prompt}, {"prompt": CODE, "raw": True}):
+        got = told(llama.generate(**given, **asked))
+        assert len(got) >= 8 and all(len(tops) == 2 for _, _, tops in got)
+    assert [t for t, _, _ in told(llama.generate(prompt=prompt, **asked))] == [t for t, _, _ in seen]
+    without = llama.chat(model=MODEL, messages=HELLO, options=COLD, top_logprobs=2)
+    assert without.logprobs is None
+
+
 @pytest.mark.parametrize("form", ["json", TOOL["function"]["parameters"]])
 def test_formats(llama: ollama.Client, form: Any) -> None:
     options = COLD | {"num_predict": 80}
