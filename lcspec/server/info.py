@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from lcspec.server import chat
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
 from lcspec.server.model_entry import Entry
 from lcspec.server.models import Models
-from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
 from lcspec.server.schemas import DetokenizeBody, NamedBody, TokenizeBody
 from lcspec.server.schemas_answers import (
     Detokenized,
@@ -198,16 +198,7 @@ async def detokenize(body: DetokenizeBody, http: Request) -> Response:
 
 @router.post("/apply-template", summary="Messages to a prompt", responses=answered(Prompted))
 async def apply_template(body: TemplateBody, http: Request) -> Response:
-    """The prompt that the model's template makes of messages."""
+    """The prompt that the model's template makes of messages, for a body as it is sent to be answered."""
     service = await _service(body, http)
-    use = tool_use(body.tools, body.tool_choice)
-    prompt = await service.in_thread(
-        chat_prompt,
-        service,
-        template_messages(body.messages),
-        use,
-        body.chat_template_kwargs,
-        body.add_generation_prompt is not False,
-        continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
-    )
+    prompt = await service.in_thread(chat.prompt_of, service, body)
     return JSONResponse({"prompt": prompt})

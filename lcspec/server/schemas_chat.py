@@ -146,18 +146,6 @@ class ReasoningOptions(Strict):
     max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
 
 
-class TemplateBody(Strict):
-    """POST /apply-template."""
-
-    messages: Messages
-    tools: Tools | None = None
-    tool_choice: Choice | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | str | None = None
-    model: str | None = None
-
-
 class ChatBody(Generating):
     """POST /v1/chat/completions."""
 
@@ -232,3 +220,7 @@ class ChatBody(Generating):
         if isinstance(self.think, str):
             given["reasoning_effort"] = self.think
         return given | (self.chat_template_kwargs or {})
+
+
+class TemplateBody(ChatBody):
+    """POST /apply-template: a conversation as it is sent to be answered."""

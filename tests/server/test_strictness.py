@@ -182,6 +182,13 @@ def test_think_is_for_the_template(tiny_model: Path) -> None:
             for t in ("|", "True|", "False|", "True|low")
         ]
         assert sizes == tokens
+        for extra, shown in (
+            ({"think": True, "reasoning_effort": "low", "max_tokens": 1, "stream": True}, "True|low"),
+            ({"reasoning": {"enabled": False}, "response_format": {"type": "json_object"}}, "False|"),
+            ({"thinking": {"type": "enabled", "budget_tokens": 9}, "json_schema": {}, "temperature": 0}, "True|"),
+        ):
+            got = http.post("/apply-template", json={"messages": HELLO} | extra)
+            assert got.json() == {"prompt": shown} and unknown.HEADER not in got.headers
 
 
 @pytest.mark.parametrize(
