@@ -17,7 +17,7 @@ from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.drafted import Drafted
-from lcspec.server.endpoint import check_stream_options, respond
+from lcspec.server.endpoint import check_stream_options, counted, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls, note_prompt
@@ -35,7 +35,7 @@ from lcspec.server.prompts import (
     tool_use,
 )
 from lcspec.server.reading import Reading, reading_of, template_arguments
-from lcspec.server.schemas_answers import STREAM, ChatCompletion, answered
+from lcspec.server.schemas_answers import STREAM, ChatCompletion, InputTokens, answered
 from lcspec.server.schemas_chat import ChatBody, TextFormat
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
@@ -79,6 +79,14 @@ class Chat:
 async def chat_completions(body: ChatBody, http: Request) -> Response:
     """The next message of a conversation, at once or as server-sent events."""
     return await respond(body, http, check=check, prepare=prepare, whole=whole, streamed=streamed)
+
+
+@router.post("/v1/chat/completions/input_tokens", summary="Tokens of a conversation", responses=answered(InputTokens))
+@router.post("/chat/completions/input_tokens", include_in_schema=False)
+async def input_tokens(body: ChatBody, http: Request) -> Response:
+    """How many tokens the prompt would have."""
+    n = await counted(body, http, check=check, prepare=prepare)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": n})
 
 
 def check(body: ChatBody) -> None:

@@ -280,6 +280,12 @@ class TokenCount(Answer):
     input_tokens: int
 
 
+class InputTokens(TokenCount):
+    """Tokens of a prompt, as the Responses API says it."""
+
+    object: Literal["response.input_tokens"]
+
+
 class OllamaEnd(Answer):
     """What the last line of Ollama's answers says."""
 

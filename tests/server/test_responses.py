@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -44,6 +45,18 @@ def test_the_same_prompt_as_chat(client: openai.OpenAI) -> None:
     for given in (CHAT, [{"role": "user", "content": [{"type": "input_text", "text": CHAT}]}]):
         got = client.responses.create(model=MODEL, input=given, temperature=0, max_output_tokens=16)  # type: ignore[arg-type]
         assert got.output_text == chat.choices[0].message.content
+
+
+def test_tokens_are_counted(client: openai.OpenAI, http: httpx.Client) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "input": CHAT, "instructions": "Be brief."}
+    got = client.responses.input_tokens.count(**asked)
+    used = client.responses.create(**asked, max_output_tokens=1).usage
+    assert used is not None and (got.object, got.input_tokens) == ("response.input_tokens", used.input_tokens)
+    body = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": CHAT}]}
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        assert http.post(path, json=body).json() == {"object": got.object, "input_tokens": got.input_tokens}
+    with pytest.raises(openai.BadRequestError, match="nothing is stored"):
+        client.responses.input_tokens.count(**asked, previous_response_id="resp_1")
 
 
 def test_parts_that_are_no_text(client: openai.OpenAI) -> None:
