@@ -162,10 +162,19 @@ class Generating(Steered):
     """What /v1/chat/completions and /v1/completions share."""
 
     n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="The newer name of max_tokens."
+    )
     json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
     stream_options: StreamOptions | None = None
     # llama.cpp's name for what always happens here.
     cache_prompt: bool | None = None
+
+    def limit(self, default: int | None = None) -> int | None:
+        """Tokens to generate at most; None = no limit."""
+        if self.max_completion_tokens is None:
+            return super().limit(default)
+        return None if self.max_completion_tokens == -1 else self.max_completion_tokens
 
 
 class CompletionBody(Generating):

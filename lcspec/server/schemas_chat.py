@@ -150,7 +150,6 @@ class ChatBody(Generating):
     """POST /v1/chat/completions."""
 
     messages: Messages
-    max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
@@ -204,12 +203,6 @@ class ChatBody(Generating):
         if self.reasoning_budget_tokens is None:
             self.reasoning_budget_tokens = budget
         return self
-
-    def limit(self, default: int | None = None) -> int | None:
-        """Tokens to generate at most; None = no limit."""
-        if self.max_completion_tokens is None:
-            return super().limit(default)
-        return None if self.max_completion_tokens == -1 else self.max_completion_tokens
 
     @property
     def template_kwargs(self) -> dict[str, Any]:

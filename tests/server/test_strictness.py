@@ -122,6 +122,10 @@ def test_unless_it_asks_for_nothing(http: httpx.Client, name: str, value: object
 def test_limits_of_other_servers(client: openai.OpenAI, http: httpx.Client) -> None:
     got = http.post(COMPLETIONS, json={"prompt": "a", "n_predict": 3, "ignore_eos": True}).json()
     assert got["usage"]["completion_tokens"] == 3
+    newer = {"prompt": "a", "max_completion_tokens": 3, "ignore_eos": True}
+    for path in (COMPLETIONS, "/completion"):
+        told = http.post(path, json=newer)
+        assert told.json()["timings"]["predicted_n"] == 3 and unknown.HEADER not in told.headers
     body = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
     got = http.post(COMPLETIONS, json=body).json()
     assert got["usage"]["total_tokens"] == 512 and got["choices"][0]["finish_reason"] == "length"
