@@ -52,6 +52,7 @@ class Wanted:
     n: int = 1
     ignore_end: bool = False
     budget: ReasoningBudget | None = None
+    warm: bool = True
 
 
 def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted: Wanted) -> list[Request]:
@@ -83,6 +84,7 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
             logprobs=wanted.logprobs,
             ignore_end=wanted.ignore_end,
             prediction=expected,
+            warm=wanted.warm,
         )
         for ids in prompts
         for i in range(wanted.n)

@@ -94,7 +94,7 @@ class CountBody(Steered):
 class AnthropicBody(CountBody):
     """POST /v1/messages."""
 
-    max_tokens: Annotated[int, Field(ge=1, le=INT32)]
+    max_tokens: Annotated[int, Field(ge=0, le=INT32)] = Field(description="0 only reads the prompt.")
     stop_sequences: Stops | None = None
 
 

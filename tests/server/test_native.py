@@ -48,6 +48,14 @@ def test_it_ends_with_the_context_unless_told_otherwise(http: httpx.Client) -> N
     assert got["stop_type"] == "limit" and got["truncated"] is True
 
 
+def test_without_a_token_to_write_the_prompt_is_read(http: httpx.Client) -> None:
+    text = "def warm(x):\n" + "".join(f"    x += {i}\n" for i in range(9))
+    got = http.post("/completion", json={"prompt": text, "n_predict": 0}).json()
+    assert (got["content"], got["tokens_predicted"], got["stop_type"]) == ("", 0, "limit")
+    again = http.post("/completion", json={"prompt": text} | COLD).json()
+    assert again["timings"]["cache_n"] >= got["tokens_evaluated"] - 1 > got["timings"]["cache_n"]
+
+
 def test_a_stream(http: httpx.Client) -> None:
     whole = http.post("/completion", json={"prompt": CODE} | COLD).json()
     with http.stream("POST", "/completion", json={"prompt": CODE, "stream": True} | COLD) as got:
