@@ -23,7 +23,7 @@ from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.models import Models
 from lcspec.server.prompts import Wanted, bias, engine_requests, form_of, grammar_of
 from lcspec.server.schemas_answers import STREAM, NativeAnswer, Props, SlotState, answered
-from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody
+from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody, Quoted
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse
@@ -167,8 +167,10 @@ def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:
     return _made(service, body, model, [_ids(service, p) for p in (prompt if many else [prompt])])
 
 
-def _ids(service: Service, prompt: str | list[Any]) -> tuple[int, ...]:
+def _ids(service: Service, prompt: str | Quoted | list[Any]) -> tuple[int, ...]:
     """A prompt as text, as ids, or as a mixture of both."""
+    if isinstance(prompt, Quoted):
+        prompt = prompt.prompt_string
     if isinstance(prompt, str):
         return service.tokenize(prompt)
     if not prompt:

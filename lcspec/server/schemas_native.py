@@ -6,10 +6,19 @@ from typing import Annotated, Any, Union
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Generating, Tokens
+from lcspec.server.schemas import INT32, Echoed, Generating, Strict, Tokens
 
 Mixed = Annotated[list[Union[str, Annotated[int, Field(ge=0, le=INT32)]]], Field(max_length=1_000_000)]
-Prompt = Union[str, Mixed, Annotated[list[Union[str, Tokens, Mixed]], Field(max_length=128)]]
+
+
+class Quoted(Strict):
+    """A prompt as an object, which may hold images elsewhere."""
+
+    prompt_string: str
+    multimodal_data: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+Prompt = Union[str, Mixed, Quoted, Annotated[list[Union[str, Tokens, Mixed, Quoted]], Field(max_length=128)]]
 Bias = Union[dict[str, float], Annotated[list[tuple[Union[int, str], Union[float, bool]]], Field(max_length=4096)]]
 
 

@@ -104,6 +104,10 @@ def test_prompts_of_every_kind(http: httpx.Client) -> None:
     assert both[0]["content"] == plain and len(both) == 2
     each = http.post("/completion", json={"prompt": [CODE, ids, [half, *ids[9:]]]} | COLD).json()
     assert [part["content"] for part in each] == [plain] * 3
+    for quoted in ({"prompt_string": CODE}, [{"prompt_string": CODE, "multimodal_data": []}]):
+        assert http.post("/completion", json={"prompt": quoted} | COLD).json()["content"] == plain
+    seen = http.post("/completion", json={"prompt": {"prompt_string": CODE, "multimodal_data": ["iVBO"]}} | COLD)
+    assert seen.status_code == 400
 
 
 def test_probabilities(http: httpx.Client) -> None:
