@@ -308,7 +308,9 @@ def grammar_of(
     if use.forced:
         return _guarded("tools", lambda: compiled(schema_to_lark(use.schema())))
     if form is not None:
-        schema = form.json_schema.schema_ if form.type == "json_schema" else form.schema_ or ANY_OBJECT
+        schema = form.schema_ or ANY_OBJECT
+        if isinstance(form, JsonSchemaFormat):
+            schema = form.json_schema.schema_ if form.json_schema.schema_ is not None else form.schema_
         if schema is None:
             raise invalid("response_format: json_schema needs a schema", "response_format.json_schema.schema")
         whole = use.schema(schema) if use.active else schema  # a call, or an answer in the wanted form

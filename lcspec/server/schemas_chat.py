@@ -115,10 +115,11 @@ class JsonObjectFormat(Strict):
 
 
 class JsonSchemaFormat(Strict):
-    """JSON that follows a schema."""
+    """JSON that follows a schema. llama.cpp's `schema` beside the type is read as well."""
 
     type: Literal["json_schema"]
-    json_schema: JsonSchema
+    json_schema: JsonSchema = Field(default_factory=JsonSchema)
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 ResponseFormat = Annotated[Union[TextFormat, JsonObjectFormat, JsonSchemaFormat], Field(discriminator="type")]

@@ -167,6 +167,10 @@ def test_a_schema_in_llama_cpp_s_form(http: httpx.Client) -> None:
     got = http.post(COMPLETIONS, json={"prompt": "x", "json_schema": schema, "max_tokens": 60, "temperature": 0}).json()
     assert set(json.loads(got["choices"][0]["text"])) == {"a"}
     assert _text(http, json_schema={}, max_tokens=60).startswith("{")  # any object, not any value
+    beside = {"type": "json_schema", "schema": schema}
+    assert set(json.loads(_text(http, response_format=beside, max_tokens=60))) == {"a"}
+    none = http.post(CHAT, json=SHORT | {"response_format": {"type": "json_schema"}}).json()["error"]
+    assert none["param"] == "response_format.json_schema.schema"
     both = SHORT | {"json_schema": schema, "response_format": {"type": "json_object"}}
     assert http.post(CHAT, json=both).json()["error"]["param"] == "json_schema"
 
