@@ -13,11 +13,12 @@ from fastapi.responses import JSONResponse, Response
 
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import chat, completions, embeddings
-from lcspec.server.anthropic import arguments_of
+from lcspec.server.anthropic import HIGHEST, arguments_of
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
+from lcspec.server.prompts import ANY_OBJECT
 from lcspec.server.schemas import CompletionBody, EmbeddingBody, Sampling
 from lcspec.server.schemas_answers import OllamaChatAnswer, OllamaEmbedAnswer, OllamaGenerateAnswer, answered
 from lcspec.server.schemas_chat import ChatBody, ToolChoice
@@ -128,8 +129,8 @@ def _check_generate(body: OllamaGenerateBody) -> None:
         raise invalid("template: a request cannot bring its own; start the server with --chat-template", "template")
     if body.context:
         raise invalid("context: send the text itself; what is in the cache is found by itself", "context")
-    if (body.raw or body.suffix) and (body.system or body.format):
-        raise invalid("raw and suffix go with neither system nor format", "raw")
+    if (body.raw or body.suffix) and body.system:
+        raise invalid("raw and suffix do not go with system", "raw")
 
 
 def _common(body: OllamaAsking) -> dict[str, Any]:
@@ -191,7 +192,8 @@ def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
 
 
 def _chat_body(body: OllamaAsking, fields: Mapping[str, Any]) -> ChatBody:
-    common = _common(body) | {"think": body.think, "response_format": _form(body)}
+    think = HIGHEST.get(body.think, body.think) if isinstance(body.think, str) else body.think
+    common = _common(body) | {"think": think, "response_format": _form(body)}
     common |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs if body.logprobs else None}
     return body_of(ChatBody, common | {"chat_template_kwargs": body.chat_template_kwargs, **fields})
 
@@ -204,6 +206,7 @@ def prepare_generate(service: Service, body: OllamaGenerateBody, model: str) -> 
     """
     if body.raw or body.suffix:
         given = _common(body) | {"prompt": body.prompt, "suffix": body.suffix or None}
+        given["json_schema"] = ANY_OBJECT if body.format == "json" else body.format or None
         given["logprobs"] = (body.top_logprobs or 0) if body.logprobs else None
         return Reply(body, completions.prepare(service, body_of(CompletionBody, given), model))
     messages = [{"role": "system", "content": body.system}] if body.system else []

@@ -50,7 +50,7 @@ class OllamaAsking(Steered):
     stream: bool | None = True
     options: Options | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
-    think: bool | Literal["low", "medium", "high"] | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     keep_alive: str | float | None = None

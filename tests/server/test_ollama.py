@@ -94,6 +94,8 @@ def test_formats(llama: ollama.Client, form: Any) -> None:
         assert (got.message.content or "").lstrip().startswith("{")
     else:
         assert isinstance(json.loads(got.message.content or "")["hot"], bool)
+    raw = llama.generate(model=MODEL, prompt=CODE, raw=True, format=form, options=options).response
+    assert raw.lstrip().startswith("{") if form == "json" else isinstance(json.loads(raw)["hot"], bool)
 
 
 def test_tools_and_what_they_gave_back(http: httpx.Client) -> None:
@@ -210,6 +212,15 @@ def test_arguments_for_the_template(tiny_model: Path) -> None:
             body = asked | {"options": {"num_predict": 1}, "stream": False, "chat_template_kwargs": {"mood": "good"}}
             got = httpx.post(f"{running.url}/api/{path}", json=body).json()
             plain = httpx.post(f"{running.url}/tokenize", json={"content": "good.", "add_special": True}).json()
+            assert got["prompt_eval_count"] == len(plain["tokens"])
+
+
+def test_the_most_thinking_is_what_templates_know(tiny_model: Path) -> None:
+    with background(tiny_model, warm=False, chat_template="{{ reasoning_effort }}.") as running:
+        for think, shown in (("max", "high."), ("low", "low."), (True, ".")):
+            body = {"messages": HELLO, "think": think, "options": {"num_predict": 1}, "stream": False}
+            got = httpx.post(f"{running.url}/api/chat", json=body).json()
+            plain = httpx.post(f"{running.url}/tokenize", json={"content": shown, "add_special": True}).json()
             assert got["prompt_eval_count"] == len(plain["tokens"])
 
 
