@@ -327,6 +327,11 @@ def call_item(identity: str, call: dict[str, Any], status: str = "completed") ->
     }
 
 
+def ended(text: Text) -> str:
+    """The status of an answer's last item: a limit may have cut it."""
+    return "incomplete" if text.reason == "length" else "completed"
+
+
 def new_id(kind: str) -> str:
     """`msg_...` or `fc_...`."""
     return f"{kind}_{secrets.token_hex(16)}"
@@ -346,6 +351,7 @@ async def whole(reply: Reply, job: Job) -> Response:
     output = [reasoning_item(new_id("rs"), reasoning)] if reasoning else []
     output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
     output += [call_item(new_id("fc"), call) for call in calls]
+    output[-1]["status"] = ended(text)
     note_answer(reply.service, text.text)
     await note_calls(reply.service, text)
     return JSONResponse(reply.envelope("completed", output, text))
