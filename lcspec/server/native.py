@@ -125,7 +125,8 @@ def settings_of(service: Service, request: EngineRequest, seed: int | None = Non
     shown = {field.name: getattr(sampling, field.name) for field in fields(sampling) if field.name not in MADE}
     limit = -1 if request.max_tokens is None else request.max_tokens
     shown |= {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
-    return shown | {"seed": sampling.seed if seed is None else seed}
+    drawn = -1 if sampling.seed is None else sampling.seed
+    return shown | {"seed": drawn if seed is None else seed}
 
 
 # With `response_fields` an answer is any of its fields; with `n_cmpl`, or several prompts, there are several answers.

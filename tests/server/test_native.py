@@ -189,6 +189,7 @@ def test_what_is_served(http: httpx.Client) -> None:
     props = http.get("/props").json()
     assert props["total_slots"] == 4 and props["model_alias"] == MODEL and "<|im_start|>" in props["chat_template"]
     assert props["default_generation_settings"]["n_ctx"] == 512
+    assert props["default_generation_settings"]["params"]["seed"] == -1  # a number, as elsewhere: any
     slots = http.get("/slots").json()
     assert [s["id"] for s in slots] == [0, 1, 2, 3] and not any(s["is_processing"] for s in slots)
     assert http.get("/v1/health").json()["status"] == "ok"
