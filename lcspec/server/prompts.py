@@ -308,7 +308,7 @@ def grammar_of(
     if use.forced:
         return _guarded("tools", lambda: compiled(schema_to_lark(use.schema())))
     if form is not None:
-        schema = form.schema_ or ANY_OBJECT
+        schema: dict[str, Any] | None = form.schema_ or ANY_OBJECT
         if isinstance(form, JsonSchemaFormat):
             schema = form.json_schema.schema_ if form.json_schema.schema_ is not None else form.schema_
         if schema is None:

@@ -94,7 +94,7 @@ def test_formats(llama: ollama.Client, form: Any) -> None:
         assert (got.message.content or "").lstrip().startswith("{")
     else:
         assert isinstance(json.loads(got.message.content or "")["hot"], bool)
-    raw = llama.generate(model=MODEL, prompt=CODE, raw=True, format=form, options=options).response
+    raw = llama.generate(model=MODEL, prompt=CODE, raw=True, format=form, options=options).response or ""
     assert raw.lstrip().startswith("{") if form == "json" else isinstance(json.loads(raw)["hot"], bool)
 
 

@@ -36,7 +36,7 @@ def test_the_limit_makes_it_incomplete(client: openai.OpenAI) -> None:
     got = client.responses.create(model=MODEL, input=CHAT, temperature=0, max_output_tokens=2)
     assert got.status == "incomplete" and got.incomplete_details is not None
     assert got.incomplete_details.reason == "max_output_tokens"
-    flat = {
+    flat: dict[str, Any] = {
         "type": "function",
         "name": "f",
         "parameters": {"type": "object", "properties": {"x": {"type": "string", "minLength": 99}}},
@@ -45,9 +45,9 @@ def test_the_limit_makes_it_incomplete(client: openai.OpenAI) -> None:
     call: dict[str, Any] = {"tools": [flat], "tool_choice": "required"}
     for more, kind in (({}, "message"), (call, "function_call")):
         asked: Any = {"model": MODEL, "input": CHAT, "temperature": 0, "max_output_tokens": 48 if more else 2} | more
-        whole = client.responses.create(**asked).output[-1]
+        whole: Any = client.responses.create(**asked).output[-1]
         with client.responses.stream(**asked) as stream:
-            done = [event.item for event in stream if event.type == "response.output_item.done"]
+            done: list[Any] = [event.item for event in stream if event.type == "response.output_item.done"]
         assert (whole.type, whole.status) == (kind, "incomplete")
         assert [(item.type, item.status) for item in done] == [(kind, "incomplete")]
 
