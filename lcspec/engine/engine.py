@@ -245,7 +245,7 @@ class Engine:
             self._finish(sequence)
             raise
         self.drafting.keep_states(self.running)
-        if request.max_tokens == 0:
+        if request.max_tokens == 0 and not request.warm:
             sequence.reason = "length"
         else:
             self.scheduler.enter(sequence, self.running)

@@ -17,6 +17,7 @@ class Request:
         sampling: how the target samples.
         speculation: how to speculate.
         max_tokens: the most tokens to generate; None: until the model or the context ends the text.
+        warm: with a `max_tokens` of 0, read the prompt all the same: what continues it finds it in the cache.
         stop: strings that end the text (not included in it).
         logprobs: None: none; k: each token's log-probability and the k most probable tokens.
         ignore_end: continue after end-of-text tokens (for benchmarks).
@@ -34,3 +35,4 @@ class Request:
     ignore_end: bool = False
     prediction: tuple[int, ...] = ()
     emitted: tuple[int, ...] = ()
+    warm: bool = False

@@ -135,6 +135,9 @@ class ActiveSequence:
         """Append a verdict's tokens to the text until something ends it; returns the Tokens event, if any."""
         infos, pieces, tokens, path, request = [], [], self.tokens, verdict.path, self.request
         for i, token in enumerate(verdict.tokens):
+            if request.max_tokens == 0:
+                self.reason = "length"
+                break
             if token in self.end_tokens:
                 self.reason = "stop"
                 break

@@ -17,7 +17,7 @@ from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.drafted import Drafted
-from lcspec.server.endpoint import check_stream_options, respond
+from lcspec.server.endpoint import check_stream_options, counted, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls, note_prompt
@@ -35,8 +35,8 @@ from lcspec.server.prompts import (
     tool_use,
 )
 from lcspec.server.reading import Reading, reading_of, template_arguments
-from lcspec.server.schemas_answers import STREAM, ChatCompletion, answered
-from lcspec.server.schemas_chat import ChatBody
+from lcspec.server.schemas_answers import STREAM, ChatCompletion, InputTokens, answered
+from lcspec.server.schemas_chat import ChatBody, TextFormat
 from lcspec.server.service import Service
 from lcspec.server.streaming import DONE, event
 from lcspec.server.tools import ToolUse, call_opening
@@ -81,6 +81,14 @@ async def chat_completions(body: ChatBody, http: Request) -> Response:
     return await respond(body, http, check=check, prepare=prepare, whole=whole, streamed=streamed)
 
 
+@router.post("/v1/chat/completions/input_tokens", summary="Tokens of a conversation", responses=answered(InputTokens))
+@router.post("/chat/completions/input_tokens", include_in_schema=False)
+async def input_tokens(body: ChatBody, http: Request) -> Response:
+    """How many tokens the prompt would have."""
+    n = await counted(body, http, check=check, prepare=prepare)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": n})
+
+
 def check(body: ChatBody) -> None:
     """Refuse combinations that make no sense.
 
@@ -102,14 +110,7 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
     """
     use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
     grammar = grammar_of(service, body.grammar, form_of(body.response_format, body.json_schema), use)
-    messages = template_messages(body.messages)
-    go_on = continues(body.messages, body.continue_final_message, body.add_generation_prompt, use)
-    told = template_arguments(body, service.settings.reasoning_budget)
-    text = chat_prompt(service, messages, use, told, body.add_generation_prompt is not False, go_on)
-    usual = service.settings.reasoning_budget
-    begun = begun_with(messages[-1]) if go_on else None
-    reading, text = reading_of(service.template_text, text, use, grammar is not None, body, usual, begun)
-    text += call_opening(service.template_text, use)
+    reading, text = rendered(service, body, use, grammar is not None)
     wanted = Wanted(
         body,
         body.speculation,
@@ -126,6 +127,34 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
     requests = engine_requests(service, [chat_ids(service, text)], wanted)
     note_prompt(service, text)
     return Chat(service, body, model, use, reading, requests)
+
+
+def rendered(service: Service, body: ChatBody, use: ToolUse, constrained: bool) -> tuple[Reading, str]:
+    """How to read the answers, and the prompt; `constrained`: a grammar holds the answers.
+
+    Raises:
+        ApiError, TemplateError: something in the body cannot be used.
+    """
+    messages = template_messages(body.messages)
+    go_on = continues(body.messages, body.continue_final_message, body.add_generation_prompt, use)
+    usual = service.settings.reasoning_budget
+    told = template_arguments(body, usual)
+    text = chat_prompt(service, messages, use, told, body.add_generation_prompt is not False, go_on)
+    begun = begun_with(messages[-1]) if go_on else None
+    reading, text = reading_of(service.template_text, text, use, constrained, body, usual, begun)
+    return reading, text + call_opening(service.template_text, use)
+
+
+def prompt_of(service: Service, body: ChatBody) -> str:
+    """The prompt alone; nothing is compiled for it.
+
+    Raises:
+        ApiError, TemplateError: something in the body cannot be used.
+    """
+    use = tool_use(body.tools, body.tool_choice, body.parallel_tool_calls)
+    form = form_of(body.response_format, body.json_schema)
+    constrained = use.forced or bool(body.grammar) or not (form is None or isinstance(form, TextFormat))
+    return rendered(service, body, use, constrained)[1]
 
 
 async def whole(chat: Chat, job: Job) -> Response:

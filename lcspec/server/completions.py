@@ -97,6 +97,7 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
         body.logprobs,
         body.n or 1,
         bool(body.ignore_eos),
+        warm=not body.echo,  # with log-probabilities its prompts are evaluated apart, and often that is all
     )
     requests = engine_requests(service, prompts, wanted)
     prefixes = [service.vocab.text(list(r.prompt)) if body.echo else "" for r in requests]

@@ -30,7 +30,7 @@ router = APIRouter()
 @router.post("/embeddings", include_in_schema=False)
 async def embeddings(body: EmbeddingBody, http: Request) -> Response:
     """A vector of unit length for every text."""
-    return await answer(body, body.model, http, _embed)
+    return await answer(body, body.model, http, embedded)
 
 
 async def answer(
@@ -53,7 +53,8 @@ async def answer(
         service.capacity.give_back()
 
 
-async def _embed(service: Service, body: EmbeddingBody, model: str) -> Response:
+async def embedded(service: Service, body: EmbeddingBody, model: str) -> Response:
+    """The answer to a body."""
     texts = await service.in_thread(_ids, service, body)
     async with service.embedding:  # its context holds one text at a time
         rows = await vectors(service, texts)

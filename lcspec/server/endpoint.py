@@ -94,6 +94,23 @@ async def respond(
     return EventStream(streamed(prepared, job), job.cancel, keep_alive, on_error, media_type)
 
 
+async def counted(
+    body: B, http: HttpRequest, *, check: Callable[[B], None], prepare: Callable[[Service, B, str], Prepared]
+) -> int:
+    """How many tokens the prompt of `body` has.
+
+    Raises:
+        ApiError, LcspecError: the request could not be answered.
+        ClientGone: nobody waits for the answer.
+    """
+    models: Models = http.app.state.models
+    entry, model = chosen(body, http, body.model)
+    check(body)
+    service = await unless_gone(http, models.use(entry, http))
+    prepared = await unless_gone(http, service.in_thread(prepare, service, body, model))
+    return len(prepared.requests[0].prompt)
+
+
 def job_of(service: Service, prepared: Prepared, http: HttpRequest) -> Job:
     """A job, which the log hears of."""
     job: Job = Job(service, prepared.requests)

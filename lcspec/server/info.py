@@ -7,12 +7,12 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 
+from lcspec.server import chat
 from lcspec.server.errors import invalid
 from lcspec.server.job import unless_gone
 from lcspec.server.metrics import CONTENT_TYPE, Metrics, Page
 from lcspec.server.model_entry import Entry
 from lcspec.server.models import Models
-from lcspec.server.prompts import chat_prompt, continues, template_messages, tool_use
 from lcspec.server.schemas import DetokenizeBody, NamedBody, TokenizeBody
 from lcspec.server.schemas_answers import (
     Detokenized,
@@ -176,8 +176,15 @@ async def tokenize(body: TokenizeBody, http: Request) -> Response:
     )
     if not body.with_pieces:
         return JSONResponse({"tokens": ids})
-    pieces = [{"id": t, "piece": service.vocab.text([t], special=True)} for t in ids]
-    return JSONResponse({"tokens": pieces})
+    return JSONResponse({"tokens": [{"id": t, "piece": _shown(service.vocab.piece(t, special=True))} for t in ids]})
+
+
+def _shown(piece: bytes) -> str | list[int]:
+    """A token's text; its bytes where they are a part of a character, as llama-server gives them."""
+    try:
+        return piece.decode()
+    except UnicodeDecodeError:
+        return list(piece)
 
 
 @router.post("/detokenize", summary="Token ids to text", responses=answered(Detokenized))
@@ -191,16 +198,7 @@ async def detokenize(body: DetokenizeBody, http: Request) -> Response:
 
 @router.post("/apply-template", summary="Messages to a prompt", responses=answered(Prompted))
 async def apply_template(body: TemplateBody, http: Request) -> Response:
-    """The prompt that the model's template makes of messages."""
+    """The prompt that the model's template makes of messages, for a body as it is sent to be answered."""
     service = await _service(body, http)
-    use = tool_use(body.tools, body.tool_choice)
-    prompt = await service.in_thread(
-        chat_prompt,
-        service,
-        template_messages(body.messages),
-        use,
-        body.chat_template_kwargs,
-        body.add_generation_prompt is not False,
-        continues(body.messages, body.continue_final_message, body.add_generation_prompt, use),
-    )
+    prompt = await service.in_thread(chat.prompt_of, service, body)
     return JSONResponse({"prompt": prompt})

@@ -23,7 +23,7 @@ from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.models import Models
 from lcspec.server.prompts import Wanted, bias, engine_requests, form_of, grammar_of
 from lcspec.server.schemas_answers import STREAM, NativeAnswer, Props, SlotState, answered
-from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody
+from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody, Quoted
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse
@@ -63,7 +63,7 @@ class Native:
             "generation_settings": settings_of(self.service, request, end.seed),
             "prompt": self.service.vocab.text(list(request.prompt), special=True),
             "has_new_line": "\n" in text.text,
-            "truncated": False,
+            "truncated": end.reason == "context",
             "stop_type": kind if end.reason == "stop" and kept == content else "limit",
             "stopping_word": end.stop or "",
             "tokens_cached": end.prompt_tokens + end.completion_tokens,
@@ -73,7 +73,7 @@ class Native:
 
     async def events(self, job: Job) -> AsyncIterator[tuple[int, Event]]:
         """The job's events. A text ends with the first line that ends after `t_max_predict_ms`."""
-        limit = self.body.t_max_predict_ms or 0
+        limit = max(0, self.body.t_max_predict_ms or 0)
         begun: dict[int, float] = {}
         over: set[int] = set()
         async for index, item in job.events():
@@ -125,7 +125,8 @@ def settings_of(service: Service, request: EngineRequest, seed: int | None = Non
     shown = {field.name: getattr(sampling, field.name) for field in fields(sampling) if field.name not in MADE}
     limit = -1 if request.max_tokens is None else request.max_tokens
     shown |= {"n_ctx": service.n_ctx, "n_predict": limit, "max_tokens": limit, "stop": list(request.stop)}
-    return shown | {"seed": sampling.seed if seed is None else seed}
+    drawn = -1 if sampling.seed is None else sampling.seed
+    return shown | {"seed": drawn if seed is None else seed}
 
 
 # With `response_fields` an answer is any of its fields; with `n_cmpl`, or several prompts, there are several answers.
@@ -149,8 +150,9 @@ async def infill(body: InfillBody, http: Request) -> Response:
 
 
 def _check(body: NativeBody) -> None:
-    if body.post_sampling_probs:
-        raise invalid("post_sampling_probs is not supported: log-probabilities are those of the model", "n_probs")
+    if body.post_sampling_probs and body.n_probs:
+        said = "post_sampling_probs is not supported: log-probabilities are those of the model"
+        raise invalid(said, "post_sampling_probs")
 
 
 def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:
@@ -166,8 +168,10 @@ def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:
     return _made(service, body, model, [_ids(service, p) for p in (prompt if many else [prompt])])
 
 
-def _ids(service: Service, prompt: str | list[Any]) -> tuple[int, ...]:
+def _ids(service: Service, prompt: str | Quoted | list[Any]) -> tuple[int, ...]:
     """A prompt as text, as ids, or as a mixture of both."""
+    if isinstance(prompt, Quoted):
+        prompt = prompt.prompt_string
     if isinstance(prompt, str):
         return service.tokenize(prompt)
     if not prompt:

@@ -13,11 +13,12 @@ from fastapi.responses import JSONResponse, Response
 
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import chat, completions, embeddings
-from lcspec.server.anthropic import arguments_of
+from lcspec.server.anthropic import HIGHEST, arguments_of
 from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
+from lcspec.server.prompts import ANY_OBJECT
 from lcspec.server.schemas import CompletionBody, EmbeddingBody, Sampling
 from lcspec.server.schemas_answers import OllamaChatAnswer, OllamaEmbedAnswer, OllamaGenerateAnswer, answered
 from lcspec.server.schemas_chat import ChatBody, ToolChoice
@@ -128,8 +129,8 @@ def _check_generate(body: OllamaGenerateBody) -> None:
         raise invalid("template: a request cannot bring its own; start the server with --chat-template", "template")
     if body.context:
         raise invalid("context: send the text itself; what is in the cache is found by itself", "context")
-    if (body.raw or body.suffix) and (body.system or body.format):
-        raise invalid("raw and suffix go with neither system nor format", "raw")
+    if (body.raw or body.suffix) and body.system:
+        raise invalid("raw and suffix do not go with system", "raw")
 
 
 def _common(body: OllamaAsking) -> dict[str, Any]:
@@ -191,7 +192,9 @@ def prepare_chat(service: Service, body: OllamaChatBody, model: str) -> Reply:
 
 
 def _chat_body(body: OllamaAsking, fields: Mapping[str, Any]) -> ChatBody:
-    common = _common(body) | {"think": body.think, "response_format": _form(body)}
+    think = HIGHEST.get(body.think, body.think) if isinstance(body.think, str) else body.think
+    common = _common(body) | {"think": think, "response_format": _form(body)}
+    common |= {"logprobs": body.logprobs, "top_logprobs": body.top_logprobs if body.logprobs else None}
     return body_of(ChatBody, common | {"chat_template_kwargs": body.chat_template_kwargs, **fields})
 
 
@@ -203,6 +206,8 @@ def prepare_generate(service: Service, body: OllamaGenerateBody, model: str) -> 
     """
     if body.raw or body.suffix:
         given = _common(body) | {"prompt": body.prompt, "suffix": body.suffix or None}
+        given["json_schema"] = ANY_OBJECT if body.format == "json" else body.format or None
+        given["logprobs"] = (body.top_logprobs or 0) if body.logprobs else None
         return Reply(body, completions.prepare(service, body_of(CompletionBody, given), model))
     messages = [{"role": "system", "content": body.system}] if body.system else []
     messages.append({"role": "user", "content": body.prompt})
@@ -217,15 +222,36 @@ def _call(function: Mapping[str, Any], identity: str) -> dict[str, Any]:
     return {"id": identity, "function": {"name": function["name"], "arguments": arguments_of(function)}}
 
 
+def _probabilities(choice: Mapping[str, Any]) -> dict[str, Any]:
+    """A choice's log-probabilities in this API's form, if they were asked for."""
+    given = choice["logprobs"]
+    if not given:
+        return {}
+    if "content" in given:
+        keys = ("token", "logprob", "bytes")
+        shown = [
+            {key: entry[key] for key in keys}
+            | {"top_logprobs": [{key: top[key] for key in keys} for top in entry["top_logprobs"]]}
+            for entry in given["content"]
+        ]
+    else:
+        shown = [
+            {"token": token, "logprob": value, "top_logprobs": [{"token": t, "logprob": p} for t, p in top.items()]}
+            for token, value, top in zip(given["tokens"], given["token_logprobs"], given["top_logprobs"])
+        ]
+    return {"logprobs": shown}
+
+
 async def _whole(reply: Reply, job: Job) -> Response:
     followed = FollowedJob.over(job)
     if isinstance(reply.made, completions.Completion):
         choice = read(await completions.whole(reply.made, followed))["choices"][0]
-        return JSONResponse(reply.line(choice["text"], **reply.ended(followed, choice["finish_reason"])))
+        ended = _probabilities(choice) | reply.ended(followed, choice["finish_reason"])
+        return JSONResponse(reply.line(choice["text"], **ended))
     choice = await whole_choice(reply.made, followed)
     message = choice["message"]
     calls = [_call(call["function"], call["id"]) for call in message.get("tool_calls") or ()]
-    ended = reply.ended(followed, choice["finish_reason"])
+    ended = _probabilities(choice) | reply.ended(followed, choice["finish_reason"])
     thinking = message.get("reasoning_content") or ""
     return JSONResponse(reply.line(message.get("content") or "", thinking, calls, **ended))
 
@@ -238,8 +264,8 @@ async def _streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
             if line.startswith("data: {"):
                 for choice in json.loads(line[len("data: ") :])["choices"]:
                     reason = choice["finish_reason"] or reason
-                    if choice["text"]:
-                        yield _json(reply.line(choice["text"])) + "\n"
+                    if choice["text"] or choice["logprobs"]:
+                        yield _json(reply.line(choice["text"], **_probabilities(choice))) + "\n"
     else:
         async for choice in choices(reply.made, followed):
             delta, reason = choice["delta"], choice["finish_reason"] or reason
@@ -248,8 +274,9 @@ async def _streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
                 if call.get("id"):
                     calls.append({"id": call["id"], "name": function.get("name", ""), "arguments": ""})
                 calls[-1]["arguments"] += function.get("arguments") or ""
-            if delta.get("content") or delta.get("reasoning_content"):
-                yield _json(reply.line(delta.get("content") or "", delta.get("reasoning_content") or "")) + "\n"
+            content, thinking = delta.get("content") or "", delta.get("reasoning_content") or ""
+            if content or thinking or choice["logprobs"]:
+                yield _json(reply.line(content, thinking, **_probabilities(choice))) + "\n"
     if calls:
         yield _json(reply.line(calls=[_call(call, call["id"]) for call in calls])) + "\n"
     yield _json(reply.line(**reply.ended(followed, reason))) + "\n"
@@ -287,5 +314,20 @@ async def ollama_embeddings(body: OllamaEmbedBody, http: Request) -> Response:
 
 
 async def _embedded(body: OllamaEmbedBody, texts: str | list[str], http: Request) -> dict[str, Any]:
+    async def made(service: Service, given: EmbeddingBody, model: str) -> Response:
+        if body.truncate is not False:
+            each = [texts] if isinstance(texts, str) else texts
+            given.input = [await service.in_thread(_cut, service, text) for text in each]
+        return await embeddings.embedded(service, given, model)
+
     given = EmbeddingBody(model=body.model, input=texts, dimensions=body.dimensions)
-    return read(await embeddings.embeddings(given, http))
+    return read(await embeddings.answer(given, body.model, http, made))
+
+
+def _cut(service: Service, text: str) -> list[int]:
+    """A text's ids, without what the context has no room for; what the model wants at a text's end stays."""
+    vocab, room = service.vocab, min(service.n_ctx, service.facts.n_ctx_train or service.n_ctx)
+    text = text[: room * service.longest_piece]
+    ids, plain = vocab.tokenize(text), vocab.tokenize(text, special=False)
+    end = ids[-1:] if ids[-1:] != plain[-1:] else []
+    return ids if len(ids) <= room else ids[: room - len(end)] + end

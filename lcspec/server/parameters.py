@@ -42,7 +42,7 @@ def sampling_params(
     given |= {name: getattr(body, name) for name in SAMPLED if getattr(body, name) is not None}
     if body.dry_sequence_breakers is not None:
         given["dry_sequence_breakers"] = tuple(body.dry_sequence_breakers)
-    if body.samplers:
+    if body.samplers is not None:
         given |= switched_off(body.samplers)
     first = usual.get("seed") if body.seed is None else body.seed
     seed = None if first in (None, -1) else (first + index) % 2**64  # -1 is a random one, as in llama.cpp

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 OWN_NAMES = ("messages", "tools", "add_generation_prompt", "continue_final", "bos_token", "eos_token", "self")
 ANY_OBJECT = {"type": "object"}
+INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -50,6 +52,7 @@ class Wanted:
     n: int = 1
     ignore_end: bool = False
     budget: ReasoningBudget | None = None
+    warm: bool = True
 
 
 def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted: Wanted) -> list[Request]:
@@ -81,6 +84,7 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
             logprobs=wanted.logprobs,
             ignore_end=wanted.ignore_end,
             prediction=expected,
+            warm=wanted.warm,
         )
         for ids in prompts
         for i in range(wanted.n)
@@ -108,10 +112,9 @@ def bias(service: Service, given: Any) -> dict[str, float] | None:
             value = float("-inf")
         if isinstance(value, bool) or not isinstance(value, (int, float)) or not isinstance(token, (int, str)):
             raise problem
-        if isinstance(token, str) and not (isinstance(given, dict) and token.isdigit()):
-            ids = service.vocab.tokenize(token, special=False)
-        else:
-            ids = [int(token)]
+        ids: list[int | str] = [token]
+        if isinstance(token, str) and not (isinstance(given, dict) and INTEGER.fullmatch(token)):
+            ids = [*service.vocab.tokenize(token, special=False)]
         out |= {str(i): float(value) for i in ids}
     return out
 
@@ -284,7 +287,8 @@ def form_of(form: ResponseFormat | None, schema: dict[str, Any] | None) -> Respo
         return form
     if form is not None and not isinstance(form, TextFormat):
         raise invalid("give response_format or json_schema, not both", "json_schema")
-    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": schema}})
+    # In llama.cpp an empty one is any object.
+    return JsonSchemaFormat.model_validate({"type": "json_schema", "json_schema": {"schema": schema or ANY_OBJECT}})
 
 
 def grammar_of(
@@ -304,7 +308,9 @@ def grammar_of(
     if use.forced:
         return _guarded("tools", lambda: compiled(schema_to_lark(use.schema())))
     if form is not None:
-        schema = form.json_schema.schema_ if form.type == "json_schema" else form.schema_ or ANY_OBJECT
+        schema: dict[str, Any] | None = form.schema_ or ANY_OBJECT
+        if isinstance(form, JsonSchemaFormat):
+            schema = form.json_schema.schema_ if form.json_schema.schema_ is not None else form.schema_
         if schema is None:
             raise invalid("response_format: json_schema needs a schema", "response_format.json_schema.schema")
         whole = use.schema(schema) if use.active else schema  # a call, or an answer in the wanted form

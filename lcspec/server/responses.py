@@ -14,7 +14,7 @@ from lcspec.answers.reader import gathered
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
-from lcspec.server.endpoint import respond
+from lcspec.server.endpoint import counted, respond
 from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls, note_prompt
@@ -29,7 +29,7 @@ from lcspec.server.prompts import (
     tool_use,
 )
 from lcspec.server.reading import Reading, reading_of, thinking_arguments
-from lcspec.server.schemas_answers import STREAM, ResponseObject, answered
+from lcspec.server.schemas_answers import STREAM, InputTokens, ResponseObject, answered
 from lcspec.server.schemas_chat import (
     AllowedToolChoice,
     JsonObjectFormat,
@@ -130,6 +130,16 @@ async def responses(body: ResponseBody, http: Request) -> Response:
     return await respond(
         body, http, check=check, prepare=prepare, whole=whole, streamed=streamed, on_error=_error_event
     )
+
+
+@router.post(
+    "/v1/responses/input_tokens", summary="Tokens of an input (Responses API)", responses=answered(InputTokens)
+)
+@router.post("/responses/input_tokens", include_in_schema=False)
+async def input_tokens(body: ResponseBody, http: Request) -> Response:
+    """How many tokens the prompt would have."""
+    n = await counted(body, http, check=check, prepare=prepare)
+    return JSONResponse({"object": "response.input_tokens", "input_tokens": n})
 
 
 def _error_event(error: ApiError) -> str:
@@ -317,6 +327,11 @@ def call_item(identity: str, call: dict[str, Any], status: str = "completed") ->
     }
 
 
+def ended(text: Text) -> str:
+    """The status of an answer's last item: a limit may have cut it."""
+    return "incomplete" if text.reason == "length" else "completed"
+
+
 def new_id(kind: str) -> str:
     """`msg_...` or `fc_...`."""
     return f"{kind}_{secrets.token_hex(16)}"
@@ -336,6 +351,7 @@ async def whole(reply: Reply, job: Job) -> Response:
     output = [reasoning_item(new_id("rs"), reasoning)] if reasoning else []
     output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
     output += [call_item(new_id("fc"), call) for call in calls]
+    output[-1]["status"] = ended(text)
     note_answer(reply.service, text.text)
     await note_calls(reply.service, text)
     return JSONResponse(reply.envelope("completed", output, text))

@@ -9,7 +9,7 @@ from lcspec.engine.events import Tokens
 from lcspec.server import answer
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls
-from lcspec.server.responses import Reply, call_item, message_item, new_id, reasoning_item
+from lcspec.server.responses import Reply, call_item, ended, message_item, new_id, reasoning_item
 from lcspec.server.streaming import event
 
 
@@ -80,22 +80,22 @@ class Writer:
         """Whether there is nothing to see: no message, no call."""
         return self._message is None and self._call is None and all(i["type"] == "reasoning" for i in self.output)
 
-    def close(self) -> list[str]:
+    def close(self, status: str = "completed") -> list[str]:
         """Events that end the item being written."""
         out: list[str] = []
         if self._message is not None:
             text = self._message["text"]
-            item = message_item(self._identity, text, self._logprobs)
+            item = message_item(self._identity, text, self._logprobs, status)
             out.append(
                 self._item_event("response.output_text.done", content_index=0, text=text, logprobs=self._logprobs)
             )
             out.append(self._item_event("response.content_part.done", content_index=0, part=item["content"][0]))
         elif self._call is not None:
-            item = call_item(self._identity, self._call)
+            item = call_item(self._identity, self._call, status)
             arguments, name = item["arguments"], item["name"]
             out.append(self._item_event("response.function_call_arguments.done", name=name, arguments=arguments))
         elif self._thought is not None:
-            item = reasoning_item(self._identity, self._thought)
+            item = reasoning_item(self._identity, self._thought, status)
             out.append(self._item_event("response.reasoning_text.done", content_index=0, text=self._thought))
         else:
             return out
@@ -123,7 +123,7 @@ async def streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
     if writer.empty:
         for line in writer.add(Content(""), []):  # an empty answer is a message as well
             yield line
-    for line in writer.close():
+    for line in writer.close(ended(text)):
         yield line
     note_answer(reply.service, text.text)
     await note_calls(reply.service, text)

@@ -10,7 +10,9 @@ from lcspec.config import MAX_DRAFT
 
 INT32 = 2**31 - 1
 Tokens = Annotated[list[Annotated[int, Field(ge=0, le=INT32)]], Field(max_length=1_000_000)]
-Stop = Union[str, Annotated[list[str], Field(max_length=16)]]
+# Role-play clients name everybody who may speak next.
+Stops = Annotated[list[str], Field(max_length=128)]
+Stop = Union[str, Stops]
 
 
 class Strict(BaseModel):
@@ -160,10 +162,19 @@ class Generating(Steered):
     """What /v1/chat/completions and /v1/completions share."""
 
     n: Annotated[int, Field(ge=1, le=128)] | None = None
+    max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="The newer name of max_tokens."
+    )
     json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
     stream_options: StreamOptions | None = None
     # llama.cpp's name for what always happens here.
     cache_prompt: bool | None = None
+
+    def limit(self, default: int | None = None) -> int | None:
+        """Tokens to generate at most; None = no limit."""
+        if self.max_completion_tokens is None:
+            return super().limit(default)
+        return None if self.max_completion_tokens == -1 else self.max_completion_tokens
 
 
 class CompletionBody(Generating):

@@ -237,10 +237,10 @@ class Health(Answer):
 
 
 class TokenPiece(Answer):
-    """A token and its text."""
+    """A token and its text, or its bytes where they are a part of a character."""
 
     id: int
-    piece: str
+    piece: str | list[int]
 
 
 class Tokenized(Answer):
@@ -278,6 +278,12 @@ class TokenCount(Answer):
     """Tokens of a prompt."""
 
     input_tokens: int
+
+
+class InputTokens(TokenCount):
+    """Tokens of a prompt, as the Responses API says it."""
+
+    object: Literal["response.input_tokens"]
 
 
 class OllamaEnd(Answer):

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Steered, Strict
+from lcspec.server.schemas import INT32, Echoed, Steered, Stops, Strict
 from lcspec.server.schemas_chat import MAX_TOOLS, ContentPart, Thinking
 
 
@@ -94,8 +94,8 @@ class CountBody(Steered):
 class AnthropicBody(CountBody):
     """POST /v1/messages."""
 
-    max_tokens: Annotated[int, Field(ge=1, le=INT32)]
-    stop_sequences: Annotated[list[str], Field(max_length=16)] | None = None
+    max_tokens: Annotated[int, Field(ge=0, le=INT32)] = Field(description="0 only reads the prompt.")
+    stop_sequences: Stops | None = None
 
 
 class Usage(Strict):

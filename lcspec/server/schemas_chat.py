@@ -115,10 +115,11 @@ class JsonObjectFormat(Strict):
 
 
 class JsonSchemaFormat(Strict):
-    """JSON that follows a schema."""
+    """JSON that follows a schema. llama.cpp's `schema` beside the type is read as well."""
 
     type: Literal["json_schema"]
-    json_schema: JsonSchema
+    json_schema: JsonSchema = Field(default_factory=JsonSchema)
+    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
 
 
 ResponseFormat = Annotated[Union[TextFormat, JsonObjectFormat, JsonSchemaFormat], Field(discriminator="type")]
@@ -146,23 +147,10 @@ class ReasoningOptions(Strict):
     max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
 
 
-class TemplateBody(Strict):
-    """POST /apply-template."""
-
-    messages: Messages
-    tools: Tools | None = None
-    tool_choice: Choice | None = None
-    chat_template_kwargs: dict[str, Any] | None = None
-    add_generation_prompt: bool | None = None
-    continue_final_message: bool | str | None = None
-    model: str | None = None
-
-
 class ChatBody(Generating):
     """POST /v1/chat/completions."""
 
     messages: Messages
-    max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     response_format: ResponseFormat | None = None
@@ -217,12 +205,6 @@ class ChatBody(Generating):
             self.reasoning_budget_tokens = budget
         return self
 
-    def limit(self, default: int | None = None) -> int | None:
-        """Tokens to generate at most; None = no limit."""
-        if self.max_completion_tokens is None:
-            return super().limit(default)
-        return None if self.max_completion_tokens == -1 else self.max_completion_tokens
-
     @property
     def template_kwargs(self) -> dict[str, Any]:
         """What the template is given; `think` is under the name that templates have for it."""
@@ -232,3 +214,7 @@ class ChatBody(Generating):
         if isinstance(self.think, str):
             given["reasoning_effort"] = self.think
         return given | (self.chat_template_kwargs or {})
+
+
+class TemplateBody(ChatBody):
+    """POST /apply-template: a conversation as it is sent to be answered."""

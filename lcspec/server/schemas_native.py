@@ -6,10 +6,19 @@ from typing import Annotated, Any, Union
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Generating, Tokens
+from lcspec.server.schemas import INT32, Echoed, Generating, Strict, Tokens
 
 Mixed = Annotated[list[Union[str, Annotated[int, Field(ge=0, le=INT32)]]], Field(max_length=1_000_000)]
-Prompt = Union[str, Mixed, Annotated[list[Union[str, Tokens, Mixed]], Field(max_length=128)]]
+
+
+class Quoted(Strict):
+    """A prompt as an object, which may hold images elsewhere."""
+
+    prompt_string: str
+    multimodal_data: Annotated[list[Any], Field(max_length=0)] | None = None
+
+
+Prompt = Union[str, Mixed, Quoted, Annotated[list[Union[str, Tokens, Mixed, Quoted]], Field(max_length=128)]]
 Bias = Union[dict[str, float], Annotated[list[tuple[Union[int, str], Union[float, bool]]], Field(max_length=4096)]]
 
 
@@ -28,8 +37,8 @@ class NativeBody(Generating):
     response_fields: Annotated[list[str], Field(max_length=128)] | None = Field(
         default=None, description="Fields that the answer has, no others; `timings/prompt_n` is a field in another."
     )
-    t_max_predict_ms: Annotated[int, Field(ge=0, le=INT32)] | None = Field(
-        default=None, description="The text ends with the first line that ends after so long; 0 is no limit."
+    t_max_predict_ms: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="The text ends with the first line that ends after so long; 0 or -1 is no limit."
     )
     # Known to the API and without a meaning here.
     id_slot: int | None = None

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Sampling, Steered, Strict, Tokens
+from lcspec.server.schemas import INT32, Echoed, Sampling, Steered, Stop, Strict, Tokens
 from lcspec.server.schemas_chat import ToolChoice, Tools
 
 
@@ -14,7 +14,7 @@ class Options(Sampling):
     """Sampling and limits."""
 
     num_predict: Annotated[int, Field(ge=-2, le=INT32)] | None = None
-    stop: Annotated[list[str], Field(max_length=16)] | str | None = None
+    stop: Stop | None = None
 
 
 class OllamaFunction(Echoed):
@@ -50,7 +50,9 @@ class OllamaAsking(Steered):
     stream: bool | None = True
     options: Options | None = None
     format: Literal["", "json"] | dict[str, Any] | None = None
-    think: bool | Literal["low", "medium", "high"] | None = None
+    think: bool | Literal["low", "medium", "high", "max"] | None = None
+    logprobs: bool | None = None
+    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
     keep_alive: str | float | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
 

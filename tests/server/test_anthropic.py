@@ -45,6 +45,20 @@ def test_an_answer(claude: anthropic.Anthropic, http: httpx.Client) -> None:
     assert usage.input_tokens + (usage.cache_read_input_tokens or 0) == plain["usage"]["prompt_tokens"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_cache_can_be_warmed(claude: anthropic.Anthropic, stream: bool) -> None:
+    said = "".join(f"{word} " for word in ("warm", str(stream), *"abcdefghijklmnopqrst"))
+    asked: Any = {"model": MODEL, "messages": [{"role": "user", "content": said}]}
+    if stream:
+        with claude.messages.stream(**asked, max_tokens=0) as parts:
+            got = parts.get_final_message()
+    else:
+        got = claude.messages.create(**asked, max_tokens=0)
+    assert got.content == [] and got.stop_reason == "max_tokens" and got.usage.output_tokens == 0
+    usage = claude.messages.create(**asked, max_tokens=1).usage
+    assert usage.input_tokens <= 1 < (usage.cache_read_input_tokens or 0)
+
+
 def test_a_stream(claude: anthropic.Anthropic) -> None:
     asked: Any = {"model": MODEL, "max_tokens": 12, "messages": HELLO, "extra_body": COLD, "system": "Be brief."}
     whole = claude.messages.create(**asked)

@@ -32,6 +32,10 @@ def test_tokens_and_back(http: httpx.Client, text: str) -> None:
     assert http.post("/detokenize", json={"tokens": ids}).json()["content"] == text
     pieces = http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
     assert [p["id"] for p in pieces] == ids
+    assert (
+        b"".join(p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces)
+        == text.encode()
+    )
 
 
 def test_special_tokens_are_read_unless_told_otherwise(http: httpx.Client) -> None:

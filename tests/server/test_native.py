@@ -35,6 +35,7 @@ def test_a_completion(http: httpx.Client) -> None:
     assert got["tokens_predicted"] == plain["usage"]["completion_tokens"] == len(got["tokens"])
     assert got["tokens_evaluated"] == plain["usage"]["prompt_tokens"]
     assert got["stop"] is True and got["stop_type"] == "limit" and got["timings"]["predicted_n"] == 12
+    assert got["truncated"] is False
     told = got["generation_settings"]
     assert told["temperature"] == 0 and told["n_predict"] == 12 and told["seed"] == got["timings"]["seed"]
     for name in ("mirostat_tau", "dry_base", "top_n_sigma", "dynatemp_range", "adaptive_target"):
@@ -44,6 +45,15 @@ def test_a_completion(http: httpx.Client) -> None:
 def test_it_ends_with_the_context_unless_told_otherwise(http: httpx.Client) -> None:
     got = http.post("/completion", json={"prompt": "a", "ignore_eos": True, "temperature": 0}).json()
     assert got["tokens_predicted"] + got["tokens_evaluated"] == 512
+    assert got["stop_type"] == "limit" and got["truncated"] is True
+
+
+def test_without_a_token_to_write_the_prompt_is_read(http: httpx.Client) -> None:
+    text = "def warm(x):\n" + "".join(f"    x += {i}\n" for i in range(9))
+    got = http.post("/completion", json={"prompt": text, "n_predict": 0}).json()
+    assert (got["content"], got["tokens_predicted"], got["stop_type"]) == ("", 0, "limit")
+    again = http.post("/completion", json={"prompt": text} | COLD).json()
+    assert again["timings"]["cache_n"] >= got["tokens_evaluated"] - 1 > got["timings"]["cache_n"]
 
 
 def test_a_stream(http: httpx.Client) -> None:
@@ -66,6 +76,15 @@ def test_a_limit_of_time_ends_a_text_with_a_line(http: httpx.Client, stream: boo
     assert whole.startswith(text) and len(text) < len(whole)
 
 
+def test_no_limit_of_time_and_no_probabilities(http: httpx.Client) -> None:
+    nothing = {"t_max_predict_ms": -1, "post_sampling_probs": True, "n_probs": 0}
+    asked = {"prompt": CODE, "temperature": 0, "n_predict": 60}
+    whole = http.post("/completion", json=asked).json()["content"]
+    assert http.post("/completion", json=asked | nothing).json()["content"] == whole
+    told = http.post("/completion", json=asked | {"post_sampling_probs": True, "n_probs": 1})
+    assert told.status_code == 400 and told.json()["error"]["param"] == "post_sampling_probs"
+
+
 def test_stop_words(http: httpx.Client) -> None:
     text = http.post("/completion", json={"prompt": CODE} | COLD).json()["content"]
     stop = text[4:7]
@@ -85,6 +104,10 @@ def test_prompts_of_every_kind(http: httpx.Client) -> None:
     assert both[0]["content"] == plain and len(both) == 2
     each = http.post("/completion", json={"prompt": [CODE, ids, [half, *ids[9:]]]} | COLD).json()
     assert [part["content"] for part in each] == [plain] * 3
+    for quoted in ({"prompt_string": CODE}, [{"prompt_string": CODE, "multimodal_data": []}]):
+        assert http.post("/completion", json={"prompt": quoted} | COLD).json()["content"] == plain
+    seen = http.post("/completion", json={"prompt": {"prompt_string": CODE, "multimodal_data": ["iVBO"]}} | COLD)
+    assert seen.status_code == 400
 
 
 def test_probabilities(http: httpx.Client) -> None:
@@ -106,9 +129,12 @@ def test_biases_as_pairs(http: httpx.Client) -> None:
         "/completion", json={"prompt": CODE, "logit_bias": [["Q", 100]], "n_predict": 3, "temperature": 0}
     )
     assert letter.json()["content"] == "QQQ"
+    assert http.post("/completion", json={"prompt": CODE, "logit_bias": {"²": 1}} | COLD).status_code == 200
 
 
-@pytest.mark.parametrize("bias", [5, [[1]], [[1, True]], [[1, "x"]], [[10**9, 1.0]], [[None, 1]]])
+@pytest.mark.parametrize(
+    "bias", [5, [[1]], [[1, True]], [[1, "x"]], [[10**9, 1.0]], [[None, 1]], {"-1": 2}, {"1" * 5000: 2}]
+)
 def test_a_bad_bias_is_refused(http: httpx.Client, bias: Any) -> None:
     got = http.post("/completion", json={"prompt": "x", "logit_bias": bias})
     assert got.status_code == 400 and got.json()["error"]["param"] == "logit_bias"
@@ -163,6 +189,7 @@ def test_what_is_served(http: httpx.Client) -> None:
     props = http.get("/props").json()
     assert props["total_slots"] == 4 and props["model_alias"] == MODEL and "<|im_start|>" in props["chat_template"]
     assert props["default_generation_settings"]["n_ctx"] == 512
+    assert props["default_generation_settings"]["params"]["seed"] == -1  # a number, as elsewhere: any
     slots = http.get("/slots").json()
     assert [s["id"] for s in slots] == [0, 1, 2, 3] and not any(s["is_processing"] for s in slots)
     assert http.get("/v1/health").json()["status"] == "ok"

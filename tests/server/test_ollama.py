@@ -65,6 +65,27 @@ def test_generate(llama: ollama.Client, http: httpx.Client) -> None:
         assert "".join(p.response for p in parts) == whole.response
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_log_probabilities(llama: ollama.Client, http: httpx.Client, stream: bool) -> None:
+    def told(got: Any) -> list[Any]:
+        parts = list(got) if stream else [got]
+        found = [entry for part in parts for entry in part.logprobs or ()]
+        return [(e.token, e.logprob, [(t.token, t.logprob) for t in e.top_logprobs]) for e in found]
+
+    asked: dict[str, Any] = {"model": MODEL, "options": COLD, "logprobs": True, "top_logprobs": 2, "stream": stream}
+    plain = _plain(http, logprobs=True, top_logprobs=2)["choices"][0]["logprobs"]["content"]
+    seen = [(e["token"], e["logprob"], [(t["token"], t["logprob"]) for t in e["top_logprobs"]]) for e in plain]
+    got = told(llama.chat(messages=HELLO, **asked))
+    assert [e[0] for e in got] == [e[0] for e in seen] and got[0][1] == pytest.approx(seen[0][1], abs=0.1)
+    prompt = HELLO[0]["content"]
+    for given in ({"prompt": prompt}, {"prompt": CODE, "raw": True}):
+        got = told(llama.generate(**given, **asked))
+        assert len(got) >= 8 and all(len(tops) == 2 for _, _, tops in got)
+    assert [t for t, _, _ in told(llama.generate(prompt=prompt, **asked))] == [t for t, _, _ in seen]
+    without = llama.chat(model=MODEL, messages=HELLO, options=COLD, top_logprobs=2)
+    assert without.logprobs is None
+
+
 @pytest.mark.parametrize("form", ["json", TOOL["function"]["parameters"]])
 def test_formats(llama: ollama.Client, form: Any) -> None:
     options = COLD | {"num_predict": 80}
@@ -73,6 +94,8 @@ def test_formats(llama: ollama.Client, form: Any) -> None:
         assert (got.message.content or "").lstrip().startswith("{")
     else:
         assert isinstance(json.loads(got.message.content or "")["hot"], bool)
+    raw = llama.generate(model=MODEL, prompt=CODE, raw=True, format=form, options=options).response or ""
+    assert raw.lstrip().startswith("{") if form == "json" else isinstance(json.loads(raw)["hot"], bool)
 
 
 def test_tools_and_what_they_gave_back(http: httpx.Client) -> None:
@@ -125,6 +148,27 @@ def test_embeddings(llama: ollama.Client, http: httpx.Client) -> None:
     assert list(llama.embeddings(model=MODEL, prompt="one").embedding) == plain["data"][0]["embedding"]
 
 
+def test_a_long_text_is_cut_unless_told_otherwise(llama: ollama.Client, http: httpx.Client) -> None:
+    got = llama.embed(model=MODEL, input=["word " * 30000, "two"])
+    ids = http.post("/tokenize", json={"content": "word " * 600, "add_special": True}).json()["tokens"]
+    plain = [http.post("/v1/embeddings", json={"input": text}).json() for text in (ids[:512], "two")]
+    assert [list(e) for e in got.embeddings] == [p["data"][0]["embedding"] for p in plain]
+    assert got.prompt_eval_count == sum(p["usage"]["prompt_tokens"] for p in plain)
+    with pytest.raises(ollama.ResponseError, match="512"):
+        llama.embed(model=MODEL, input="word " * 600, truncate=False)
+
+
+def test_the_end_of_a_cut_text_is_the_model_s(tmp_path: Path) -> None:
+    path = tmp_path / "bert.gguf"
+    tiny.write_bert(path)
+    with background(path, ctx=64, slots=1, warm=False) as running:
+        got = httpx.post(f"{running.url}/api/embed", json={"input": "a" * 500}).json()
+        ids = httpx.post(f"{running.url}/tokenize", json={"content": "a" * 500, "add_special": True}).json()["tokens"]
+        room = got["prompt_eval_count"]
+        plain = httpx.post(f"{running.url}/v1/embeddings", json={"input": ids[: room - 1] + ids[-1:]}).json()
+        assert room < len(ids) and got["embeddings"][0] == plain["data"][0]["embedding"]
+
+
 def test_asking_to_load(llama: ollama.Client) -> None:
     assert llama.generate(model=MODEL, keep_alive="5m").done_reason == "load"
     assert llama.chat(model=MODEL, messages=[]).done_reason == "load"
@@ -168,6 +212,15 @@ def test_arguments_for_the_template(tiny_model: Path) -> None:
             body = asked | {"options": {"num_predict": 1}, "stream": False, "chat_template_kwargs": {"mood": "good"}}
             got = httpx.post(f"{running.url}/api/{path}", json=body).json()
             plain = httpx.post(f"{running.url}/tokenize", json={"content": "good.", "add_special": True}).json()
+            assert got["prompt_eval_count"] == len(plain["tokens"])
+
+
+def test_the_most_thinking_is_what_templates_know(tiny_model: Path) -> None:
+    with background(tiny_model, warm=False, chat_template="{{ reasoning_effort }}.") as running:
+        for think, shown in (("max", "high."), ("low", "low."), (True, ".")):
+            body = {"messages": HELLO, "think": think, "options": {"num_predict": 1}, "stream": False}
+            got = httpx.post(f"{running.url}/api/chat", json=body).json()
+            plain = httpx.post(f"{running.url}/tokenize", json={"content": shown, "add_special": True}).json()
             assert got["prompt_eval_count"] == len(plain["tokens"])
 
 

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+import httpx
 import openai
 import pytest
 
@@ -35,6 +36,20 @@ def test_the_limit_makes_it_incomplete(client: openai.OpenAI) -> None:
     got = client.responses.create(model=MODEL, input=CHAT, temperature=0, max_output_tokens=2)
     assert got.status == "incomplete" and got.incomplete_details is not None
     assert got.incomplete_details.reason == "max_output_tokens"
+    flat: dict[str, Any] = {
+        "type": "function",
+        "name": "f",
+        "parameters": {"type": "object", "properties": {"x": {"type": "string", "minLength": 99}}},
+    }
+    flat["parameters"] |= {"required": ["x"], "additionalProperties": False}
+    call: dict[str, Any] = {"tools": [flat], "tool_choice": "required"}
+    for more, kind in (({}, "message"), (call, "function_call")):
+        asked: Any = {"model": MODEL, "input": CHAT, "temperature": 0, "max_output_tokens": 48 if more else 2} | more
+        whole: Any = client.responses.create(**asked).output[-1]
+        with client.responses.stream(**asked) as stream:
+            done: list[Any] = [event.item for event in stream if event.type == "response.output_item.done"]
+        assert (whole.type, whole.status) == (kind, "incomplete")
+        assert [(item.type, item.status) for item in done] == [(kind, "incomplete")]
 
 
 def test_the_same_prompt_as_chat(client: openai.OpenAI) -> None:
@@ -44,6 +59,18 @@ def test_the_same_prompt_as_chat(client: openai.OpenAI) -> None:
     for given in (CHAT, [{"role": "user", "content": [{"type": "input_text", "text": CHAT}]}]):
         got = client.responses.create(model=MODEL, input=given, temperature=0, max_output_tokens=16)  # type: ignore[arg-type]
         assert got.output_text == chat.choices[0].message.content
+
+
+def test_tokens_are_counted(client: openai.OpenAI, http: httpx.Client) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "input": CHAT, "instructions": "Be brief."}
+    got = client.responses.input_tokens.count(**asked)
+    used = client.responses.create(**asked, max_output_tokens=1).usage
+    assert used is not None and (got.object, got.input_tokens) == ("response.input_tokens", used.input_tokens)
+    body = {"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": CHAT}]}
+    for path in ("/v1/chat/completions/input_tokens", "/chat/completions/input_tokens"):
+        assert http.post(path, json=body).json() == {"object": got.object, "input_tokens": got.input_tokens}
+    with pytest.raises(openai.BadRequestError, match="nothing is stored"):
+        client.responses.input_tokens.count(**asked, previous_response_id="resp_1")
 
 
 def test_parts_that_are_no_text(client: openai.OpenAI) -> None:

@@ -48,6 +48,11 @@ def test_what_is_not_named_is_off(step: str) -> None:
     assert acting("".join(letter for letter, _, _ in STEPS.values() if letter != STEPS[step][0]) + "i?") == without
 
 
+@pytest.mark.parametrize("none", [[], ""])
+def test_without_any_step_the_model_s_own_distribution_is_sampled(none: str | list[str]) -> None:
+    assert acting(none) == SamplingParams(**OFF)
+
+
 def test_the_default_of_llama_cpp_leaves_all_on_but_adaptive_p() -> None:
     assert acting("edskypmxt") == SamplingParams(**{**ALL, "adaptive_target": -1.0})
     assert acting("edskypmxta") == SamplingParams(**ALL)

@@ -122,12 +122,28 @@ def test_unless_it_asks_for_nothing(http: httpx.Client, name: str, value: object
 def test_limits_of_other_servers(client: openai.OpenAI, http: httpx.Client) -> None:
     got = http.post(COMPLETIONS, json={"prompt": "a", "n_predict": 3, "ignore_eos": True}).json()
     assert got["usage"]["completion_tokens"] == 3
+    newer = {"prompt": "a", "max_completion_tokens": 3, "ignore_eos": True}
+    for path in (COMPLETIONS, "/completion"):
+        told = http.post(path, json=newer)
+        assert told.json()["timings"]["predicted_n"] == 3 and unknown.HEADER not in told.headers
     body = {"prompt": "a", "max_tokens": -1, "ignore_eos": True}
     got = http.post(COMPLETIONS, json=body).json()
     assert got["usage"]["total_tokens"] == 512 and got["choices"][0]["finish_reason"] == "length"
     whole = client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=-1)
     assert whole.choices[0].finish_reason in ("stop", "length")
     assert http.post(CHAT, json={"messages": HELLO, "max_tokens": -2}).status_code == 400
+
+
+def test_as_many_stop_strings_as_a_table_has_players(http: httpx.Client) -> None:
+    text = _text(http, max_tokens=12)
+    names = [f"\n{i}:" for i in range(99)] + [text[4:7]]
+    assert _text(http, max_tokens=12, stop=names) == text[: text.index(text[4:7])]
+    said = {"model": MODEL, "messages": HELLO, "max_tokens": 12, "temperature": 0}
+    got = http.post("/v1/messages", json=said | {"stop_sequences": names}).json()
+    assert got["stop_sequence"] == text[4:7]
+    options = {"temperature": 0, "num_predict": 12, "stop": names}
+    got = http.post("/api/chat", json={"messages": HELLO, "stream": False, "options": options}).json()
+    assert got["message"]["content"] == text[: text.index(text[4:7])]
 
 
 def test_minus_one_means_off_or_any(http: httpx.Client) -> None:
@@ -150,6 +166,11 @@ def test_a_schema_in_llama_cpp_s_form(http: httpx.Client) -> None:
     assert set(json.loads(_text(http, json_schema=schema, max_tokens=60))) == {"a"}
     got = http.post(COMPLETIONS, json={"prompt": "x", "json_schema": schema, "max_tokens": 60, "temperature": 0}).json()
     assert set(json.loads(got["choices"][0]["text"])) == {"a"}
+    assert _text(http, json_schema={}, max_tokens=60).startswith("{")  # any object, not any value
+    beside = {"type": "json_schema", "schema": schema}
+    assert set(json.loads(_text(http, response_format=beside, max_tokens=60))) == {"a"}
+    none = http.post(CHAT, json=SHORT | {"response_format": {"type": "json_schema"}}).json()["error"]
+    assert none["param"] == "response_format.json_schema.schema"
     both = SHORT | {"json_schema": schema, "response_format": {"type": "json_object"}}
     assert http.post(CHAT, json=both).json()["error"]["param"] == "json_schema"
 
@@ -169,6 +190,13 @@ def test_think_is_for_the_template(tiny_model: Path) -> None:
             for t in ("|", "True|", "False|", "True|low")
         ]
         assert sizes == tokens
+        for extra, shown in (
+            ({"think": True, "reasoning_effort": "low", "max_tokens": 1, "stream": True}, "True|low"),
+            ({"reasoning": {"enabled": False}, "response_format": {"type": "json_object"}}, "False|"),
+            ({"thinking": {"type": "enabled", "budget_tokens": 9}, "json_schema": {}, "temperature": 0}, "True|"),
+        ):
+            got = http.post("/apply-template", json={"messages": HELLO} | extra)
+            assert got.json() == {"prompt": shown} and unknown.HEADER not in got.headers
 
 
 @pytest.mark.parametrize(
