@@ -39,10 +39,11 @@ PERIODS = {
     **dict.fromkeys(("afmoe", "cohere2", "exaone-moe", "exaone4", "mellum", "muse-glimmer", "olmo2"), 4),
     "gemma3n": 5,
     "gemma3": 6,
+    "plamo3": 8,
 }
 FIRST_SEES_ALL = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
 # These files name every layer.
-NAMED = ("dots3note", "gemma4", "granite-swa", "maple", "mimo2", "spark2-5", "step35")
+NAMED = ("dots3note", "gemma4", "granite_swa", "maple", "mimo2", "spark2_5", "step35")
 KEY = "attention.sliding_window"
 
 
