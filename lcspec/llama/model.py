@@ -142,7 +142,7 @@ class Model:
         head: bool,
     ) -> Model:
         placed = place(options, workers.devices if workers is not None else ())
-        count = (header.block_count or 32) + 1
+        count = (header.layers or 32) + 1
         split: Sequence[float] = ()
         layers: int | None = options.gpu_layers
         if not placed.devices:
