@@ -206,40 +206,59 @@ def _kimi_linear(net: Net) -> Metadata:
 @family("rwkv7", memory="state")
 def _rwkv7(net: Net) -> Metadata:
     """Time mixing with one head, a state of 64 x 64, and channel mixing; both look at the token before as well."""
-    rank = 8
     net.ends()
     net.norm("token_embd_norm", WIDTH)
     net.bias("token_embd_norm", WIDTH)
     net.bias("output_norm", WIDTH)
     for block in blocks(2):
-        for name in ("attn_norm", "attn_norm_2", "time_mix_ln"):
+        for name in ("attn_norm", "attn_norm_2"):
             net.norm(f"{block}.{name}", WIDTH)
             net.bias(f"{block}.{name}", WIDTH)
-        for name in ("w", "a", "v", "g"):
-            net.matrix(f"{block}.time_mix_{name}1", rank, WIDTH)
-            net.matrix(f"{block}.time_mix_{name}2", WIDTH, rank)
-        for name in ("a0", "v0", "k_k", "k_a", "r_k"):
-            net.constant(f"{block}.time_mix_{name}.weight", net._normal(f"{block}.{name}", (WIDTH,)))
-        # Memories of some to a hundred tokens.
-        net.constant(f"{block}.time_mix_w0.weight", np.linspace(-4, 1, WIDTH))
-        mixed = np.abs(net._normal(f"{block}.lerp", (7, WIDTH))) % 1
-        net.constant(f"{block}.time_mix_lerp_fused.weight", mixed[:6].reshape(6, 1, 1, WIDTH))
-        net.constant(f"{block}.channel_mix_lerp_k.weight", mixed[6:].reshape(1, 1, WIDTH))
-        for name in ("key", "value", "receptance", "output"):
-            net.matrix(f"{block}.time_mix_{name}", WIDTH, WIDTH)
+        _time_mix(net, block)
+        mixed = np.abs(net._normal(f"{block}.channel_mix_lerp", (1, 1, WIDTH))) % 1
+        net.constant(f"{block}.channel_mix_lerp_k.weight", mixed)
         net.matrix(f"{block}.channel_mix_key", FF, WIDTH)
         net.matrix(f"{block}.channel_mix_value", WIDTH, FF)
-    return {
-        "block_count": 2,
-        "attention.layer_norm_epsilon": 1e-5,
-        "wkv.head_size": WIDTH,  # as real ones: kernels take 64 numbers at a time
-        **dict.fromkeys(
-            (f"attention.{name}_lora_rank" for name in ("decay", "iclr", "value_residual_mix", "gate")), rank
-        ),
-        "token_shift_count": 2,
-        "attention.head_count": 0,
-        "attention.head_count_kv": 0,
-    }
+    return {**TIME_MIX, "block_count": 2, "attention.layer_norm_epsilon": 1e-5, "token_shift_count": 2}
+
+
+@family("arwkv7", memory="state")
+def _arwkv7(net: Net) -> Metadata:
+    """The same time mixing in Qwen's layers: nothing else looks at the token before."""
+    net.ends()
+    for block in blocks(2):
+        net.norms(block, "attn_norm", "ffn_norm")
+        _time_mix(net, block)
+        net.feed_forward(block, WIDTH, FF)
+    return {**TIME_MIX, "block_count": 2, "token_shift_count": 1}
+
+
+TIME_RANK = 8
+TIME_MIX = {
+    "wkv.head_size": WIDTH,  # as real ones: kernels take 64 numbers at a time
+    **dict.fromkeys(
+        (f"attention.{name}_lora_rank" for name in ("decay", "iclr", "value_residual_mix", "gate")), TIME_RANK
+    ),
+    "attention.head_count": 0,
+    "attention.head_count_kv": 0,
+}
+
+
+def _time_mix(net: Net, block: str) -> None:
+    """RWKV-7's, with one head."""
+    net.norm(f"{block}.time_mix_ln", WIDTH)
+    net.bias(f"{block}.time_mix_ln", WIDTH)
+    for name in ("w", "a", "v", "g"):
+        net.matrix(f"{block}.time_mix_{name}1", TIME_RANK, WIDTH)
+        net.matrix(f"{block}.time_mix_{name}2", WIDTH, TIME_RANK)
+    for name in ("a0", "v0", "k_k", "k_a", "r_k"):
+        net.constant(f"{block}.time_mix_{name}.weight", net._normal(f"{block}.{name}", (WIDTH,)))
+    # Memories of some to a hundred tokens.
+    net.constant(f"{block}.time_mix_w0.weight", np.linspace(-4, 1, WIDTH))
+    mixed = np.abs(net._normal(f"{block}.lerp", (6, 1, 1, WIDTH))) % 1
+    net.constant(f"{block}.time_mix_lerp_fused.weight", mixed)
+    for name in ("key", "value", "receptance", "output"):
+        net.matrix(f"{block}.time_mix_{name}", WIDTH, WIDTH)
 
 
 @family("qwen3next", memory="state", mtp=1)

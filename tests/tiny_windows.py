@@ -75,6 +75,38 @@ def write_gpt_oss(
     return tiny._write(path, "gpt-oss", metadata, weights.tensors, vocab=vocab)
 
 
+def write_eight_layers(path: Path, architecture: str, *, window: int = 16, seed: int = 0, n_ctx: int = 4096) -> Path:
+    """A `plamo3` model, of whose eight layers the last sees all positions, or a `granite_swa` or `spark2_5` model,
+    which names those that do: the first four."""
+    vocab, weights, head = tiny.byte_bpe_vocab(), tiny._Weights(seed), WIDTH // HEADS
+    weights.matrix("token_embd", len(vocab), WIDTH, gain=WIDTH**0.5)
+    for i in range(8):
+        block = f"blk.{i}"
+        weights.norm(f"{block}.attn_norm", WIDTH)
+        weights.norm(f"{block}.ffn_norm", WIDTH)
+        weights.attention(block, WIDTH, HEADS, KV_HEADS)
+        weights.feed_forward(block, WIDTH, FF)
+        if architecture == "granite_swa":
+            weights.constant(f"{block}.attn_sinks.weight", np.zeros(HEADS))
+        elif architecture == "spark2_5":
+            weights.matrix(f"{block}.attn_gate", HEADS, WIDTH)
+        else:
+            parts = [weights.tensors.pop(f"{block}.attn_{name}.weight") for name in "qkv"]
+            weights.constant(f"{block}.attn_qkv.weight", np.concatenate(parts))
+            parts = [weights.tensors.pop(f"{block}.ffn_{name}.weight") for name in ("gate", "up")]
+            weights.constant(f"{block}.ffn_up.weight", np.concatenate(parts))
+            for name in ("attn_q_norm.weight", "attn_k_norm.weight"):
+                weights.constant(f"{block}.{name}", np.ones(head))
+            for name in ("post_attention_norm", "post_ffw_norm"):
+                weights.constant(f"{block}.{name}", np.ones(WIDTH))
+    weights.norm("output_norm", WIDTH)
+    weights.matrix("output", len(vocab), WIDTH, gain=2.5)
+    more: dict[str, Any] = {"attention.sliding_window": window, "logit_scale": 1.0}
+    if architecture != "plamo3":
+        more["attention.sliding_window_pattern"] = [i >= 4 for i in range(8)]
+    return tiny._write(path, architecture, _metadata(8, len(vocab), n_ctx, head, **more), weights.tensors, vocab=vocab)
+
+
 def write_qwen35(path: Path, *, n_layer: int = 2, seed: int = 0, n_ctx: int = 4096) -> Path:
     """A `qwen35` model: gated delta nets in the layers 0, 2, ..., attention in the layers 1, 3, ..."""
     vocab, weights, head = tiny.byte_bpe_vocab(), tiny._Weights(seed), 32

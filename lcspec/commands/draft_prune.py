@@ -25,7 +25,8 @@ from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.loading import model_options
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
-from lcspec.modelfiles.prune import count_layers, write_pruned
+from lcspec.modelfiles.prune import can_keep, count_layers, write_pruned
+from lcspec.modelfiles.windows import windows_of
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import ModelPair, Session, loading_line, open_session
@@ -137,11 +138,14 @@ class Judge:
         self, target: Path, options: ModelOptions, texts: Sequence[OwnText], curve: CostCurve, path: Path
     ) -> None:
         self.target, self.options, self.texts, self.curve, self.path = target, options, texts, curve, path
+        self.windows = windows_of(read_header(target))
         self.known: dict[tuple[int, ...], Trial] = {}
 
     def __call__(self, layers: Sequence[int]) -> Trial:
         """Write the subset, load it, and compare it with the target's own text."""
         key = tuple(layers)
+        if not can_keep(self.windows, key):
+            return Trial(key, 0.0, 1.0, 0.0)
         if key not in self.known:
             from lcspec.llama import Context, Model
             from lcspec.llama.step_time import token_seconds

@@ -18,7 +18,7 @@ from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.memory import Memory
 from lcspec.llama.model import Branching, Model
-from lcspec.llama.planes import ONE_BY_ONE, Outputs, Planes
+from lcspec.llama.planes import MIXED_UP, Outputs, Planes
 from lcspec.llama.row_by_row import cpu_backend, row_by_row
 from lcspec.llama.views import rows, side_by_side
 from lcspec.modelfiles.own_caches import check_exact, with_own_caches
@@ -91,8 +91,7 @@ class Context:
             model.adapters.put_on(self.handle)
         hugepages.ask()  # for the compute buffers, whose first use by a long prompt is one page fault after the other
         self.n_batch, self.n_ubatch = int(params.n_batch), int(params.n_ubatch)
-        one_by_one = model.header.architecture in ONE_BY_ONE
-        planes = Planes(self.n_ubatch, options.streams, one_by_one)
+        planes = Planes(self.n_ubatch, options.streams, MIXED_UP.get(model.header.architecture))
         self.memory = Memory(self.handle, options, model.traits, attention_only, self.n_ctx, own, planes)
         self.batch = StateBatch(self.n_batch, self.n_seq, reads) if reads else Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0

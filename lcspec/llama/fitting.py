@@ -80,7 +80,7 @@ def plan(
     if placement.split_mode == "none":
         rooms = [rooms[placement.main_gpu]]
     found = plan_layers(costs, rooms, placement.tensor_split, reserved)
-    whole = found.layers == (header.block_count or 0) + 1
+    whole = found.layers == header.layers + 1
     split = found.split if len(rooms) > 1 else ()
     return Plan(-1 if whole else found.layers, split)
 
@@ -114,7 +114,7 @@ def fitted(model: M, make: Callable[[M], T], load: Callable[[ModelOptions], M]) 
         try:
             return model, make(model)
         except BaseException as error:
-            layers = fewer(model.gpu_layers, (model.header.block_count or 0) + 1)
+            layers = fewer(model.gpu_layers, model.header.layers + 1)
             model.close()
             if not isinstance(error, ModelLoadError) or given.gpu_layers is not None or layers is None:
                 raise

@@ -25,7 +25,7 @@ from lcspec.modelfiles.endless import check_ends
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
 from lcspec.modelfiles.own_caches import with_own_caches
-from lcspec.modelfiles.pairing import part_of_a_pair
+from lcspec.modelfiles.pairing import SPEECH, part_of_a_pair
 from lcspec.modelfiles.windows import window_cache
 
 Progress = Callable[[float], bool | None]
@@ -120,6 +120,8 @@ class Model:
         part = None if head else part_of_a_pair(options.path)
         if part is not None:
             raise UnsupportedModel(f"{options.path.name} is no model: {part}; give the model itself")
+        if header.architecture in SPEECH and not head:
+            raise _writes_no_text(header)
         check_ends(header)
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
         workers = connect(options.placement.workers) if options.placement.workers else None
@@ -142,7 +144,7 @@ class Model:
         head: bool,
     ) -> Model:
         placed = place(options, workers.devices if workers is not None else ())
-        count = (header.block_count or 32) + 1
+        count = (header.layers or 32) + 1
         split: Sequence[float] = ()
         layers: int | None = options.gpu_layers
         if not placed.devices:
@@ -172,10 +174,7 @@ class Model:
         has_decoder = C.llama_model_has_decoder(self.handle) and not C.llama_model_has_encoder(self.handle)
         if not has_decoder or C.llama_model_is_diffusion(self.handle):
             self.close()
-            raise UnsupportedModel(
-                f"{self.options.path.name} is not a left-to-right text model (it is {self.header.architecture}); "
-                "use a text-generation GGUF"
-            )
+            raise _writes_no_text(self.header)
 
     @property
     def n_vocab(self) -> int:
@@ -196,6 +195,13 @@ class Model:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _writes_no_text(header: ModelHeader) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"{header.path.name} is not a left-to-right text model (it is {header.architecture}); "
+        "use a text-generation GGUF"
+    )
 
 
 def _compressed_window(header: ModelHeader) -> int:

@@ -15,9 +15,10 @@ from typing import NamedTuple, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-# Architectures whose states the library (0.3.36) writes to the wrong cells if a computation has several sequences: of
-# PLaMo 2 the place is multiplied by their number, and beyond the last cell the process ends. So each has its own.
-ONE_BY_ONE = frozenset({"plamo2"})
+# Architectures whose states the library (0.3.36) mixes up if a computation has several sequences, and the most rows
+# that each of them may have then. Of PLaMo 2 the place is multiplied by their number, and beyond the last cell the
+# process ends. RWKV in Qwen's layers keeps the last row of every sequence, and takes those behind the first one's.
+MIXED_UP = {"plamo2": 0, "arwkv7": 1, "rwkv6qwen2": 1}
 
 
 class Run(NamedTuple):
@@ -55,10 +56,10 @@ class Outputs(NamedTuple):
 class Planes:
     """Which sequences have planes, and since which position."""
 
-    def __init__(self, room: int, streams: bool = False, one_by_one: bool = False) -> None:
-        """`room`: rows that the library evaluates in one computation; `streams`: as for Context; `one_by_one`: no
-        computation may have several sequences."""
-        self._room, self._one_by_one = room, one_by_one
+    def __init__(self, room: int, streams: bool = False, rows: int | None = None) -> None:
+        """`room`: rows that the library evaluates in one computation; `streams`: as for Context; `rows`: the most of
+        each sequence where a computation has several (see MIXED_UP)."""
+        self._room, self._rows = room, rows
         self._streams = streams
         self._since: dict[int, int] = {}
 
@@ -68,8 +69,8 @@ class Planes:
         Everything before the first draft, then the first drafts if all have the same length, then one run each.
         `apart`: there is nothing to lose.
         """
-        if self._one_by_one:
-            return [[run] for run in runs]
+        if self._rows is not None:
+            return _narrow(runs, self._rows)
         if apart or len(runs) < 3 or not any(run.drafts for run in runs) or self._together(runs) or not _distinct(runs):
             return [runs]
         first = next(i for i, run in enumerate(runs) if run.drafts)
@@ -113,6 +114,18 @@ class Planes:
         # Of sequences with caches of their own it takes those together whose ids follow each other.
         near = not self._streams or all(b.seq == a.seq + 1 for a, b in zip(runs, runs[1:]))
         return near and tokens * len(runs) <= self._room and all(run.tokens == tokens for run in runs)
+
+
+def _narrow(runs: list[Run], rows: int) -> list[list[Run]]:
+    """Pieces of one run, or of several with at most `rows` rows each."""
+    pieces = list[list[Run]]()
+    for run in runs:
+        joined = [*pieces[-1], run] if pieces else []
+        if joined and max(one.tokens for one in joined) <= rows and _distinct(joined):
+            pieces[-1] = joined
+        else:
+            pieces.append([run])
+    return pieces
 
 
 def _distinct(runs: list[Run]) -> bool:

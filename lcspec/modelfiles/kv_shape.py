@@ -6,13 +6,10 @@ Sizes are those that the library (0.3.36 of llama-cpp-python) allocates: llama_m
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from lcspec.modelfiles.gguf_header import MetadataArray, read_gguf
+from lcspec.modelfiles.modelfile import ROUTED, ModelHeader
 from lcspec.modelfiles.windows import windows_of
-
-if TYPE_CHECKING:
-    from lcspec.modelfiles.modelfile import ModelHeader
 
 # Query heads of a layer, and its key/value heads.
 HEADS = ("attention.head_count", "attention.head_count_kv")
@@ -51,6 +48,7 @@ class KvShape:
         window_length: numbers in a key and a value together, in layers with a sliding window.
         windowed: which layers have one.
         indexed: numbers that each layer stores besides, to choose what to attend to.
+        router: numbers that a layer of its own stores, to choose an adapter.
     """
 
     queries: tuple[int, ...]
@@ -60,16 +58,18 @@ class KvShape:
     window_length: int = 0
     windowed: tuple[bool, ...] = ()
     indexed: tuple[int, ...] = ()
+    router: int = 0
 
     @property
     def per_layer(self) -> tuple[int, ...]:
         """Numbers that a token leaves in the KV cache of each layer."""
         full, rest = self.key_length + self.value_length, [0] * len(self.keys)
         kinds, besides = (*self.windowed, *rest), (*self.indexed, *rest)
-        return tuple(
+        layers = tuple(
             n * (self.window_length if windowed else full) + more
             for n, windowed, more in zip(self.keys, kinds, besides)
         )
+        return (*layers, self.router) if self.router else layers
 
     @property
     def elements(self) -> int:
@@ -114,7 +114,8 @@ class _Figures:
         arrays = {k: v for k, v in self._contents[0].metadata.items() if isinstance(v, MetadataArray)}
         found = {**header.metadata, **arrays}  # the header has none
         self._values = {key.removeprefix(prefix): value for key, value in found.items() if key.startswith(prefix)}
-        self.layers, self.width = header.block_count or 0, header.embedding_length or 0
+        self.loops, self.width = header.loops, header.embedding_length or 0
+        self.layers = (header.block_count or 0) * self.loops
         self.lightning = header.architecture in LIGHTNING
         drafting = self.number("nextn_predict_layers")
         self.trunk = self.layers - drafting if 0 < drafting < self.layers else self.layers
@@ -132,7 +133,7 @@ class _Figures:
         """A figure of each layer; empty if there is none."""
         value = self._values.get(key)
         if isinstance(value, MetadataArray):
-            return tuple(n for n in value.values or () if isinstance(n, int))
+            return tuple(n for n in value.values or () if isinstance(n, int)) * self.loops
         return (self.number(key),) * self.layers if key in self._values else ()
 
     def layers_with(self, names: tuple[str, ...]) -> set[int]:
@@ -225,6 +226,7 @@ def kv_shape(header: ModelHeader) -> KvShape | None:
         sum(short) if windows is not None else 0,
         windows.layers[:layers] if windows is not None else (),
         tuple((index + value) * (layer in indexed) for layer in range(layers)) if indexed else (),
+        key + value if header.architecture in ROUTED else 0,
     )
 
 

@@ -21,6 +21,10 @@ from lcspec.modelfiles.mtp_layers import check_mtp_layers
 # The most layers that llama.cpp takes of any model (LLAMA_MAX_LAYERS).
 MAX_LAYERS = 512
 LEARNED_POSITIONS = "position_embd.weight"
+# Architectures that run all their layers several times, with other cells each time, and the key that says how often.
+LOOPS = {"nanbeige": "num_loops"}
+# Architectures with one layer more, which has no weights: its cells choose an adapter for every token.
+ROUTED = frozenset({"graniteswitch"})
 _TOKENS, _TYPES = "tokenizer.ggml.tokens", "tokenizer.ggml.token_type"
 _NO_TOKENIZER = (None, "", "no_vocab", "none")
 
@@ -58,6 +62,16 @@ class ModelHeader:
     metadata: Mapping[str, Scalar] = field(repr=False)
     learned_positions: int = 0
 
+    @property
+    def loops(self) -> int:
+        """How often the layers run."""
+        return _loops(self.architecture, self.metadata)
+
+    @property
+    def layers(self) -> int:
+        """Layers as the library counts them, each with cells of its own; 0 = unknown."""
+        return (self.block_count or 0) * self.loops + (self.architecture in ROUTED)
+
 
 def read_header(path: Path | str) -> ModelHeader:
     """Reads a model's description and checks that it is complete and can run text.
@@ -87,7 +101,7 @@ def read_header(path: Path | str) -> ModelHeader:
     quantization = None if file_type is None else FILE_TYPES.get(file_type & ~FILE_TYPE_GUESSED)
     architecture = _text(metadata, "general.architecture") or ""
     layers = _integer(metadata, f"{architecture}.block_count")
-    if layers is not None and not 1 <= layers <= MAX_LAYERS:
+    if layers is not None and not 1 <= layers * _loops(architecture, metadata) <= MAX_LAYERS:
         raise ModelFileError(f"{path} says that it has {layers} layers, so it is damaged; get the file again")
     check_mtp_layers(path, metadata, tensors)
     return ModelHeader(
@@ -117,6 +131,11 @@ def read_header(path: Path | str) -> ModelHeader:
 def _text(metadata: Mapping[str, Scalar | MetadataArray], key: str) -> str | None:
     value = metadata.get(key)
     return value if isinstance(value, str) and value else None
+
+
+def _loops(architecture: str, metadata: Mapping[str, Scalar | MetadataArray]) -> int:
+    loops = _integer(metadata, f"{architecture}.{LOOPS.get(architecture)}")
+    return 1 if loops is None else loops
 
 
 def _integer(metadata: Mapping[str, Scalar | MetadataArray], key: str) -> int | None:

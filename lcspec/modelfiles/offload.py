@@ -71,7 +71,7 @@ class Plan:
 def layer_costs(header: ModelHeader, options: ModelOptions) -> LayerCosts:
     """From the headers of the model's files; a weight that is overridden to main memory costs a device nothing. Of
     several overrides the first that matches counts, as in the library."""
-    n = header.block_count or 0
+    n = header.layers
     weights, output, embedding, pinned = [0] * n, 0, 0, dict[str, int]()
     overrides = [(re.compile(pattern), device.upper()) for pattern, device in options.placement.overrides]
     for tensor in itertools.chain.from_iterable(read_gguf(path).tensors for path in header.parts):

@@ -25,6 +25,8 @@ ENCODERS = frozenset(
     }
 )
 DIFFUSION = frozenset({"dream", "llada", "llada-moe", "rnd1"})
+# Parts of what turns text into speech: the tokens that the library takes from them stand for sound, or for nothing.
+SPEECH = frozenset({"pockettts", "qwen3tts"})
 # Parts of a speculative pair that are no models of their own.
 HEADS = {
     "eagle3": "it is an EAGLE-3 head, which drafts for the one model it was made for",
@@ -32,7 +34,7 @@ HEADS = {
     "gemma4-assistant": "it is a companion of Gemma 4, which drafts for the one model it was made for",
     "lcspec-heads": "it holds Medusa heads: give it to --heads",
 }
-NO_DRAFTS = ENCODERS | DIFFUSION | HEADS.keys()
+NO_DRAFTS = ENCODERS | DIFFUSION | SPEECH | HEADS.keys()
 # Recurrent states that the library (0.3.36) can take back; all others it cannot.
 TAKEN_BACK = frozenset(
     {
@@ -77,6 +79,8 @@ def why_not(draft: Path) -> str | None:
         return f"it is an encoder ({architecture}), which generates no text"
     if architecture in DIFFUSION:
         return f"it is a diffusion model ({architecture}), which does not write from left to right"
+    if architecture in SPEECH:
+        return f"it makes speech ({architecture}), and no text"
     if contents.metadata.get(f"{architecture}.pooling_type"):
         return "it was made for embeddings, not for writing"
     return None

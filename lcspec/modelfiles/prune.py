@@ -10,12 +10,19 @@ from typing import Any
 
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError
 from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, TensorInfo, format_size, read_gguf
+from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.windows import PATTERN, Windows, windows_of
 
 _LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 # Arrays of an architecture that have an entry for something else than a layer, whatever their length is.
 _NOT_PER_LAYER = ("rope.dimension_sections", "classifier.output_labels")
 # What ties a layer to its number, so that the others cannot close the gap.
-_BY_NUMBER = ("nextn_predict_layers", "full_attention_interval", "interleave_moe_layer_step", "deepstack_layers_num")
+_BY_NUMBER = (
+    *("nextn_predict_layers", "full_attention_interval", "interleave_moe_layer_step"),
+    *("embedding_length_per_layer_input", "attention.shared_kv_layers"),
+)
+# Architectures of which the library rotates positions in layers of some numbers only.
+_ROTATED_BY_NUMBER = frozenset({"afmoe", "llama4", "smallthinker", "smollm3"})
 
 
 def count_layers(contents: GGUFContents) -> int:
@@ -35,10 +42,21 @@ def count_layers(contents: GGUFContents) -> int:
         raise ModelFileError(f"{path} has no plain stack of layers, so none of them can be left out")
     for key in _BY_NUMBER:
         if metadata.get(f"{architecture}.{key}"):
-            raise UnsupportedModel(
-                f"{path.name} has layers whose kind depends on their number ({key}), so none of them can be left out"
-            )
+            raise _by_number(path, key)
+    if architecture in _ROTATED_BY_NUMBER or (architecture == "exaone4" and n == 64):  # others have no windows
+        raise _by_number(path, str(architecture))
     return n
+
+
+def _by_number(path: Path, why: str) -> UnsupportedModel:
+    return UnsupportedModel(
+        f"{path.name} has layers whose kind depends on their number ({why}), so none of them can be left out"
+    )
+
+
+def can_keep(windows: Windows | None, layers: Sequence[int]) -> bool:
+    """Whether a model with such windows runs with its `layers` alone: the library wants a window in one of them."""
+    return windows is None or any(windows.layers[layer] for layer in layers)
 
 
 def write_pruned(src: Path, dst: Path, layers: Sequence[int], about: Mapping[str, str | float] | None = None) -> None:
@@ -47,7 +65,8 @@ def write_pruned(src: Path, dst: Path, layers: Sequence[int], about: Mapping[str
     `about` adds keys below `lcspec.pruned.`. Tokenizer, template and everything else stay as they are.
 
     Raises:
-        UsageError: `layers` are not layers of the model, or there is no room on the disk.
+        UsageError: `layers` are not layers of the model, or no model by themselves (see `can_keep`), or there is no
+            room on the disk.
         ModelFileError, UnsupportedModel: see `count_layers`.
     """
     import gguf
@@ -58,6 +77,9 @@ def write_pruned(src: Path, dst: Path, layers: Sequence[int], about: Mapping[str
     layers = list(layers)
     if not layers or layers != sorted(set(layers)) or not 0 <= layers[0] <= layers[-1] < n:
         raise UsageError(f"{src.name} has the layers 0 to {n - 1}, of which some are to be kept, not {layers}")
+    windows = windows_of(read_header(src))
+    if not can_keep(windows, layers):
+        raise UsageError(f"{src.name} has sliding windows, so one of the layers that have them must be kept")
     kept = [(t, name) for t in contents.tensors if (name := _new_name(t, layers)) is not None]
     total = sum(t.n_bytes or 0 for t, _ in kept)
     if total > shutil.disk_usage(dst.parent).free:
@@ -66,7 +88,7 @@ def write_pruned(src: Path, dst: Path, layers: Sequence[int], about: Mapping[str
     alignment = contents.metadata.get("general.alignment")
     if isinstance(alignment, int):
         writer.data_alignment = alignment
-    _copy_metadata(writer, contents, layers, n, about or {})
+    _copy_metadata(writer, contents, layers, n, about or {}, windows)
     for tensor, name in kept:
         kind = gguf.GGMLQuantizationType(tensor.type_id)
         shape = tuple(reversed(tensor.shape))  # the writer counts rows first
@@ -96,7 +118,12 @@ def copy_field(writer: Any, field: Any, value: Any) -> None:
 
 
 def _copy_metadata(
-    writer: Any, contents: GGUFContents, layers: Sequence[int], n: int, about: Mapping[str, str | float]
+    writer: Any,
+    contents: GGUFContents,
+    layers: Sequence[int],
+    n: int,
+    about: Mapping[str, str | float],
+    windows: Windows | None,
 ) -> None:
     import gguf
 
@@ -114,6 +141,14 @@ def _copy_metadata(
     dense = metadata.get(f"{prefix}leading_dense_block_count")
     if isinstance(dense, int):
         changed[f"{prefix}leading_dense_block_count"] = (sum(i < dense for i in layers), kinds.UINT32, None)
+    if windows is not None:
+        pattern = [windows.layers[layer] for layer in layers]
+        changed[f"{prefix}{PATTERN}"] = (pattern, kinds.ARRAY, kinds.BOOL)
+    # Layers that take something of an image: there are none in a text.
+    if f"{prefix}n_deepstack_layers" in metadata:
+        changed[f"{prefix}n_deepstack_layers"] = (0, kinds.UINT32, None)
+    if f"{prefix}deepstack_mapping" in metadata:
+        changed[f"{prefix}deepstack_mapping"] = ([-1] * len(layers), kinds.ARRAY, kinds.INT32)
     for key, told in about.items():
         kind = kinds.STRING if isinstance(told, str) else kinds.FLOAT32
         changed[f"lcspec.pruned.{key}"] = (told, kind, None)

@@ -39,11 +39,12 @@ PERIODS = {
     **dict.fromkeys(("afmoe", "cohere2", "exaone-moe", "exaone4", "mellum", "muse-glimmer", "olmo2"), 4),
     "gemma3n": 5,
     "gemma3": 6,
+    "plamo3": 8,
 }
 FIRST_SEES_ALL = {"cohere2moe": 4, "laguna": 4, "smallthinker": 4}
 # These files name every layer.
-NAMED = ("dots3note", "gemma4", "granite-swa", "maple", "mimo2", "spark2-5", "step35")
-KEY = "attention.sliding_window"
+NAMED = ("dots3note", "gemma4", "granite_swa", "maple", "mimo2", "spark2_5", "step35")
+KEY, PATTERN = "attention.sliding_window", "attention.sliding_window_pattern"
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def windows_of(header: ModelHeader) -> Windows | None:
     size = 4096 if arch == "smallthinker" and size else size
     if not isinstance(size, int) or size <= 0:
         return None
-    key = f"{arch}.{KEY}_pattern"
+    key = f"{arch}.{PATTERN}"
     period = header.metadata.get(key, PERIODS.get(arch, FIRST_SEES_ALL.get(arch)))
     pattern = None if key in header.metadata else read_gguf(header.path, arrays={key}).metadata.get(key)
     if isinstance(pattern, MetadataArray):

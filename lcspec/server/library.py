@@ -15,7 +15,7 @@ from lcspec.model_choice import Pairing, paired
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET
 from lcspec.modelfiles.library import LibraryModel, describe, last_model, models
 from lcspec.modelfiles.memory import Memory, check_memory, machine_memory
-from lcspec.modelfiles.pairing import DIFFUSION, HEADS
+from lcspec.modelfiles.pairing import DIFFUSION, HEADS, SPEECH
 from lcspec.modelfiles.places import Place, here, scan
 from lcspec.server.hosting import start_engine
 from lcspec.server.model_entry import Entry, Progress
@@ -139,7 +139,7 @@ class Library:
 
 def serves(model: LibraryModel) -> bool:
     """Whether a file of the library is a model that can answer anything."""
-    return model.usable and model.architecture not in DIFFUSION and model.architecture not in HEADS
+    return model.usable and model.architecture not in DIFFUSION | SPEECH | HEADS.keys()
 
 
 def names_of(model: LibraryModel) -> tuple[str, ...]:

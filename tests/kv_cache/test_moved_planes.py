@@ -152,14 +152,21 @@ def test_of_streams_only_ids_that_follow_each_other_are_decoded_together() -> No
 
 def test_where_the_library_mixes_states_up_every_text_is_decoded_by_itself() -> None:
     runs = [run(seq, 4 * seq, 4, False) for seq in range(3)]
-    for apart in (False, True):
-        assert Planes(64, one_by_one=True).pieces(runs, apart=apart) == [[one] for one in runs]
+    for apart, rows in ((False, 0), (True, 0), (False, 1), (True, 1)):
+        assert Planes(64, rows=rows).pieces(runs, apart=apart) == [[one] for one in runs]
+    one, two, three = [run(seq, seq, 1, False) for seq in range(3)]
+    assert Planes(64, rows=0).pieces([one, two], apart=False) == [[one], [two]]
+    for between in (runs[0], one):  # a text with more rows, or one that is there already
+        found = Planes(64, rows=1).pieces([one, two, between, three], apart=False)
+        assert found == ([[one, two], [between], [three]] if between is runs[0] else [[one, two], [between, three]])
 
 
 @pytest.mark.model
-def test_states_of_plamo_2_are_where_they_belong(tmp_path: Path) -> None:
-    """Side by side without the text of the first cell: the library alone would write beyond the last one, and abort."""
-    made = options(write_family("plamo2", tmp_path / "m.gguf"), slots=3, ctx=256, kv_type="f32")
+@pytest.mark.parametrize("family", ["plamo2", "arwkv7"])
+def test_states_are_where_they_belong(family: str, tmp_path: Path) -> None:
+    """Side by side without the text of the first cell: the library alone would write PLaMo 2's beyond the last one, and
+    abort."""
+    made = options(write_family(family, tmp_path / "m.gguf"), slots=3, ctx=256, kv_type="f32")
     with Model.load(made) as model, Context(model) as context:
         texts = Texts(context)
         texts.decode({seq: [60 + seq, 70, 80] for seq in range(4)})

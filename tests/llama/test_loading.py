@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import Context, Model, hugepages
+from lcspec.modelfiles.pairing import SPEECH
 from tests.running import options
-from tests.tiny_families import write_family
+from tests.tiny_families import FAMILIES, write_family
 
 pytestmark = pytest.mark.model
 
@@ -41,6 +44,15 @@ def test_progress_can_stop_the_load(llama: Path) -> None:
 def test_what_the_library_would_never_end_is_refused(tmp_path: Path) -> None:
     path = write_family("plamo2", tmp_path / "plamo.gguf", **{"attention.head_count": [0, 4]})
     with pytest.raises(UnsupportedModel, match="plamo.gguf is a PLaMo 2, on which this version of llama.cpp hangs"):
+        Model.load(options(path))
+
+
+@pytest.mark.parametrize("architecture", sorted(SPEECH))
+def test_what_makes_speech_is_refused(architecture: str, tmp_path: Path) -> None:
+    """The library would take tokens from it, of which none is a text's."""
+    with patch.dict(FAMILIES, {architecture: replace(FAMILIES["llama"], architecture=architecture)}):
+        path = write_family(architecture, tmp_path / "speech.gguf")
+    with pytest.raises(UnsupportedModel, match=f"speech.gguf is not a left-to-right text model .it is {architecture}."):
         Model.load(options(path))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
@@ -16,11 +17,12 @@ from lcspec.llama.lib import log_lines
 from lcspec.modelfiles.kv_shape import KvShape, kv_shape
 from lcspec.modelfiles.memory import LOOKED_UP, Memory, Need, check_memory, machine_memory, needed, read_memory
 from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.offload import layer_costs
 from lcspec.profiles.attention import heads_of
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.running import options
-from tests.tiny_families import write_family
+from tests.tiny_families import FAMILIES, FF, HEAD, KV_HEADS, WIDTH, Net, write_family
 
 GB = 10**9
 
@@ -88,7 +90,46 @@ def allocated(lines: list[str]) -> tuple[float, float]:
 )
 def test_every_cell_is_counted_once(tmp_path: Path, family: str, rollback: int, mtp: bool) -> None:
     """Compressed cells, those of an indexer, and those of layers that only draft, which have their own context."""
-    path = write_family(family, tmp_path / "m.gguf")
+    # Compressed cells may be a block more.
+    check_cells(write_family(family, tmp_path / "m.gguf"), rollback, mtp, 1.1 if family == "deepseek4" else 1.0)
+
+
+def switched(net: Net) -> None:
+    """Makes a Llama a Granite that switches between two adapters of rank 4."""
+    kv_width = KV_HEADS * HEAD
+    sizes = {"attn_q": (WIDTH, WIDTH), "attn_k": (kv_width, WIDTH), "attn_v": (kv_width, WIDTH)}
+    sizes |= {"attn_output": (WIDTH, WIDTH), "ffn_gate": (FF, WIDTH), "ffn_up": (FF, WIDTH), "ffn_down": (WIDTH, FF)}
+    for block in ("blk.0", "blk.1"):
+        joined = [net.tensors.pop(f"{block}.attn_{name}.weight") for name in "qkv"]
+        net.constant(f"{block}.attn_qkv.weight", np.concatenate(joined))
+        for name, (n_out, n_in) in sizes.items():
+            net.constant(f"{block}.{name}.lora_a", np.zeros((3, 4, n_in)))
+            net.constant(f"{block}.{name}.lora_b", np.zeros((3, n_out, 4)))
+
+
+SWITCH = {"count": 2, "lora_rank": 4, "token_ids_activate": [70, 100], "token_ids_substitute": [71, 101]}
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("architecture", ["nanbeige", "graniteswitch"])
+def test_cells_of_layers_without_weights_are_counted(
+    architecture: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Layers that run three times with cells of their own each time; and one that only chooses adapters."""
+    monkeypatch.setitem(FAMILIES, architecture, replace(FAMILIES["llama"], architecture=architecture))
+    if architecture == "nanbeige":
+        path = write_family(architecture, tmp_path / "m.gguf", num_loops=3)
+    else:
+        keys = {f"adapters.{key}": value for key, value in SWITCH.items()}
+        path = write_family(architecture, tmp_path / "m.gguf", change=switched, logit_scale=1.0, **keys)
+    check_cells(path)
+    header = read_header(path)
+    assert header.layers == (6 if architecture == "nanbeige" else 3)
+    assert len(layer_costs(header, ModelOptions(path)).weights) == header.layers
+
+
+def check_cells(path: Path, rollback: int = 0, mtp: bool = False, blocks: float = 1.0) -> None:
+    """What is said of a model's memory is what the library allocates."""
     wanted = options(path, ctx=2048, slots=3, rollback=rollback, mtp=mtp, kv_type="f16", max_width=16)
     with log_lines() as lines, open_session(wanted) as session:
         if mtp:
@@ -96,7 +137,6 @@ def test_every_cell_is_counted_once(tmp_path: Path, family: str, rollback: int, 
     need, (kv_cache, states) = needed(read_header(path), wanted), allocated(lines)
     # What one step adds to every cache is not counted: rather too little than too much.
     room = (2048 + 256) / 2048 if session.engine.context.memory.streams else (3 * 2048 + 256) / (3 * 2048)
-    blocks = 1.1 if family == "deepseek4" else 1.0  # of compressed cells, of which it may be one more
     assert kv_cache / (room * blocks) - MIB * 0.02 <= need.kv_cache <= kv_cache + MIB * 0.02 and kv_cache > 0
     assert need.states == pytest.approx(states, abs=MIB * 0.02)
 

@@ -41,6 +41,7 @@ def other_file(path: Path, architecture: str, **metadata: object) -> Path:
         ("nomic-bert", {}, "encoder"),
         ("newcomer", {"attention.causal": False}, "encoder"),
         ("llada", {}, "diffusion"),
+        ("qwen3tts", {}, "speech"),
         ("qwen3", {"pooling_type": 3}, "embeddings"),
     ],
 )

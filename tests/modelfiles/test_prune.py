@@ -4,24 +4,37 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import gguf
 import numpy as np
 import pytest
 
-from lcspec.commands.draft_prune import Trial, agreement, greedy_search, own_texts, ranges, settled, spread_layers
+from lcspec.commands.draft_prune import (
+    Judge,
+    Trial,
+    agreement,
+    greedy_search,
+    own_texts,
+    ranges,
+    settled,
+    spread_layers,
+)
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.prune import count_layers, write_pruned
+from lcspec.modelfiles.windows import windows_of
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.commands.test_command_line import fails, ok, run
 from tests.running import SAMPLINGS, answer, options, prompts, request
+from tests.tiny_families import FAMILIES, write_family
+from tests.tiny_windows import write_gemma3
 
 pytestmark = pytest.mark.model
 
@@ -99,6 +112,44 @@ def test_models_whose_layers_cannot_be_left_out(tmp_path: Path, bad_files: dict[
     gap = tiny.write_llama(tmp_path / "gap.gguf", extra={"block_count": 3})
     with pytest.raises(ModelFileError, match="stack of layers"):
         count_layers(read_gguf(gap))
+
+
+def test_layers_keep_their_windows(tmp_path: Path) -> None:
+    """By their new numbers others would have one, and a model of windows without any ends the process."""
+    src, out = write_gemma3(tmp_path / "src.gguf", n_layer=4), tmp_path / "out.gguf"
+    write_pruned(src, out, [1, 2, 3])
+    windows = windows_of(read_header(out))
+    assert windows is not None and windows.layers == (False, True, False)
+    with open_session(options(out)) as session:
+        assert answer(session.engine, request(session.prompt_ids(TEXT), "off", 20)).ids
+    with pytest.raises(UsageError, match="sliding windows"):
+        write_pruned(src, out, [1, 3])
+    judge = Judge(src, options(src), [], CostCurve.flat(0.01, 8), out)
+    assert judge([1, 3]).speedup == judge([3]).agreement == 0.0
+
+
+def test_what_images_give_to_layers_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library adds it to the first layers, and ends the process if that would be all."""
+    monkeypatch.setitem(FAMILIES, "qwen3vl", replace(FAMILIES["qwen3"], architecture="qwen3vl"))
+    keys = {"n_deepstack_layers": 1, "rope.dimension_sections": [2, 3, 3, 0]}
+    src, out = write_family("qwen3vl", tmp_path / "src.gguf", **keys), tmp_path / "out.gguf"
+    texts = []
+    for layers in ([0], [0, 1]):
+        write_pruned(src, out, layers)
+        assert read_gguf(out).metadata["qwen3vl.n_deepstack_layers"] == 0
+    for path in (src, out):
+        with open_session(options(path)) as session:
+            texts.append(answer(session.engine, request(session.prompt_ids(TEXT), "off", 20, logprobs=0)).bits)
+    assert texts[0] == texts[1]
+
+
+def test_layers_that_do_something_else_by_another_number_are_not_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(FAMILIES, "smollm3", replace(FAMILIES["llama"], architecture="smollm3"))
+    for family, why in (("smollm3", "smollm3"), ("gemma4", "embedding_length_per_layer_input")):
+        with pytest.raises(UnsupportedModel, match=rf"kind depends on their number \({why}\)"):
+            count_layers(read_gguf(write_family(family, tmp_path / f"{family}.gguf")))
 
 
 # --- the search -------------------------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ from lcspec.modelfiles.windows import window_cache, windows_of
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.running import answer, request
-from tests.tiny_families import WINDOW, write_family
+from tests.tiny_families import FAMILIES, WINDOW, write_family
+from tests.tiny_windows import write_eight_layers
 
 pytestmark = pytest.mark.model
 
@@ -39,10 +40,17 @@ def allocated(options: ModelOptions) -> float:
         ("cohere2", (True, False)),
         ("step35", (False, True, False, True)),
         ("dots3note", (True, False, True, False)),
+        ("plamo3", (True,) * 7 + (False,)),
+        ("granite_swa", (False,) * 4 + (True,) * 4),
+        ("spark2_5", (False,) * 4 + (True,) * 4),
     ],
 )
 def test_memory_is_what_the_library_allocates(family: str, layers: tuple[bool, ...], tmp_path: Path) -> None:
-    path = write_family(family, tmp_path / "m.gguf")
+    path = tmp_path / "m.gguf"
+    if family in FAMILIES:
+        write_family(family, path)
+    else:
+        write_eight_layers(path, family)
     header, small = (
         read_header(path),
         ModelOptions(path, ctx=4096, slots=2, threads=1, gpu_layers=0, attention="library", full_windows=False),
