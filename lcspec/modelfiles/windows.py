@@ -75,8 +75,10 @@ def windows_of(header: ModelHeader) -> Windows | None:
     As llama.cpp (0.3.36 of llama-cpp-python) reads them. Llama 4's chunks are no windows in this sense.
     """
     arch, layers = header.architecture, header.block_count or 0
+    drafting = header.metadata.get(f"{arch}.nextn_predict_layers", 0)
+    trunk = layers - (drafting if isinstance(drafting, int) else 0)
     known = arch in PERIODS or arch in FIRST_SEES_ALL or arch in NAMED
-    if not known or (arch == "exaone4" and layers != 64):
+    if not known or (arch == "exaone4" and trunk != 64):
         return None
     size = header.metadata.get(f"{arch}.{KEY}", 4096 if arch in ("gemma2", "exaone4") else 0)
     size = 4096 if arch == "smallthinker" and size else size
@@ -88,10 +90,8 @@ def windows_of(header: ModelHeader) -> Windows | None:
     if isinstance(pattern, MetadataArray):
         marked = tuple(bool(one) for one in pattern.values or ())[:layers]
     elif isinstance(period, int) and arch not in NAMED:
-        count = header.metadata.get(f"{arch}.nextn_predict_layers", 0)
         alone = 0 if arch in FIRST_SEES_ALL else period - 1
-        seen = range(layers - (count if isinstance(count, int) else 0))
-        marked = tuple(period == 0 or i % period != alone for i in seen)
+        marked = tuple(period == 0 or i % period != alone for i in range(trunk))
     else:
         return None
     marked = (*marked, *[False] * (layers - len(marked)))

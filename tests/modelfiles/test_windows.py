@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from lcspec.config import ModelOptions
@@ -19,6 +20,7 @@ from lcspec.session import open_session
 from tests import tiny_gguf as tiny
 from tests.running import answer, request
 from tests.tiny_families import FAMILIES, WINDOW, write_family
+from tests.tiny_layers import LATENT, MOE
 from tests.tiny_windows import write_eight_layers
 
 pytestmark = pytest.mark.model
@@ -99,3 +101,56 @@ def test_windows_keep_less_where_there_is_no_memory_for_more(
         assert session.engine.context.memory.slack > 0
         assert len(answer(session.engine, request(session.prompt_ids("abc" * 40), "ngram:min_n=1", 20)).ids) == 20
     assert "keep only their windows" in capsys.readouterr().err
+
+
+# A file of each architecture with windows, whatever it is of besides: layers, and what it says of them.
+PATTERN = "attention.sliding_window_pattern"
+BY_PERIOD = (
+    *("afmoe", "cohere2", "cohere2moe", "exaone-moe", "gemma2", "gemma3", "gemma3n", "gpt-oss", "laguna", "mellum"),
+    *("muse-glimmer", "olmo2", "plamo3", "smallthinker"),
+)
+BY_NAME = ("dots3note", "gemma4", "granite_swa", "maple", "mimo2", "spark2_5", "step35")
+SAYING = [
+    *((architecture, 9, {}) for architecture in BY_PERIOD),
+    *((architecture, 4, {PATTERN: [True, False, True, True]}) for architecture in BY_NAME),
+    ("exaone4", 64, {}),
+    ("exaone4", 65, {"nextn_predict_layers": 1}),
+]
+ANYTHING = {
+    **MOE,
+    **LATENT,
+    **{f"attention.{name}_{of}": 24 for name in ("key_length", "value_length") for of in ("swa", "mla_swa")},
+    "attention.kv_lora_rank_swa": 32,
+    "attention.q_lora_rank": 32,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "attention.layer_norm_epsilon": 1e-5,
+    "attention.sliding_window": WINDOW,
+    "attention.shared_kv_layers": 0,
+    "attention.indexer.head_count": 32,
+    "attention.indexer.key_length": 64,
+    "attention.indexer.top_k": 8,
+    "embedding_length_per_layer_input": 8,
+    "expert_gating_func": 2,
+    "expert_shared_count": 1,
+    "expert_shared_feed_forward_length": 32,
+    "leading_dense_block_count": 1,
+    "logit_scale": 1.0,
+    "rope.freq_base_swa": 10000.0,
+}
+
+
+@pytest.mark.parametrize(("architecture", "layers", "says"), SAYING)
+def test_windows_are_those_of_the_library(
+    architecture: str, layers: int, says: dict[str, object], tmp_path: Path
+) -> None:
+    """The library says which layers have one before it misses the tensors of these files."""
+    own = {"swiglu_clamp_exp": [7.0] * layers, "attention.indexer.types": [True] * layers, "block_count": layers}
+    metadata = {"context_length": 512, "embedding_length": 64, "attention.head_count": 4, **ANYTHING, **own, **says}
+    path = tmp_path / "m.gguf"
+    tensors = {"output_norm.weight": np.ones(64, np.float32)}
+    tiny._write(path, architecture, metadata, tensors, vocab=tiny.byte_bpe_vocab())
+    with pytest.raises(ModelLoadError, match="tensor '"), log_lines() as lines:
+        Model.load(ModelOptions(path, gpu_layers=0))
+    told = [line for line in lines if "is_swa = " in line][:layers]
+    windows = windows_of(read_header(path))
+    assert windows is not None and windows.layers == tuple("is_swa = 1" in line for line in told)
