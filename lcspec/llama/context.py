@@ -22,6 +22,7 @@ from lcspec.llama.planes import MIXED_UP, Outputs, Planes
 from lcspec.llama.row_by_row import cpu_backend, row_by_row
 from lcspec.llama.views import rows, side_by_side
 from lcspec.modelfiles.own_caches import check_exact, with_own_caches
+from lcspec.modelfiles.pairing import reads_whole
 from lcspec.modelfiles.windows import window_cache
 from lcspec.pulse import Pace
 
@@ -92,7 +93,8 @@ class Context:
         hugepages.ask()  # for the compute buffers, whose first use by a long prompt is one page fault after the other
         self.n_batch, self.n_ubatch = int(params.n_batch), int(params.n_ubatch)
         planes = Planes(self.n_ubatch, options.streams, MIXED_UP.get(model.header.architecture))
-        self.memory = Memory(self.handle, options, model.traits, attention_only, self.n_ctx, own, planes)
+        encoder = reads_whole(model.header.metadata)
+        self.memory = Memory(self.handle, options, model.traits, attention_only, self.n_ctx, own, planes, encoder)
         self.batch = StateBatch(self.n_batch, self.n_seq, reads) if reads else Batch(self.n_batch, self.n_seq)
         self.decode_seconds = 0.0
         self._pace = Pace()

@@ -49,6 +49,7 @@ class Memory:
         n_ctx: int,
         windows: WindowCache | None,
         planes: Planes,
+        encoder: bool = False,
     ) -> None:
         """Describe what the library made.
 
@@ -59,9 +60,10 @@ class Memory:
             n_ctx: positions a slot may use.
             windows: the cache of layers with a sliding window; None: they keep every position.
             planes: of its recurrent layers.
+            encoder: nothing that it remembers is of use (see pairing.reads_whole).
         """
         self._context, self._handle = handle, C.llama_get_memory(handle)
-        self.exists = bool(self._handle)
+        self.exists = bool(self._handle) and not encoder  # the library has cells for some encoders
         self.streams = options.streams
         self.max_rollback = n_ctx if attention_only else int(C.llama_n_rs_seq(handle))
         if attention_only:

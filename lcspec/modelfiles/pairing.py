@@ -75,7 +75,7 @@ def why_not(draft: Path) -> str | None:
         return part
     contents = read_gguf(draft)
     architecture = str(contents.metadata.get("general.architecture"))
-    if architecture in ENCODERS or contents.metadata.get(f"{architecture}.attention.causal") is False:
+    if reads_whole(contents.metadata):
         return f"it is an encoder ({architecture}), which generates no text"
     if architecture in DIFFUSION:
         return f"it is a diffusion model ({architecture}), which does not write from left to right"
@@ -84,6 +84,12 @@ def why_not(draft: Path) -> str | None:
     if contents.metadata.get(f"{architecture}.pooling_type"):
         return "it was made for embeddings, not for writing"
     return None
+
+
+def reads_whole(metadata: Metadata) -> bool:
+    """Whether a model of this header is an encoder: each token of a text sees those behind it as well."""
+    architecture = str(metadata.get("general.architecture"))
+    return architecture in ENCODERS or metadata.get(f"{architecture}.attention.causal") is False
 
 
 def part_of_a_pair(path: Path) -> str | None:

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
-from lcspec.modelfiles.pairing import ENCODERS
+from lcspec.modelfiles.pairing import reads_whole
 from lcspec.server.info import SCAN_SECONDS
 from lcspec.server.model_entry import Entry
 from lcspec.server.models import Models
@@ -144,7 +144,7 @@ def _shown(entry: Entry) -> Response:
     """What the header alone says."""
     header = read_header(entry.path)
     text = header.chat_template or ""
-    capabilities = ["embedding"] if header.architecture in ENCODERS else ["completion", "tools"]
+    capabilities = ["embedding"] if reads_whole(header.metadata) else ["completion", "tools"]
     if "enable_thinking" in text or "<think>" in text:
         capabilities.append("thinking")
     info = {k: v for k, v in header.metadata.items() if not k.startswith("tokenizer.")}

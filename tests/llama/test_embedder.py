@@ -14,8 +14,21 @@ from lcspec.llama.embedder import CHUNK
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
 from tests.running import answer, options, request
+from tests.tiny_families import FAMILIES, write_family
+from tests.tiny_layers import CONTEXT, FF, HEADS, KV_HEADS, VOCAB, WIDTH, Net
 
 pytestmark = pytest.mark.model
+
+SHAPE = {
+    "vocab_size": VOCAB,
+    "context_length": CONTEXT,
+    "embedding_length": WIDTH,
+    "feed_forward_length": FF,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": KV_HEADS,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+    "pooling_type": 1,
+}
 
 TEXTS = ["the cat", "a dog and a bird walk along the road", "x", "once upon a time there was a house. " * 8]
 
@@ -84,6 +97,26 @@ def test_encoders_pool_as_their_file_says(folder: Path, pooling: int, name: str)
         with pytest.raises(ContextOverflow, match="64"):
             session.embed(["long " * 50])
         with pytest.raises(UnsupportedModel, match="embeddings"):
+            session.engine.submit(request((5, 6), "off", 4))
+
+
+@pytest.mark.parametrize("architecture", ["llama-embed", "qwen2"])
+def test_encoders_that_the_library_gives_a_cache(folder: Path, architecture: str) -> None:
+    """Every token of theirs sees the whole text, so they read it at once, and write none."""
+    path = folder / f"{architecture}.gguf"
+    if architecture == "qwen2":
+        write_family("qwen2", path, **{"attention.causal": False, "pooling_type": 1})
+    else:
+        weights, family = Net(0), FAMILIES["llama"]
+        tiny._write(path, architecture, {**SHAPE, **family.build(weights)}, weights.tensors, vocab=family.vocab)
+    with open_session(options(path)) as session:
+        vectors, counts = session.embed(TEXTS)
+        assert max(counts) > 3 * CHUNK
+        for text, vector in zip(TEXTS, vectors):
+            assert vector @ of_the_library(session, text, ll.LLAMA_POOLING_TYPE_MEAN) > 1 - 1e-4
+        again, _ = session.embed(TEXTS[::-1])
+        assert np.allclose(again[::-1], vectors, atol=1e-5), "nothing of another text is left"
+        with pytest.raises(UnsupportedModel, match="generates no text"):
             session.engine.submit(request((5, 6), "off", 4))
 
 
