@@ -21,7 +21,7 @@ from lcspec.llama.fitting import plan
 from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack
 from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
-from lcspec.modelfiles.endless import check_ends
+from lcspec.modelfiles.endless import check_ends, check_rows
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
 from lcspec.modelfiles.own_caches import with_own_caches
@@ -123,6 +123,7 @@ class Model:
         if header.architecture in SPEECH and not head:
             raise _writes_no_text(header)
         check_ends(header)
+        check_rows(header)
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
         workers = connect(options.placement.workers) if options.placement.workers else None
         try:

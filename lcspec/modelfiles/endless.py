@@ -1,4 +1,4 @@
-"""Models that the library (0.3.36 of llama-cpp-python) loads and then decodes for ever."""
+"""Models that the library (0.3.36 of llama-cpp-python) loads and then decodes for ever, or in a wrong way."""
 
 from __future__ import annotations
 
@@ -24,4 +24,18 @@ def check_ends(header: ModelHeader) -> None:
         raise UnsupportedModel(
             f"{header.path.name} is a PLaMo 2, on which this version of llama.cpp hangs: its first layer has no heads, "
             "from which llama.cpp takes how to rotate positions; use another model"
+        )
+
+
+def check_rows(header: ModelHeader) -> None:
+    """Refuse a CogVLM: the library computes the logits of all tokens of a step and hands out the first ones, whichever
+    were asked for. Behind a prompt those are its first token's.
+
+    Raises:
+        UnsupportedModel: it is one.
+    """
+    if header.architecture == "cogvlm":
+        raise UnsupportedModel(
+            f"{header.path.name} is a CogVLM, of which this version of llama.cpp hands out the logits of other tokens "
+            "than those it is asked for; use another model"
         )

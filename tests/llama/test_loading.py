@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import Context, Model, hugepages
 from lcspec.modelfiles.pairing import SPEECH
+from tests import tiny_gguf as tiny
 from tests.running import options
 from tests.tiny_families import FAMILIES, write_family
 
@@ -53,6 +55,13 @@ def test_what_makes_speech_is_refused(architecture: str, tmp_path: Path) -> None
     with patch.dict(FAMILIES, {architecture: replace(FAMILIES["llama"], architecture=architecture)}):
         path = write_family(architecture, tmp_path / "speech.gguf")
     with pytest.raises(UnsupportedModel, match=f"speech.gguf is not a left-to-right text model .it is {architecture}."):
+        Model.load(options(path))
+
+
+def test_a_model_whose_logits_are_of_other_tokens_is_refused(tmp_path: Path) -> None:
+    weights, vocab = {"output_norm.weight": np.ones(64, np.float32)}, tiny.byte_bpe_vocab()
+    path = tiny._write(tmp_path / "cogvlm.gguf", "cogvlm", {"block_count": 2}, weights, vocab=vocab)
+    with pytest.raises(UnsupportedModel, match="cogvlm.gguf is a CogVLM, of which this version of llama.cpp hands out"):
         Model.load(options(path))
 
 
