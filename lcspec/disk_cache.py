@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +42,23 @@ def load(kind: str, key: str) -> Any:
         data = json.loads((cache_dir() / kind / f"{key}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-    return data.get("value") if isinstance(data, dict) and data.get("format") == FORMAT else None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        return None
+    since, seconds = data.get("since", 0.0), data.get("seconds")
+    if seconds is not None and not (_is_number(since, seconds) and 0.0 <= time.time() - since <= seconds):
+        return None
+    return data.get("value")
 
 
-def save(kind: str, key: str, value: Any) -> bool:
-    """Store a value atomically; False if the directory cannot be written."""
+def _is_number(*values: object) -> bool:
+    return all(isinstance(value, (int, float)) for value in values)
+
+
+def save(kind: str, key: str, value: Any, seconds: float | None = None) -> bool:
+    """Store a value atomically, for so many seconds; None: for good. False if the directory cannot be written."""
+    lasts = {} if seconds is None else {"since": time.time(), "seconds": seconds}
     try:
-        text = json.dumps({"format": FORMAT, "value": value})
+        text = json.dumps({"format": FORMAT, **lasts, "value": value})
         write_atomically(cache_dir() / kind / f"{key}.json", text)
     except OSError:
         return False

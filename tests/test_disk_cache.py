@@ -35,6 +35,16 @@ def test_what_was_saved_is_loaded(folder: Path) -> None:
     assert [p.name for p in (folder / "kind").iterdir()] == ["key.json"], "no temporary file stays behind"
 
 
+def test_some_values_last_for_a_while(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(disk_cache.time, "time", lambda: clock[0])
+    assert disk_cache.save("kind", "key", 7, 60.0) and disk_cache.save("kind", "good", 8)
+    for now, found in ((1000.0, 7), (1060.0, 7), (1061.0, None), (999.0, None), (1010.0, 7)):
+        clock[0] = now
+        assert disk_cache.load("kind", "key") == found, "a clock that was set back counts as too late"
+        assert disk_cache.load("kind", "good") == 8
+
+
 @pytest.mark.parametrize(
     "content",
     [
@@ -47,6 +57,8 @@ def test_what_was_saved_is_loaded(folder: Path) -> None:
         b'{"format": 0, "value": 1}',
         b'{"format": "1", "value": 1}',
         b'{"format": 1}',
+        b'{"format": 1, "seconds": "x", "value": 1}',
+        b'{"format": 1, "since": null, "seconds": 60, "value": 1}',
         b"\xff\xfe\x00",
         b"[" * 100_000,
     ],

@@ -195,7 +195,7 @@ def measure(heads: Heads, options: ModelOptions, presence: Presence, texts: list
 
 
 def _known(heads: Heads, options: ModelOptions) -> Times | None:
-    """The stored times, or new ones, which are stored if nothing disturbed them; None if there is no way to measure."""
+    """The stored times, or new ones, which are stored; None if there is no way to measure."""
     slots = min(options.slots, MOST_SLOTS)
     about = CONTEXT, heads, options.threads, options.kv_type, can_go_row_by_row(), version(), build()
     text, crowd = (disk_cache.key_of("attention of texts", n, *about) for n in (1, slots))
@@ -217,8 +217,7 @@ def _kept(key: str, found: list[list[float]], presence: Presence) -> list[list[f
     stored = _table(disk_cache.load("attention", key), len(found[0]))
     if stored is not None:
         return stored
-    if presence.undisturbed:
-        disk_cache.save("attention", key, found)
+    disk_cache.save("attention", key, found, presence.lasts)
     return found
 
 

@@ -184,8 +184,8 @@ def _work(model: Model, options: ModelOptions, kinds: Sequence[str]) -> dict[str
         with contextlib.suppress(LcspecError):
             found = _measured_work(model, options, kinds, widths, presence)
             work = _work_of(disk_cache.load("work", key), kinds, widths)  # another process may have been faster
-            if work is None and presence.undisturbed:
-                disk_cache.save("work", key, found)
+            if work is None:
+                disk_cache.save("work", key, found, presence.lasts)
             work = work or _work_of(found, kinds, widths)
     return work
 

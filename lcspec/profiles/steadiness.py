@@ -19,6 +19,9 @@ OVER_WIDER = 2.5
 RETRIES = 3
 # Threads of decodes that had a processor for less than this share of the time shared it with another program.
 SHARE = 0.75
+# Seconds for which what was measured then is kept all the same: which kernels a session gets depends on it, and by them
+# the last bits of its texts. Sessions that follow each other shall decide alike, and better ones come in a quiet hour.
+KEPT_DISTURBED = 3600.0
 
 
 class Presence:
@@ -39,8 +42,13 @@ class Presence:
 
     @property
     def undisturbed(self) -> bool:
-        """Whether the times of these decodes may be kept for later sessions."""
+        """Whether nothing else had the processors."""
         return self._had >= SHARE * self._wanted
+
+    @property
+    def lasts(self) -> float | None:
+        """For how many seconds the times of these decodes are kept for later sessions; None: for good."""
+        return None if self.undisturbed else KEPT_DISTURBED
 
 
 def disturbed(samples: Mapping[int, Sequence[float]]) -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Callable
@@ -87,6 +88,20 @@ def test_what_one_slot_was_found_to_take_holds_for_several(
     assert several is not None and one is not None and several == again
     assert [layer and layer[:2] for layer in one] == [layer and layer[:2] for layer in several]
     assert several.fused.slots == 3 and one.fused.crowd == one.fused.steps[0]
+
+
+def test_what_a_busy_machine_took_holds_for_an_hour(
+    llama: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sessions that follow each other must decide alike: the bits of their texts depend on it."""
+    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("lcspec.profiles.steadiness.SHARE", 2.0)  # nothing is quiet enough
+    now = time.time()
+    with Model.load(options(llama)) as model:
+        first = times_for(model, options(llama))
+        assert first is not None and times_for(model, options(llama)) == first
+        monkeypatch.setattr("lcspec.disk_cache.time.time", lambda: now + 7200)
+        assert times_for(model, options(llama)) != first, "it was not measured again"
 
 
 def test_matrix_products_must_be_worth_their_memory() -> None:

@@ -56,4 +56,4 @@ def test_threads_that_shared_their_processors_were_disturbed(
             patch.setattr(f"lcspec.profiles.steadiness.time.{name}", lambda values=values: next(values))
         with presence.watched(2):
             pass
-    assert presence.undisturbed is undisturbed
+    assert presence.undisturbed is undisturbed and (presence.lasts is None) is undisturbed
