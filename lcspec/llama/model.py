@@ -21,11 +21,11 @@ from lcspec.llama.fitting import plan
 from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack
 from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
-from lcspec.modelfiles.endless import check_ends, check_rows
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
 from lcspec.modelfiles.own_caches import with_own_caches
 from lcspec.modelfiles.pairing import SPEECH, part_of_a_pair
+from lcspec.modelfiles.unusable import check_usable
 from lcspec.modelfiles.windows import window_cache
 
 Progress = Callable[[float], bool | None]
@@ -122,8 +122,7 @@ class Model:
             raise UnsupportedModel(f"{options.path.name} is no model: {part}; give the model itself")
         if header.architecture in SPEECH and not head:
             raise _writes_no_text(header)
-        check_ends(header)
-        check_rows(header)
+        check_usable(header)
         coverage = byte_coverage(options.path)  # before loading: on some vocabularies the library aborts the process
         workers = connect(options.placement.workers) if options.placement.workers else None
         try:

@@ -58,10 +58,13 @@ def test_what_makes_speech_is_refused(architecture: str, tmp_path: Path) -> None
         Model.load(options(path))
 
 
-def test_a_model_whose_logits_are_of_other_tokens_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("architecture", "why"), [("cogvlm", "CogVLM, .* hands out"), ("glm-dsa", "GLM without .* ends the process")]
+)
+def test_what_the_library_would_run_wrongly_is_refused(architecture: str, why: str, tmp_path: Path) -> None:
     weights, vocab = {"output_norm.weight": np.ones(64, np.float32)}, tiny.byte_bpe_vocab()
-    path = tiny._write(tmp_path / "cogvlm.gguf", "cogvlm", {"block_count": 2}, weights, vocab=vocab)
-    with pytest.raises(UnsupportedModel, match="cogvlm.gguf is a CogVLM, of which this version of llama.cpp hands out"):
+    path = tiny._write(tmp_path / "m.gguf", architecture, {"block_count": 2}, weights, vocab=vocab)
+    with pytest.raises(UnsupportedModel, match=f"m.gguf is a {why}"):
         Model.load(options(path))
 
 
