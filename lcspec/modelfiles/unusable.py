@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from lcspec.errors import UnsupportedModel
 from lcspec.modelfiles.gguf_header import MetadataArray, read_gguf
 from lcspec.modelfiles.modelfile import ModelHeader
@@ -52,6 +54,7 @@ def _ends(header: ModelHeader) -> str | None:
     """
     if header.architecture != "glm-dsa":
         return None
-    if any(".indexer." in tensor.name for tensor in read_gguf(header.path).tensors):
+    tensors = itertools.chain.from_iterable(read_gguf(part).tensors for part in header.parts)
+    if any(".indexer." in tensor.name for tensor in tensors):
         return None
     return "a GLM without the weights of its indexer, on which this version of llama.cpp ends the process"

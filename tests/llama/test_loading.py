@@ -13,7 +13,9 @@ import pytest
 
 from lcspec.errors import ModelLoadError, UnsupportedModel
 from lcspec.llama import Context, Model, hugepages
+from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.pairing import SPEECH
+from lcspec.modelfiles.unusable import check_usable
 from tests import tiny_gguf as tiny
 from tests.running import options
 from tests.tiny_families import FAMILIES, write_family
@@ -66,6 +68,17 @@ def test_what_the_library_would_run_wrongly_is_refused(architecture: str, why: s
     path = tiny._write(tmp_path / "m.gguf", architecture, {"block_count": 2}, weights, vocab=vocab)
     with pytest.raises(UnsupportedModel, match=f"m.gguf is a {why}"):
         Model.load(options(path))
+
+
+def test_weights_may_be_in_a_later_part(tmp_path: Path) -> None:
+    parts, names = (tmp_path / "a.gguf", tmp_path / "b.gguf"), ("output_norm.weight", "blk.0.indexer.proj.weight")
+    for path, name in zip(parts, names):
+        weights = {name: np.ones(64, np.float32)}
+        tiny._write(path, "glm-dsa", {"block_count": 2}, weights, vocab=tiny.byte_bpe_vocab())
+    header = read_header(parts[0])
+    with pytest.raises(UnsupportedModel):
+        check_usable(header)
+    check_usable(replace(header, parts=parts))
 
 
 def test_the_library_s_log_is_quiet_from_the_start() -> None:
