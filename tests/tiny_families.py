@@ -25,7 +25,6 @@ from tests import (  # noqa: F401  (their families join the list)
     tiny_sparse,
 )
 from tests.tiny_layers import (
-    CONTEXT,
     EXPERT_FF,
     FAMILIES,
     FF,
@@ -33,6 +32,7 @@ from tests.tiny_layers import (
     HEADS,
     KV_HEADS,
     MOE,
+    SHAPE,
     VOCAB,
     WIDTH,
     WINDOW,
@@ -59,13 +59,7 @@ def write_family(
     """
     found, net = FAMILIES[name], Net(seed, noise)
     metadata = {
-        "vocab_size": VOCAB,
-        "context_length": CONTEXT,
-        "embedding_length": WIDTH,
-        "feed_forward_length": FF,
-        "attention.head_count": HEADS,
-        "attention.head_count_kv": KV_HEADS,
-        "attention.layer_norm_rms_epsilon": 1e-5,
+        **SHAPE,
         "rope.freq_base": 10000.0,
         **found.build(net),
         **keys,

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from tests import tiny_gguf as tiny
-from tests.tiny_families import CONTEXT, FAMILIES, FF, HEAD, HEADS, KV_HEADS, VOCAB, WIDTH, WINDOW, Net, write_family
+from tests.tiny_families import FAMILIES, FF, HEAD, HEADS, KV_HEADS, VOCAB, WIDTH, WINDOW, Net, write_family
+from tests.tiny_layers import CONTEXT
 
 # What a block adds to the stream that goes through it.
 _ADDED = ("attn_output", "ssm_out", "ffn_down", "ffn_down_exps", "ffn_down_shexp", "shortconv.out_proj")

@@ -17,6 +17,18 @@ Metadata = dict[str, Any]
 Builder = Callable[["Net"], Metadata]
 
 
+# What every family's file says.
+SHAPE = {
+    "vocab_size": VOCAB,
+    "context_length": CONTEXT,
+    "embedding_length": WIDTH,
+    "feed_forward_length": FF,
+    "attention.head_count": HEADS,
+    "attention.head_count_kv": KV_HEADS,
+    "attention.layer_norm_rms_epsilon": 1e-5,
+}
+
+
 @dataclass(frozen=True)
 class Family:
     """One model family.

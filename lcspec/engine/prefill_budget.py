@@ -130,7 +130,7 @@ class PrefillBudget:
         if curve is not None:
             points = {w: s for w, s in points.items() if w > curve.max_width}
             doubtful &= points.keys()  # what the curve contains has been measured
-            points |= {w: s for w, s in curve.every(context).items()}
+            points.update(curve.every(context).items())
         if not points:
             return math.inf, np.zeros(0)
         # At the first use of memory the kernel may need as much time as the step itself. Such a step counts only as

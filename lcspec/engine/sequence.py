@@ -134,10 +134,10 @@ class ActiveSequence:
     def emit(self, tree: TokenTree, verdict: Verdict, rows: TargetRows) -> list[Event]:
         """Append a verdict's tokens to the text until something ends it; returns the Tokens event, if any."""
         infos, pieces, tokens, path, request = [], [], self.tokens, verdict.path, self.request
+        if request.max_tokens == 0:  # its prompt was to be read, nothing else
+            self.reason = "length"
+            return []
         for i, token in enumerate(verdict.tokens):
-            if request.max_tokens == 0:
-                self.reason = "length"
-                break
             if token in self.end_tokens:
                 self.reason = "stop"
                 break

@@ -134,7 +134,8 @@ def _text(metadata: Mapping[str, Scalar | MetadataArray], key: str) -> str | Non
 
 
 def _loops(architecture: str, metadata: Mapping[str, Scalar | MetadataArray]) -> int:
-    loops = _integer(metadata, f"{architecture}.{LOOPS.get(architecture)}")
+    key = LOOPS.get(architecture)
+    loops = None if key is None else _integer(metadata, f"{architecture}.{key}")
     return 1 if loops is None else loops
 
 

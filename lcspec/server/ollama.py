@@ -328,6 +328,8 @@ def _cut(service: Service, text: str) -> list[int]:
     """A text's ids, without what the context has no room for; what the model wants at a text's end stays."""
     vocab, room = service.vocab, min(service.n_ctx, service.facts.n_ctx_train or service.n_ctx)
     text = text[: room * service.longest_piece]
-    ids, plain = vocab.tokenize(text), vocab.tokenize(text, special=False)
-    end = ids[-1:] if ids[-1:] != plain[-1:] else []
-    return ids if len(ids) <= room else ids[: room - len(end)] + end
+    ids = vocab.tokenize(text)
+    if len(ids) <= room:
+        return ids
+    end = ids[-1:] if ids[-1:] != vocab.tokenize(text, special=False)[-1:] else []
+    return ids[: room - len(end)] + end

@@ -15,20 +15,9 @@ from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
 from tests.running import answer, options, request
 from tests.tiny_families import FAMILIES, write_family
-from tests.tiny_layers import CONTEXT, FF, HEADS, KV_HEADS, VOCAB, WIDTH, Net
+from tests.tiny_layers import SHAPE, Net
 
 pytestmark = pytest.mark.model
-
-SHAPE = {
-    "vocab_size": VOCAB,
-    "context_length": CONTEXT,
-    "embedding_length": WIDTH,
-    "feed_forward_length": FF,
-    "attention.head_count": HEADS,
-    "attention.head_count_kv": KV_HEADS,
-    "attention.layer_norm_rms_epsilon": 1e-5,
-    "pooling_type": 1,
-}
 
 TEXTS = ["the cat", "a dog and a bird walk along the road", "x", "once upon a time there was a house. " * 8]
 
@@ -108,7 +97,8 @@ def test_encoders_that_the_library_gives_a_cache(folder: Path, architecture: str
         write_family("qwen2", path, **{"attention.causal": False, "pooling_type": 1})
     else:
         weights, family = Net(0), FAMILIES["llama"]
-        tiny._write(path, architecture, {**SHAPE, **family.build(weights)}, weights.tensors, vocab=family.vocab)
+        metadata = {**SHAPE, "pooling_type": 1, **family.build(weights)}
+        tiny._write(path, architecture, metadata, weights.tensors, vocab=family.vocab)
     with open_session(options(path)) as session:
         vectors, counts = session.embed(TEXTS)
         assert max(counts) > 3 * CHUNK
