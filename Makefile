@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Tests start hundreds of processes: what they import is compiled once, also where the environment says otherwise.
+unexport PYTHONDONTWRITEBYTECODE
 # Every file in one process, those with slow tests first (tests/conftest.py).
 PYTEST := $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 # Tests with models and servers wait for nearly half of their time, so twice as many processes as there are cores.
@@ -22,7 +24,10 @@ endif
 demo: setup
 	$(BIN)/python scripts/demo.py
 
-test: setup-test lint
+test:
+	@# the clients are downloaded while llama.cpp is compiled
+	@mkdir -p work && { $(MAKE) -s -j 6 clients >work/clients.log 2>&1 & }; \
+	  $(MAKE) --no-print-directory setup-test lint; code=$$?; wait; exit $$code
 	$(PYTEST) -n $(CORES) -m "not ($(RUNS))"
 	$(PYTEST) -n $(ALL) -m "$(RUNS)" $(AGAIN)
 
@@ -40,14 +45,22 @@ lint: setup-test
 	cd build/types && PYTHONPATH=. $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml --no-logo
 
 # Clients of other people for tests/server/test_clients.py, an environment each: what they need contradicts itself.
-# litellm imports mcp wherever there are tools.
-CLIENTS := "litellm>=1.80,<2 mcp>=2,<3" "langchain-openai>=1,<2" "pydantic-ai-slim[openai]>=1,<3" "instructor>=1.10,<2" "llm>=0.27,<1" "aider-chat>=0.86,<1"
-clients: $(VENV)/bin/python
-	@for client in $(CLIENTS); do \
-	  place=work/clients/$${client%%[[>]*}; \
-	  [ -x $$place/bin/python ] || $(PYTHON) -m venv $$place; \
-	  $$place/bin/python -m pip install --quiet --disable-pip-version-check $$client || exit 1; \
-	done
+# litellm imports mcp wherever there are tools. One that cannot be installed is not tested.
+CLIENTS := litellm langchain-openai pydantic-ai-slim instructor llm aider-chat
+UV      := work/clients/uv/bin/uv
+clients: $(CLIENTS:%=work/clients/%/.installed)
+work/clients/litellm/.installed:          WANTED := "litellm>=1.80,<2" "mcp>=2,<3"
+work/clients/langchain-openai/.installed: WANTED := "langchain-openai>=1,<2"
+work/clients/pydantic-ai-slim/.installed: WANTED := "pydantic-ai-slim[openai]>=1,<3"
+work/clients/instructor/.installed:       WANTED := "instructor>=1.10,<2"
+work/clients/llm/.installed:              WANTED := "llm>=0.27,<1"
+work/clients/aider-chat/.installed:       WANTED := "aider-chat>=0.86,<1"
+work/clients/%/.installed: $(UV)
+	-@$(UV) venv --quiet --clear --python $(PYTHON) $(@D) && \
+	  $(UV) pip install --quiet --python $(@D)/bin/python $(WANTED) && touch $@
+$(UV):
+	@$(PYTHON) -m venv work/clients/uv
+	@$(@D)/python -m pip install --quiet --disable-pip-version-check "uv>=0.8,<1"
 
 # SmolLM2 against plain decoding: make bench-real PROMPTS=question.jsonl OPTIONS="--minutes 10 --variants shipped"
 bench-real: setup
@@ -75,7 +88,8 @@ $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[test]'
+	@# compiling what tests need takes longer than compiling what they import
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
 	@touch $@
 
 clean:

@@ -14,13 +14,13 @@ ROOT = Path(__file__).parents[2]
 # Windows in full caches, in small ones and in one for each text; cells that others read; states and planes; compressed
 # cells.
 SEEDS = [
-    "gemma3 15 20",
-    "gpt-oss 15 15",
+    "gemma3 15 10",
+    "gpt-oss 15 10",
     "gemma4 14 8",
     "cohere2 902 25 small",
     "gemma2 901 10 small",
     "lfm2-window 2 40",
-    "qwen35 16 20",
+    "qwen35 16 12",
     "deepseek4 1 12",
 ]
 

@@ -120,7 +120,7 @@ def test_any_order_of_requests(
         @settings(
             derandomize=True,
             deadline=None,
-            max_examples=20,
+            max_examples=12,
             suppress_health_check=[HealthCheck.function_scoped_fixture],
         )
         @given(ORDER)

@@ -474,7 +474,7 @@ def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: 
 def test_free_drafts_reach_the_best_fixed_width(name: str, acceptance: float, clock: Clock) -> None:
     """On average over some texts: a pause that the bound on losses imposes may fall on the best part of one."""
     ratios = []
-    for seed in range(8):
+    for seed in range(5):
         drafters = [FakeDrafter("f", confident(acceptance), clock, seed=seed)]
         ratios.append(simulate(CURVES[name], drafters, clock) / best_fixed(drafters, CURVES[name], 1500)[0])
     assert sum(ratios) / len(ratios) >= 0.94
@@ -642,7 +642,7 @@ def test_two_draft_models_that_say_the_same_are_not_both_asked(clock: Clock) -> 
 
     known: dict[int, tuple[bool, float, bool]] = {}
     less = more = enough = 0
-    for seed in range(10):  # which of them it is, or both in turn, is chance
+    for seed in range(6):  # which of them it is, or both in turn, is chance
         known.clear()
         one = twin("model", seed)
         alone = simulate(Q4_0, [one], clock, 2500)

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import anthropic
 import ollama
 import openai
 
@@ -163,6 +162,8 @@ class AnthropicMessages(Talk):
         self.history.append({"role": "user", "content": blocks})
 
     def ask(self, stream: bool) -> Answer:
+        import anthropic  # takes four seconds
+
         client = anthropic.Anthropic(base_url=self.url, api_key="none", max_retries=0, timeout=WAIT)
         asked: Any = {
             "model": self.model,

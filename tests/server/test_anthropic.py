@@ -5,9 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
 import httpx
 import pytest
 
@@ -16,6 +15,9 @@ from lcspec.server.anthropic import chat_body, prepare
 from lcspec.server.lifecycle import Background
 from lcspec.server.schemas_anthropic import AnthropicBody
 from tests.server.running import CHAT, HELLO, MODEL, background, lines_of
+
+if TYPE_CHECKING:
+    import anthropic
 
 pytestmark = pytest.mark.server
 
@@ -30,6 +32,8 @@ MUST: Any = {"type": "tool", "name": "weather"}
 
 @pytest.fixture(scope="module")
 def claude(server: Background) -> Iterator[anthropic.Anthropic]:
+    import anthropic  # takes four seconds
+
     with anthropic.Anthropic(base_url=server.url, api_key="none", max_retries=0, timeout=300) as client:
         yield client
 
@@ -238,6 +242,8 @@ def test_errors_are_in_its_form(http: httpx.Client, body: dict[str, Any], said: 
 
 
 def test_a_wrong_key(tiny_model: Path) -> None:
+    import anthropic
+
     with background(tiny_model, warm=False, api_keys=("right",)) as running:
         for path in ("/v1/messages", "/v1/messages/count_tokens"):
             got = httpx.post(running.url + path, json={}, headers={"x-api-key": "wrong"})

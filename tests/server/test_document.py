@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -42,25 +42,28 @@ def api(small: Background) -> object:
     return schemathesis.openapi.from_url(f"{small.url}/openapi.json")
 
 
-TURNS = {True: itertools.count(), False: itertools.count()}
+TURNS = defaultdict[tuple[str, bool], Iterator[int]](itertools.count)
 EXPLORING = bool(os.environ.get("LCSPEC_EXPLORE"))
 ANSWERED: Counter[tuple[str, int]] = Counter()
 CONNECTION = requests.Session()  # a connection for all requests
-schema = schemathesis.pytest.from_fixture("api")
+# Those that count tokens take the bodies of those that answer.
+schema = schemathesis.pytest.from_fixture("api").exclude(path_regex="input_tokens")
 
 
 @schema.parametrize()
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 def test_no_request_makes_the_server_fail(case: schemathesis.Case) -> None:
-    # Beside the random cases there are ten thousand that go through the document, field by field: of the wrong ones
-    # every hundredth is sent, of the others every eighth.
+    # Beside the random cases there are ten thousand that go through the document, field by field: of a path's
+    # wrong ones every hundredth is sent, of the others every eighth.
     meta = case.meta
     if meta is not None and meta.phase.name == TestPhase.COVERAGE and not EXPLORING:
         wrong = meta.generation.mode.is_negative
-        if next(TURNS[wrong]) % (100 if wrong else 8):
+        if next(TURNS[case.path, wrong]) % (100 if wrong else 8):
             return
     if isinstance(case.body, dict):
         case.body.pop("model", None)
+        if case.path == "/v1/embeddings" and case.body.get("input") == "":
+            case.body["input"] = "a"  # nearly all have an empty one, which is refused
     response = case.call(session=CONNECTION, timeout=300)
     ANSWERED[case.path, response.status_code] += 1
     holds = [content_type_conformance, response_schema_conformance] if response.status_code == 200 else []
@@ -194,4 +197,4 @@ def test_the_document_names_every_endpoint_and_no_422(small: Background) -> None
 
 def test_some_of_them_were_answered() -> None:
     for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/embeddings", "/tokenize"):
-        assert ANSWERED[path, 200] > 0, ANSWERED
+        assert ANSWERED[path, 200] > 0, (path, ANSWERED)

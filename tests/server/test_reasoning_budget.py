@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import anthropic
 import httpx
 import pytest
 
@@ -95,6 +94,8 @@ def test_with_a_schema_there_is_no_reasoning(thinker: Background) -> None:
 
 
 def test_anthropics_form(thinker: Background) -> None:
+    import anthropic  # takes four seconds
+
     with anthropic.Anthropic(base_url=thinker.url, api_key="none", max_retries=0) as claude:
         got = claude.messages.create(
             model="demo",
