@@ -36,7 +36,7 @@ STRATEGIES = (
     "lookahead",
     "lookahead,jacobi,ngram",
 )
-N = 48
+N = 32
 
 
 @pytest.fixture(scope="module")

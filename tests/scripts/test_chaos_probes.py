@@ -31,6 +31,7 @@ print(stops.within(start, time.perf_counter()))
 
 
 @linux
+@pytest.mark.slow
 def test_a_program_that_was_stopped_knows() -> None:
     command = [sys.executable, "-c", WATCHED.format(path=[str(Path(__file__).resolve().parents[2])])]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 # Each is loaded with nothing but its own folder on the path, and without what another one has loaded.
 LOAD = """
@@ -23,6 +25,7 @@ for script in sys.argv[2:]:
 """
 
 
+@pytest.mark.slow
 def test_every_script_starts_on_its_own(tmp_path: Path) -> None:
     scripts = [str(path) for path in sorted((ROOT / "scripts").glob("*.py")) if "__main__" in path.read_text()]
     assert len(scripts) > 30
