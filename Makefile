@@ -31,7 +31,7 @@ test:
 	$(PYTEST) -n $(CORES) -m "not ($(RUNS))"
 	$(PYTEST) -n $(ALL) -m "$(RUNS)" $(AGAIN)
 
-# What needs no model, no server and no screen, in less than a minute.
+# What needs no model, no server and no screen, in about a minute.
 test-fast: setup-test
 	$(PYTEST) -n $(CORES) -m "not ($(RUNS))"
 
