@@ -51,8 +51,6 @@ ALONE = ("deepseek32",)
 # attention takes the tokens of a step together, which is another sum than one after the other.
 NEVER_EXACT = ("glm5-next", "minimax-01")
 
-# Heads of these draft under --exact where widths fall into classes, too; of all others row by row.
-CLASSES = ("llama", "gemma4", "qwen3moe")
 # Of models with a state, prompts of these are read in both ways: apart, and as steps are decoded.
 NOT_APART = ("qwen35", "lfm2", "mamba")
 
@@ -282,7 +280,7 @@ def exact_by_rows(bench: Bench) -> None:
                     expected[i] = [answer(fresh.engine, asked(text, "off", s)).bits for s in (GREEDY, SEEDED)]
             strategies = ["off", "ngram:min_n=1:nodes=8", "suffix:nodes=12", "auto", *files.drafters]
             cases = [(i, j, s) for i in range(len(texts)) for j in range(2) for s in strategies]
-            for slots, rounds in ((1, 5), (3, 3))[: 1 if bench.path.stem in ALONE else 2]:
+            for slots, rounds in ((1, 6), (3, 4))[: 1 if bench.path.stem in ALONE else 2]:
                 with bench.open(files, **{**wanted, "slots": slots}) as session:
                     engine = session.engine
                     assert engine.exact.independent, f"it is not certified for {slots} slots"
@@ -398,11 +396,11 @@ def heads(bench: Bench) -> None:
                 pair = side_by_side(session.engine, [request(p, name, N, draft=files) for p in prompts])
                 for prompt, found in zip(prompts, pair):
                     bench.same(session, prompt, found.ids, f"{name}, side by side, turn {turn}")
-                for prompt in prompts[turn::2]:
+                for prompt in prompts:
                     found = answer(session.engine, request(prompt, name, N, draft=files))
                     bench.same(session, prompt, found.ids, f"{name}, one by one, turn {turn}")
                     assert found.finished.stats.drafted > 0, f"{name}: nothing was drafted"
-            if bench.path.stem in CLASSES:
+            if session.model.traits.attention_only:
                 bits = [
                     answer(session.engine, request(whole, s, N, exact=True, logprobs=0, draft=files)).bits
                     for s in ("off", name)

@@ -46,8 +46,7 @@ TURNS = defaultdict[tuple[str, bool], Iterator[int]](itertools.count)
 EXPLORING = bool(os.environ.get("LCSPEC_EXPLORE"))
 ANSWERED: Counter[tuple[str, int]] = Counter()
 CONNECTION = requests.Session()  # a connection for all requests
-# Those that count tokens take the bodies of those that answer.
-schema = schemathesis.pytest.from_fixture("api").exclude(path_regex="input_tokens")
+schema = schemathesis.pytest.from_fixture("api")
 
 
 @schema.parametrize()
