@@ -14,6 +14,11 @@ RUNS   := model or server or tui or slow
 # What fails here is run once more, and both runs are shown: docs/tests.md.
 AGAIN  := --reruns 1 -rR
 
+# uv installs in seconds what takes pip a minute and a half. `make test` gets it; without it, pip does the work.
+UV      := work/uv/bin/uv
+install  = { test -x $(UV) && $(UV) pip install --quiet --python $(BIN)/python $(1); } || \
+  $(BIN)/python -m pip install --quiet --disable-pip-version-check $(1)
+
 # GCC would leave llama.cpp's AMX code without its tile configuration: see native/tile_config.h.
 ifeq ($(shell uname -sm) $(words $(CURDIR)),Linux x86_64 1)
 export CXXFLAGS := $(CXXFLAGS) -include $(CURDIR)/native/tile_config.h
@@ -24,11 +29,12 @@ endif
 demo: setup
 	$(BIN)/python scripts/demo.py
 
-test:
+test: $(UV)
 	@# the clients are downloaded while llama.cpp is compiled
 	@mkdir -p work && { $(MAKE) -s -j 6 clients >work/clients.log 2>&1 & }; \
-	  $(MAKE) --no-print-directory setup-test lint; code=$$?; wait; exit $$code
-	$(PYTEST) -n $(CORES) -m "not ($(RUNS))"
+	  $(MAKE) --no-print-directory setup-test; code=$$?; wait; exit $$code
+	@# the type checker keeps only one processor busy
+	@$(MAKE) --no-print-directory -j 2 lint test-fast
 	$(PYTEST) -n $(ALL) -m "$(RUNS)" $(AGAIN)
 
 # What needs no model, no server and no screen, in about a minute.
@@ -47,7 +53,6 @@ lint: setup-test
 # Clients of other people for tests/server/test_clients.py, an environment each: what they need contradicts itself.
 # litellm imports mcp wherever there are tools. One that cannot be installed is not tested.
 CLIENTS := litellm langchain-openai pydantic-ai-slim instructor llm aider-chat
-UV      := work/clients/uv/bin/uv
 clients: $(CLIENTS:%=work/clients/%/.installed)
 work/clients/litellm/.installed:          WANTED := "litellm>=1.80,<2" "mcp>=2,<3"
 work/clients/langchain-openai/.installed: WANTED := "langchain-openai>=1,<2"
@@ -58,9 +63,6 @@ work/clients/aider-chat/.installed:       WANTED := "aider-chat>=0.86,<1"
 work/clients/%/.installed: $(UV)
 	-@$(UV) venv --quiet --clear --python $(PYTHON) $(@D) && \
 	  $(UV) pip install --quiet --python $(@D)/bin/python $(WANTED) && touch $@
-$(UV):
-	@$(PYTHON) -m venv work/clients/uv
-	@$(@D)/python -m pip install --quiet --disable-pip-version-check "uv>=0.8,<1"
 
 # SmolLM2 against plain decoding: make bench-real PROMPTS=question.jsonl OPTIONS="--minutes 10 --variants shipped"
 bench-real: setup
@@ -84,13 +86,15 @@ LIBRARY_ONLY := -DLLAVA_BUILD=OFF -DCMAKE_PROJECT_llama_cpp_INCLUDE='$(CURDIR)/n
 $(VENV)/.installed: export CMAKE_ARGS := $(LIBRARY_ONLY) $(CMAKE_ARGS)
 $(VENV)/.installed: pyproject.toml $(VENV)/bin/python
 	@echo "Installing. The first time this compiles llama.cpp, which takes 3 to 8 minutes on two cores ..."
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@$(call install,-e .)
 	@touch $@
 
 $(VENV)/.installed-test: pyproject.toml $(VENV)/.installed
-	@# compiling what tests need takes longer than compiling what they import
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -e '.[test]'
+	@$(call install,-e '.[test]')
 	@touch $@
+
+$(UV):
+	-@$(PYTHON) -m venv work/uv && $(@D)/python -m pip install --quiet --disable-pip-version-check "uv>=0.8,<1"
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info work

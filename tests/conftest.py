@@ -27,7 +27,7 @@ from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.session import Session, open_session
 from scripts.scale_model import quantize
 from tests import tiny_gguf as tiny
-from tests.running import options
+from tests.running import hasty_measuring, options
 
 # The same examples in every run, or a change fails for what it has nothing to do with. LCSPEC_EXPLORE=1 looks for new
 # ones; what it finds becomes an @example.
@@ -51,8 +51,6 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         for name in [name for name in os.environ if name.startswith(OF_THE_USER)]:
             patch.delenv(name)
         patch.setenv("LCSPEC_CACHE_DIR", str(everybody / "cache"))
-        # Tests share the processors. What they measure must do, or it would be measured again and again.
-        patch.setattr("lcspec.profiles.steadiness.SHARE", 0.0)
         patch.setenv("LCSPEC_DATA_DIR", str(tmp_path_factory.mktemp("data")))
         patch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("config")))
         patch.setenv("LCSPEC_NO_HISTORY", "1")  # no test's texts reach another one
@@ -60,7 +58,8 @@ def _own_directories(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]
         authority = tmp_path_factory.mktemp("authority") / "only.pem"
         trustme.CA().cert_pem.write_to_path(str(authority))
         patch.setenv("SSL_CERT_FILE", str(authority))
-        yield
+        with hasty_measuring():
+            yield
 
 
 class Seeds:

@@ -33,7 +33,18 @@ from lcspec.profiles import kernels
 from lcspec.profiles.price import Price
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session
-from tests.running import GREEDY, ROUNDS_ALIKE, SEEDED, Answer, answer, at_price, options, request, side_by_side
+from tests.running import (
+    GREEDY,
+    ROUNDS_ALIKE,
+    SEEDED,
+    Answer,
+    answer,
+    at_price,
+    hasty_measuring,
+    options,
+    request,
+    side_by_side,
+)
 from tests.tiny_families import FAMILIES, WINDOW
 from tests.tiny_heads import write_assistant, write_eagle
 
@@ -424,4 +435,5 @@ def main(path: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    with hasty_measuring():
+        main(Path(sys.argv[1]))

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Iterable, Sequence
 from unittest.mock import patch
@@ -19,6 +20,7 @@ from lcspec.errors import LcspecError
 from lcspec.llama import Context, offloads
 from lcspec.placement import Placement
 from lcspec.profiles.price import Price
+from lcspec.profiles.step_cost import measure
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
 
@@ -83,6 +85,19 @@ class Answer:
     @property
     def steps(self) -> list[StepStats]:
         return [e for e in self.events if isinstance(e, StepStats)]
+
+
+@contextlib.contextmanager
+def hasty_measuring() -> Iterator[None]:
+    """Inside, what this machine takes is measured in a hurry: tests share the processors, so that no figure would be
+    right however often it is taken, and every figure must do.
+    """
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch("lcspec.profiles.steadiness.SHARE", 0.0))
+        stack.enter_context(patch("lcspec.profiles.step_cost.RETRIES", 0))
+        stack.enter_context(patch("lcspec.planner.learned.measure", partial(measure, repeat=1)))
+        stack.enter_context(patch.multiple("lcspec.profiles.attention", LAYERS=1, READS=1, REPEAT=1))
+        yield
 
 
 def options(path: Path, **changes: Any) -> ModelOptions:

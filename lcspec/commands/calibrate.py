@@ -44,7 +44,7 @@ def run(model: Path | None, draft: Sequence[Path], as_json: bool, **o: Any) -> N
     told = disturbance(curve.retaken, curve.unsteady)
     if told is not None:
         click.echo(told, err=True)
-    if not stored and not curve.unsteady:
+    if not stored:
         click.echo("(The cache directory cannot be written, so this will be measured again.)", err=True)
 
 
@@ -66,7 +66,7 @@ def _measure(session: Session, quiet: bool) -> tuple[CostCurve, dict[str, float]
         meter.close()
     context.set_threads(context.n_threads)
     engine.pool.give(seq)
-    stored = not curve.unsteady and save_curve(context, curve)
+    stored = save_curve(context, curve)
     return curve, _draft_steps(session), by_threads, stored
 
 

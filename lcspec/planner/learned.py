@@ -35,8 +35,7 @@ def prepare(
     if curve is None:
         try:
             curve = measure(context, seq, budget=QUICK_SECONDS, progress=progress)
-            if not curve.unsteady:
-                save_curve(context, curve)
+            save_curve(context, curve)
         except DecodeError:
             curve = CostCurve()  # no room for a measurement: with an empty curve, nothing is speculated
     memory = context.memory
@@ -64,8 +63,7 @@ def keep(planner: AutoPlanner | None, context: Context, env: DrafterEnv, names: 
     """Store what the planner learned; `names` as in `prepare`."""
     if planner is None or not planner.decode_seconds:
         return
-    if not planner.curve.unsteady:
-        save_curve(context, planner.curve)
+    save_curve(context, planner.curve)
     if env.history:
         learned = planner.as_dict(names)
         history.save(context.options.path, env.draft, history.pair_key(env.draft), learned)

@@ -38,8 +38,8 @@ class CostCurve:
             decodes in two computations have the width below zero.
         change: what a change of width costs the steps after it.
         stake: seconds to save and load a state, where drafts are verified so (see lcspec.profiles.stake).
-        retaken, unsteady: widths that were measured again because something disturbed them, and those of them whose
-            figures still cannot be right. Not stored.
+        retaken: widths that were measured again because something disturbed them. Not stored.
+        unsteady: those of them whose figures still cannot be right.
     """
 
     points: dict[int, dict[int, float]] = field(default_factory=dict)
@@ -153,6 +153,7 @@ class CostCurve:
             "bias": {str(n): b for n, b in self.bias.items()},
             "change": self.change.as_list(),
             **({"state": [self.stake.save, self.stake.load]} if self.stake is not None else {}),
+            **({"unsteady": list(self.unsteady)} if self.unsteady else {}),
         }
 
     @classmethod
@@ -170,6 +171,7 @@ class CostCurve:
             if "state" in data:
                 save, load = data["state"]
                 curve.stake = Stake(float(save), float(load))
+            curve.unsteady = tuple(int(n) for n in data.get("unsteady", ()))
         except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
             raise ValueError(f"not a cost curve: {error}") from error
         values = [s for by in points.values() for s in by.values()]

@@ -77,7 +77,8 @@ def disturbance(retaken: Sequence[int], unsteady: Sequence[int]) -> str | None:
     if unsteady:
         return (
             f"The measurement was disturbed: something else uses this machine, and {_widths(unsteady)} cannot be right "
-            "however often it is taken. These figures are not kept; measure again when the machine is quiet."
+            "however often it is taken. These figures are used for an hour at most: measure again when the machine is "
+            "quiet."
         )
     if retaken:
         return f"Something else used this machine for a moment, so {_widths(retaken)} was measured again."

@@ -15,7 +15,7 @@ from lcspec.llama import Context, build, functions_switched, version
 from lcspec.placement import Placement
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
-from lcspec.profiles.steadiness import RETRIES, disturbed, settled
+from lcspec.profiles.steadiness import KEPT_DISTURBED, RETRIES, disturbed, settled
 
 # Widths that are measured one by one, and those beyond them, as far as T(n) stays flat.
 EVERY_WIDTH = 32
@@ -255,5 +255,8 @@ def load_curve(context: Context) -> CostCurve | None:
 
 
 def save_curve(context: Context, curve: CostCurve) -> bool:
-    """Store a curve; False if the cache cannot be written."""
-    return disk_cache.save("curves", _key(context), curve.as_dict())
+    """Store a curve, a disturbed one only for an hour and where there is no other; False if the cache cannot be
+    written."""
+    if curve.unsteady and load_curve(context) is not None:
+        return True
+    return disk_cache.save("curves", _key(context), curve.as_dict(), KEPT_DISTURBED if curve.unsteady else None)

@@ -40,7 +40,7 @@ def test_what_the_user_is_told() -> None:
     again = disturbance([1], [])
     assert again is not None and "a step of 1 token was measured again" in again
     still = disturbance([1, 9], [1, 9])
-    assert still is not None and "not kept" in still and "2 sizes" in still
+    assert still is not None and "for an hour at most" in still and "2 sizes" in still
 
 
 @pytest.mark.parametrize(("had", "undisturbed"), [(2.0, True), (1.6, True), (1.0, False)])

@@ -1,19 +1,26 @@
-"""Measuring T(n) while something else uses the machine: found out, repeated, said."""
+"""Measuring T(n) while something else uses the machine: found out, repeated, said, and used for an hour."""
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 from lcspec.planner.learned import prepare
-from lcspec.profiles.step_cost import Meter, load_curve, measure
+from lcspec.profiles.steadiness import RETRIES
+from lcspec.profiles.step_cost import Meter, load_curve, measure, save_curve
 from lcspec.session import open_session
 from tests.running import options
 
 pytestmark = pytest.mark.model
 
 WIDTHS = (1, 2, 4, 8)
+
+
+@pytest.fixture(autouse=True)
+def _in_no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lcspec.profiles.step_cost.RETRIES", RETRIES)
 
 
 def disturbed_meter(monkeypatch: pytest.MonkeyPatch, times: int) -> list[int]:
@@ -39,12 +46,25 @@ def test_a_moment_of_disturbance_is_measured_again(llama: Path, monkeypatch: pyt
     assert all(seconds < 0.5 for seconds in curve.points[1].values())
 
 
-def test_a_machine_that_stays_busy_is_told_and_nothing_is_stored(
+def test_what_a_busy_machine_took_is_told_and_used_for_an_hour(
     llama: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / "cache"))
+    now = time.time()
     with open_session(options(llama, ctx=384)) as session:
-        disturbed_meter(monkeypatch, times=10_000)
-        planner = prepare(session.engine.context, session.engine.padding.seq, session.engine.drafting.env, [])
-        assert 1 in planner.curve.unsteady
-        assert load_curve(session.engine.context) is None
+        engine, context = session.engine, session.engine.context
+        with pytest.MonkeyPatch.context() as patch:
+            widths = disturbed_meter(patch, times=10_000)
+            planner = prepare(context, engine.padding.seq, engine.drafting.env, [])
+            assert 1 in planner.curve.unsteady
+            took = len(widths)
+            again = prepare(context, engine.padding.seq, engine.drafting.env, [])
+            assert again.curve.unsteady == planner.curve.unsteady and len(widths) == took, "it was measured again"
+        with monkeypatch.context() as patch:
+            patch.setattr("lcspec.disk_cache.time.time", lambda: now + 7200)
+            assert load_curve(context) is None
+        steady = measure(context, engine.padding.seq, widths=WIDTHS)
+        steady.unsteady = ()
+        assert save_curve(context, steady) and save_curve(context, planner.curve)
+        stored = load_curve(context)
+        assert stored is not None and stored.points == steady.points, "a disturbed curve replaced a good one"
