@@ -8,6 +8,7 @@ work. What has none of them is `make test-fast`.
 from __future__ import annotations
 
 import ctypes
+import gc
 import itertools
 import os
 import zlib
@@ -96,6 +97,12 @@ LONG = (
     "test_conversation_app.py", "test_verifiers.py", "test_wheel.py", "test_medusa.py", "test_same_text.py",
     "test_checkpoints.py", "test_verifier_distributions.py", "test_snapshots.py", "test_exactness.py",
 )  # fmt: skip
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected lasts as long as the process: the garbage collector need not look at it."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -153,7 +153,7 @@ class Model:
             wanted = plan(placed, header, options, functools.partial(_rehearsed, header), reserved)
             layers, split = wanted.layers, wanted.split
         while layers is not None:
-            handle, reason = _load_once(options, layers, progress, placed=placed, split=split)
+            handle, reason = _load_once(options, layers, progress, header.file_size, placed=placed, split=split)
             if handle:
                 model = cls(options, header, handle, layers, coverage)
                 model.workers = workers
@@ -251,10 +251,12 @@ def _load_once(
     options: ModelOptions,
     layers: int,
     progress: Progress | None,
+    size: int = 0,
     vocab_only: bool = False,
     placed: Placed | None = None,
     split: Sequence[float] = (),
 ) -> tuple[ctypes.c_void_p | None, str]:
+    """The library's model, or None and why; `size`: bytes of its weights, 0 if none are loaded."""
     params = C.llama_model_default_params()
     params.vocab_only = vocab_only
     params.n_gpu_layers = layers
@@ -268,7 +270,7 @@ def _load_once(
         nonlocal stopped, reports
         # The buffers exist now and are still empty; a model with several of them reports a few times before the last.
         reports += 1
-        if reports <= HUGE_PAGE_REPORTS:
+        if reports <= HUGE_PAGE_REPORTS and size >= hugepages.MIN_BYTES:
             hugepages.ask()
         # An exception must not cross the C frame; KeyboardInterrupt here means "stop loading".
         try:

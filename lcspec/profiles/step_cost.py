@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from functools import cache
 from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
@@ -27,16 +28,22 @@ SHORT_CONTEXT = 32
 LONG_CONTEXT = 512
 # After so many seconds `lcspec calibrate` begins no further round over the widths.
 ENOUGH_SECONDS = 8.0
+# Characters that are tokenized for each token of a sample. (In code a token has three to four.)
+LONGEST_TOKEN = 16
 
 Progress = Callable[[float], None]
+
+
+@cache
+def _sample_text() -> str:
+    return "\n".join(p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))[:6])
 
 
 def sample_tokens(context: Context, n: int) -> list[int]:
     """`n` tokens of real text: with one repeated token, a mixture-of-experts model would use too few experts."""
     vocab = context.model.vocab
-    text = "\n".join(p.read_text(encoding="utf-8") for p in sorted(Path(__file__).parent.glob("*.py"))[:6])
     try:
-        tokens = vocab.tokenize(text, special=False)
+        tokens = vocab.tokenize(_sample_text()[: LONGEST_TOKEN * n], special=False)
     except TokenizeError:
         tokens = [t for t in range(vocab.n_tokens) if not vocab.is_end(t)]
     return (tokens * (n // max(1, len(tokens)) + 1))[:n]

@@ -27,6 +27,10 @@ def test_huge_pages_are_asked_for_before_the_weights_are_read(llama: Path, monke
     order: list[str] = []
     monkeypatch.setattr(hugepages, "ask", lambda: order.append("ask") or 0)
     with Model.load(options(llama), lambda fraction: order.append("progress") or True):
+        assert "ask" not in order, "so small a model has no huge page"
+    order.clear()
+    monkeypatch.setattr(hugepages, "MIN_BYTES", llama.stat().st_size)
+    with Model.load(options(llama), lambda fraction: order.append("progress") or True):
         pass
     assert order[0] == "ask"
     assert 1 <= order.count("ask") <= 4 and order.count("progress") >= 1
