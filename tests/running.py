@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import threading
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -85,6 +86,14 @@ class Answer:
     @property
     def steps(self) -> list[StepStats]:
         return [e for e in self.events if isinstance(e, StepStats)]
+
+
+def until(condition: Callable[[], object], told: Callable[[], object] = str, patience: float = 300.0) -> None:
+    """Wait for what another thread or process does; `told` is what is said where it never comes."""
+    end = time.monotonic() + patience
+    while not condition():
+        assert time.monotonic() < end, told()
+        time.sleep(0.02)
 
 
 @contextlib.contextmanager

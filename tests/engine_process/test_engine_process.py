@@ -38,6 +38,7 @@ from lcspec.llama import Model
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import parse_speculation
 from tests import engine_faults, tiny_gguf
+from tests.running import until
 
 pytestmark = [pytest.mark.model, pytest.mark.slow]
 
@@ -333,10 +334,7 @@ def test_a_model_that_is_gone_is_told_until_it_is_back(tmp_path: Path, monkeypat
             engine.submit(request(), Sink()).result(WAIT)
         assert "model.gguf" in str(engine.life.away) and engine.alive
         (tmp_path / "away.gguf").rename(path)
-        end = time.monotonic() + WAIT
-        while engine.life.away is not None:
-            assert time.monotonic() < end
-            time.sleep(0.02)
+        until(lambda: engine.life.away is None)
         again = Sink()
         engine.submit(request(), again).result(WAIT)
         assert isinstance(again.last(), Finished)
@@ -409,10 +407,7 @@ def test_it_ends_with_its_program_which_needs_no_library(path: Path) -> None:
         os.kill(int(pid), signal.SIGINT)  # the program's to act on
         os.kill(int(pid), signal.SIGTERM)
         program.kill()
-    end = time.monotonic() + WAIT
-    while Path(f"/proc/{pid}/exe").exists():
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: not Path(f"/proc/{pid}/exe").exists())
 
 
 def test_the_tables_of_a_vocabulary(tmp_path: Path, path: Path) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass
 
 from lcspec.server.lifecycle import Background
 from lcspec.session import Session
+from tests.running import until
 from tests.server.running import engine_of, service_of
 
 
@@ -36,7 +36,4 @@ def state_of(server: Background) -> State:
 
 def wait_idle(server: Background, seconds: float = 300.0) -> None:
     """Until no request is at hand."""
-    end = time.monotonic() + seconds
-    while service_of(server).capacity.at_hand:
-        assert time.monotonic() < end, "requests are still at hand"
-        time.sleep(0.01)
+    until(lambda: not service_of(server).capacity.at_hand, lambda: "requests are still at hand", seconds)

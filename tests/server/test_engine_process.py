@@ -19,6 +19,7 @@ from lcspec.engine_process import parent
 from lcspec.server.lifecycle import Background
 from tests import engine_faults
 from tests import tiny_gguf as tiny
+from tests.running import until
 from tests.server.process import Process
 from tests.server.running import HELLO, background, options, service_of, several
 
@@ -187,10 +188,7 @@ def test_one_models_death_leaves_the_others(tmp_path: Path) -> None:
         assert all(stream.began.wait(WAIT) for stream in streams.values())
         kill(engines["red"].life.pid)
         assert {name: stream.end() for name, stream in streams.items()} == whole
-        end = time.monotonic() + WAIT
-        while engines["red"].life.restarts == 0:  # the text may have ended before the kill
-            assert time.monotonic() < end
-            time.sleep(0.01)
+        until(lambda: engines["red"].life.restarts)  # the text may have ended before the kill
         assert engines["blue"].life.restarts == 0 and engines["red"].life.restarts == 1
         assert 'lcspec_engine_restarts_total{model="red"} 1.0' in httpx.get(f"{server.url}/metrics").text
 

@@ -24,6 +24,7 @@ from lcspec.server.lifecycle import Background
 from lcspec.server.model_entry import Entry, Progress
 from lcspec.server.service import Service
 from tests import tiny_gguf as tiny
+from tests.running import until
 from tests.server.running import HELLO, WAIT, lines_of, options, several
 
 pytestmark = pytest.mark.server
@@ -55,11 +56,8 @@ def states(server: Background) -> dict[str, str]:
     return {model["id"]: model["status"]["value"] for model in data}
 
 
-def until(server: Background, expected: dict[str, str]) -> None:
-    end = time.monotonic() + WAIT
-    while states(server) != expected:
-        assert time.monotonic() < end, states(server)
-        time.sleep(0.05)
+def reach(server: Background, expected: dict[str, str]) -> None:
+    until(lambda: states(server) == expected, lambda: states(server))
 
 
 def test_models_are_loaded_when_they_are_named(folder: Path) -> None:
@@ -163,7 +161,7 @@ def test_an_idle_model_is_unloaded(folder: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(models, "WATCH", 0.05)
     with several(folder, idle_unload=0.2) as server:
         red = text(say(server, "red"))
-        until(server, {"red": "unloaded", "blue": "unloaded", "broken": "unloaded"})
+        reach(server, {"red": "unloaded", "blue": "unloaded", "broken": "unloaded"})
         assert text(say(server, "red")) == red
 
 
@@ -242,10 +240,7 @@ def test_a_load_that_fails_late_ends_its_stream_with_an_error(folder: Path, gate
 
 
 def held_by_nobody(server: Background) -> None:
-    end = time.monotonic() + WAIT
-    while any(entry.users or entry.waiters for entry in server.server.models.entries):
-        assert time.monotonic() < end
-        time.sleep(0.02)
+    until(lambda: not any(entry.users or entry.waiters for entry in server.server.models.entries))
 
 
 def test_whoever_goes_away_while_it_is_loaded_holds_nothing(folder: Path, gate: threading.Event) -> None:

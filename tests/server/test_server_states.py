@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +27,7 @@ from hypothesis.stateful import (
 
 from lcspec.server.lifecycle import Background
 from tests import tiny_gguf as tiny
+from tests.running import until
 from tests.server.running import HELLO, WAIT, lines_of, several
 
 pytestmark = [pytest.mark.server, pytest.mark.slow]
@@ -149,10 +149,7 @@ class Clients(RuleBasedStateMachine):
             while stream.read(8):
                 pass
             self.end(stream)
-        end = time.monotonic() + WAIT
-        while (health := self.http.get("/health").json())["running"] or health["waiting"]:
-            assert time.monotonic() < end, health
-            time.sleep(0.01)
+        until(lambda: not (health := self.http.get("/health").json())["running"] and not health["waiting"])
         self.http.close()
 
 

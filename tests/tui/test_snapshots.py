@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from textual.pilot import Pilot
-from textual.widgets import DataTable
+from textual.widgets import DataTable, Input, TextArea
 
 from lcspec.answers.text import Piece
 from lcspec.engine.events import Step, StepStats
@@ -57,6 +57,9 @@ def compare(
     """`compare(scene, size, theme)`: run the scene in a fresh application, and compare the picture."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("lcspec.tui.screens.chats.when", lambda seconds, now: "12:00")
+    # Cursors do not blink. (Setting `cursor_blink` when a scene is ready comes too late: Textual keeps drawn lines.)
+    monkeypatch.setattr(TextArea, "_toggle_cursor_blink_visible", lambda area: None)
+    monkeypatch.setattr(Input, "_toggle_cursor", lambda line: None)
     apps: list[ChatApp] = []
 
     def run(scene: Scene, size: tuple[int, int] = SMALL, theme: str = DARK, **options: Any) -> bool:
@@ -68,8 +71,6 @@ def compare(
             driver = Driver(app, pilot)
             await scene(driver)
             app.clear_notifications()
-            for prompt in app.screen.query("PromptInput, Input, TextArea"):
-                prompt.cursor_blink = False  # type: ignore[attr-defined]
             await pilot.pause()
 
         return snap_compare(app, terminal_size=size, run_before=before)
