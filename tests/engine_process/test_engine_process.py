@@ -334,7 +334,7 @@ def test_a_model_that_is_gone_is_told_until_it_is_back(tmp_path: Path, monkeypat
             engine.submit(request(), Sink()).result(WAIT)
         assert "model.gguf" in str(engine.life.away) and engine.alive
         (tmp_path / "away.gguf").rename(path)
-        until(lambda: engine.life.away is None)
+        until(lambda: engine.life.away is None, patience=WAIT)
         again = Sink()
         engine.submit(request(), again).result(WAIT)
         assert isinstance(again.last(), Finished)
@@ -407,7 +407,7 @@ def test_it_ends_with_its_program_which_needs_no_library(path: Path) -> None:
         os.kill(int(pid), signal.SIGINT)  # the program's to act on
         os.kill(int(pid), signal.SIGTERM)
         program.kill()
-    until(lambda: not Path(f"/proc/{pid}/exe").exists())
+    until(lambda: not Path(f"/proc/{pid}/exe").exists(), patience=WAIT)
 
 
 def test_the_tables_of_a_vocabulary(tmp_path: Path, path: Path) -> None:

@@ -188,7 +188,7 @@ def test_one_models_death_leaves_the_others(tmp_path: Path) -> None:
         assert all(stream.began.wait(WAIT) for stream in streams.values())
         kill(engines["red"].life.pid)
         assert {name: stream.end() for name, stream in streams.items()} == whole
-        until(lambda: engines["red"].life.restarts)  # the text may have ended before the kill
+        until(lambda: engines["red"].life.restarts, patience=WAIT)  # the text may have ended before the kill
         assert engines["blue"].life.restarts == 0 and engines["red"].life.restarts == 1
         assert 'lcspec_engine_restarts_total{model="red"} 1.0' in httpx.get(f"{server.url}/metrics").text
 

@@ -149,7 +149,11 @@ class Clients(RuleBasedStateMachine):
             while stream.read(8):
                 pass
             self.end(stream)
-        until(lambda: not (health := self.http.get("/health").json())["running"] and not health["waiting"])
+
+        def health() -> dict[str, Any]:
+            return self.http.get("/health").json()  # type: ignore[no-any-return]
+
+        until(lambda: not (now := health())["running"] and not now["waiting"], health)
         self.http.close()
 
 
