@@ -18,7 +18,8 @@ from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.identity import identify
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.training.choices import ChoiceWriter
-from lcspec.training.eagle.collect import FeatureWriter, default_layers
+from lcspec.training.eagle.collect import FeatureWriter
+from lcspec.training.layer_sizes import default_layers
 from lcspec.training.prompts import Source, read_sources
 from lcspec.training.texts import TextStore
 

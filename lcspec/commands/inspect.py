@@ -9,6 +9,7 @@ from typing import Any, Sequence
 import click
 
 from lcspec.config import ModelOptions
+from lcspec.modelfiles.companions import bundled_head
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.mtp_layers import mtp_layers, usable_mtp
@@ -55,6 +56,7 @@ def describe(path: Path) -> dict[str, Any]:
             "licence": header.licence,
             "mtp_layers": mtp_layers(read_gguf(path)),
             "drafts_with_mtp": usable_mtp(read_gguf(path)) > 0,
+            "bundled_head": head.name if (head := bundled_head(path)) else None,
             "distilled_from": header.metadata.get(f"{DISTILLED}.target"),
             "writes_text": context.memory.exists,
             "speculation": Branching.CHAIN.value if apart else branching.value,
@@ -125,6 +127,8 @@ def run(model: Path | None, as_json: bool) -> None:
         layers = "layer" if info["mtp_layers"] == 1 else "layers"
         use = "`--speculate auto` drafts with" if info["drafts_with_mtp"] else "this version of llama.cpp cannot run"
         rows["head inside"] = f"{info['mtp_layers']} {layers} for multi-token prediction, which {use}"
+    if info["bundled_head"]:
+        rows["head for it"] = f"{info['bundled_head']}, installed with lcspec: `--speculate auto` drafts with it"
     if info["distilled_from"]:
         rows["made for"] = f"drafting for {info['distilled_from']}, from which it was distilled"
     for name, value in rows.items():

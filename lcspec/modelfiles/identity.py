@@ -76,12 +76,14 @@ def _fingerprint(header: ModelHeader, vocabulary: str) -> str:
         for key in ("embedding_length", "block_count", "feed_forward_length", "attention.head_count")
     ]
     digest = hashlib.sha256(f"{arch} {shape} {vocabulary}".encode())
+    norms: dict[str, bytes] = {}
     for path in header.parts:
         contents = read_gguf(path)
         with path.open("rb") as file:
             for tensor in contents.tensors:
                 if tensor.type_id == F32 and len(tensor.shape) == 1 and tensor.name.endswith("norm.weight"):
-                    digest.update(tensor.name.encode())
                     file.seek(contents.data_offset + tensor.offset)
-                    digest.update(file.read(tensor.n_bytes or 0))
+                    norms[tensor.name] = file.read(tensor.n_bytes or 0)
+    for name, values in sorted(norms.items()):  # programs that quantize write tensors in an order of their own
+        digest.update(name.encode() + values)
     return digest.hexdigest()

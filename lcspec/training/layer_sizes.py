@@ -1,4 +1,4 @@
-"""Sizes of the transformer layers that are trained here, and their tensors by the names they have in a GGUF."""
+"""The transformer layers that are trained here: sizes, tensors by their names in a GGUF, and what heads read."""
 
 from __future__ import annotations
 
@@ -40,3 +40,8 @@ class LayerSizes:
     def key(self) -> dict[str, float]:
         """What a checkpoint must agree with."""
         return asdict(self)
+
+
+def default_layers(n_layer: int) -> tuple[int, int, int]:
+    """Which layers' inputs a head reads: a third and two thirds up, and the last."""
+    return max(0, n_layer // 3), max(0, 2 * n_layer // 3), max(0, n_layer - 1)

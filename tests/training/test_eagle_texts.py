@@ -15,7 +15,8 @@ from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.llama import Context, Model
 from lcspec.training.choices import ChoiceWriter, best_tokens
 from lcspec.training.collect import TOP_K, Job
-from lcspec.training.eagle.collect import FeatureWriter, default_layers
+from lcspec.training.eagle.collect import FeatureWriter
+from lcspec.training.layer_sizes import default_layers
 from lcspec.training.texts import TOP, Text, TextStore
 from tests.tiny_families import write_family
 

@@ -26,7 +26,7 @@ from lcspec.engine.events import StepStats
 from lcspec.errors import LcspecError, ModelFileError, UsageError, VocabularyMismatch
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.gguf_header import read_gguf
-from lcspec.modelfiles.identity import SCALED_FROM, fingerprint, identify
+from lcspec.modelfiles.identity import SCALED_FROM, fingerprint
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
 from lcspec.spec.tree_shapes import Shape
@@ -464,14 +464,6 @@ def test_text_without_prompts_is_refused(llama: Path, tmp_path: Path) -> None:
 def test_a_recurrent_model_is_refused(recurrent: Path, tmp_path: Path) -> None:
     with pytest.raises(LcspecError, match="recurrent state"):
         make(recurrent, tmp_path / "h.gguf")
-
-
-def test_identity_of_a_model(demo: tuple[Path, Path], demo_as: Callable[[str], Path], llama: Path) -> None:
-    one, other = identify(demo[0]), identify(demo_as("Q4_K_M"))
-    assert (one.fingerprint, one.vocabulary) == (other.fingerprint, other.vocabulary)
-    assert one.quantization != other.quantization
-    assert identify(demo[1]).fingerprint != one.fingerprint
-    assert identify(llama).vocabulary != one.vocabulary
 
 
 def test_a_tree_from_the_file_is_used(tiny_heads: Path, llama: Path, tmp_path: Path) -> None:

@@ -35,8 +35,3 @@ class FeatureWriter(ChoiceWriter):
         super()._keep_step(jobs)
         for job, state in zip(jobs, self.context.states(self.layers).astype(np.float16), strict=True):
             job.states.append(state)
-
-
-def default_layers(n_layer: int) -> tuple[int, int, int]:
-    """Which layers' inputs a head reads: a third and two thirds up, and the last."""
-    return max(0, n_layer // 3), max(0, 2 * n_layer // 3), max(0, n_layer - 1)
