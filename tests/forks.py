@@ -7,6 +7,7 @@ read while modules are imported is not read again: for that, and for signals, st
 from __future__ import annotations
 
 import atexit
+import gc
 import io
 import json
 import os
@@ -153,6 +154,7 @@ def _main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in PRELOADED:
         __import__(name)
+    gc.freeze()  # or every process would copy all of it at its end, to look for garbage
     order = _serve(control)
     if order is None:
         return
