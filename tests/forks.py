@@ -22,6 +22,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from tests.running import hasty_measuring
+
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND_LINE = "lcspec.cli"
 # What the commands import when they need it.
@@ -160,11 +162,12 @@ def _main() -> None:
         return
     _become(order)
     sys.argv = ["lcspec", *order["arguments"]]
-    if order["module"] == COMMAND_LINE:
-        sys.modules["__main__"].__package__ = None  # click would take this module's name for the command's
-        sys.modules[COMMAND_LINE].main()
-    else:
-        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+    with hasty_measuring():
+        if order["module"] == COMMAND_LINE:
+            sys.modules["__main__"].__package__ = None  # click would take this module's name for the command's
+            sys.modules[COMMAND_LINE].main()
+        else:
+            runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":
