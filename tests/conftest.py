@@ -106,7 +106,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_sessionfinish() -> None:
-    """What is left after one search for garbage goes with the process: pytest and Python would search six times more."""
+    """After one search for garbage, what is left goes with the process: pytest and Python would search it often."""
     gc.collect()
     gc.freeze()
 
