@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import traceback
@@ -172,4 +173,5 @@ def main() -> NoReturn:
             traceback.print_exc()
         click.echo(f"lcspec: internal error: {error!r}; LCSPEC_DEBUG=1 shows where. Please report it.", err=True)
         code = 1
+    gc.freeze()  # everything goes with the process: the interpreter need not search it for garbage at its end
     sys.exit(code)

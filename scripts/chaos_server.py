@@ -150,12 +150,18 @@ def _no_more_bytes() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, resource.RLIM_INFINITY))
 
 
-def conditions(folder: Path, cache: Path | None = None) -> dict[str, Condition]:
-    """By name; `cache`: where those that may write one find what was measured of this machine before."""
+def conditions(folder: Path, cache: Path | None = None, first: str = "") -> dict[str, Condition]:
+    """By name.
+
+    `cache`: where those that may write one find what was measured of this machine before; `first`: Python that every
+    process runs first.
+    """
     (folder / "file").write_text("in the way")
-    (folder / "jumps").mkdir()
-    (folder / "jumps" / "sitecustomize.py").write_text(JUMPS)  # which every Python reads, the engine's too
-    own = {"LCSPEC_CACHE_DIR": str(cache or folder / "cache")}
+    for name, text in (("first", first), ("jumps", first + JUMPS)):
+        (folder / name).mkdir()
+        (folder / name / "sitecustomize.py").write_text(text)  # which every Python reads, the engine's too
+    always = {"PYTHONPATH": str(folder / "first")} if first else {}
+    own = {**always, "LCSPEC_CACHE_DIR": str(cache or folder / "cache")}
     (folder / "models").mkdir()
     shutil.copy(demo_path(DEMO_TARGET), folder / "models" / "a.gguf")
     for i, name in enumerate(("b", "c")):
@@ -164,8 +170,8 @@ def conditions(folder: Path, cache: Path | None = None) -> dict[str, Condition]:
         STEADY: Condition(own, harm=False),
         "usual": Condition(own),
         "several models": Condition(own, folder=folder / "models"),
-        "full disk": Condition({"LCSPEC_CACHE_DIR": str(folder / "full")}, before=_no_more_bytes),
-        "unwritable cache": Condition({"LCSPEC_CACHE_DIR": str(folder / "file" / "cache")}),
+        "full disk": Condition({**own, "LCSPEC_CACHE_DIR": str(folder / "full")}, before=_no_more_bytes),
+        "unwritable cache": Condition({**own, "LCSPEC_CACHE_DIR": str(folder / "file" / "cache")}),
         "clock jumps": Condition({**own, "PYTHONPATH": str(folder / "jumps")}),
     }
 
@@ -233,6 +239,7 @@ def run(
     timed: bool = False,
     patience: float = PATIENCE,
     cache: Path | None = None,
+    first: str = "",
 ) -> tuple[dict[str, int], list[str], list[str]]:
     """One condition: how many requests of each kind there were, what was wrong, and what else there is to say."""
     wrong: list[str] = []
@@ -240,7 +247,7 @@ def run(
     counts: dict[str, int] = {}
     chance = random.Random(seed)
     with tempfile.TemporaryDirectory() as folder:
-        condition = conditions(Path(folder), cache)[name]
+        condition = conditions(Path(folder), cache, first)[name]
         with serving(condition, models, wrong, patience) as (url, pid):
             if not url:
                 return counts, wrong, told

@@ -105,6 +105,12 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+def pytest_sessionfinish() -> None:
+    """After one search for garbage, what is left goes with the process: pytest and Python would search it often."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Long files first, then those with slow tests: with several processes the last file to end should be short."""
     slow = {item.path for item in items if item.get_closest_marker("slow")}

@@ -7,6 +7,7 @@ read while modules are imported is not read again: for that, and for signals, st
 from __future__ import annotations
 
 import atexit
+import gc
 import io
 import json
 import os
@@ -20,6 +21,8 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from tests.running import hasty_measuring
 
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND_LINE = "lcspec.cli"
@@ -153,16 +156,18 @@ def _main() -> None:
     control = socket.socket(fileno=int(sys.argv[1]))
     for name in PRELOADED:
         __import__(name)
+    gc.freeze()  # or every process would copy all of it at its end, to look for garbage
     order = _serve(control)
     if order is None:
         return
     _become(order)
     sys.argv = ["lcspec", *order["arguments"]]
-    if order["module"] == COMMAND_LINE:
-        sys.modules["__main__"].__package__ = None  # click would take this module's name for the command's
-        sys.modules[COMMAND_LINE].main()
-    else:
-        runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
+    with hasty_measuring():
+        if order["module"] == COMMAND_LINE:
+            sys.modules["__main__"].__package__ = None  # click would take this module's name for the command's
+            sys.modules[COMMAND_LINE].main()
+        else:
+            runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 
 if __name__ == "__main__":

@@ -198,7 +198,7 @@ class DraftPolicy:
         known = sorted(reach[1:], reverse=True)
         price = rate(costs, known, base)
         ready = drafter.levels_ready(request.sequence)
-        worth = ready > 0 or imagined(costs, known, left_open(before, reach), hope, level, base) > price
+        worth = ready > 0 or imagined(costs, known, left_open(before, reach), hope, level, base, enough=price) > price
         if not worth and record.waited * PROBE_SHARE < record.probe_seconds:
             return None
 
@@ -210,7 +210,8 @@ class DraftPolicy:
             spent = levels * level
             # Where a drafter is sure it tends to stay sure, and `hope` may come from another text.
             surer = max(hope, ahead ** (1 / levels) if levels else 0.0)
-            return imagined(costs, ranked, [ahead], surer, level, base, spent) > rate(costs, ranked, base, spent)
+            without = rate(costs, ranked, base, spent)
+            return imagined(costs, ranked, [ahead], surer, level, base, spent, without) > without
 
         def expects(depth: int, rank: int, prob: float) -> float:
             return request.acceptance.expected(bit, rank, prob)

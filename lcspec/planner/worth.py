@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import bisect
+import math
 import operator
 from typing import Callable, NamedTuple, Sequence
 
@@ -47,15 +48,18 @@ def imagined(
     level: float,
     base: int,
     spent: float = 0.0,
+    enough: float = math.inf,
 ) -> float:
     """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
-    descending), after `spent` seconds of drafting.
+    descending), after `spent` seconds of drafting; or of the first chain that has more than `enough`.
 
     Each level of the chain costs `level` seconds. Its i-th token is right with probability hope ** i, and brings
     something only where the text has left the known drafts by then: `left`, by depth.
     """
     best, ahead, chance, probs = rate(costs, known, base, spent), 0.0, 1.0, list(known)
     for n in range(1, LOOKAHEAD + 1):
+        if best > enough:
+            break
         ahead += left[n - 1] if n <= len(left) else 0.0
         chance *= hope
         bisect.insort(probs, ahead * chance, key=operator.neg)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ def vocab(tiny_session: Session) -> Vocab:
     return tiny_session.model.vocab
 
 
+@cache
 def letters(vocab: Vocab) -> dict[str, int]:
     """A token for every single character that has one of its own."""
     pieces = {vocab.piece(token): token for token in reversed(range(vocab.n_tokens))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -21,6 +22,14 @@ def _patience() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in ("get", "post", "options", "head", "delete", "request", "stream"):
             patch.setattr(httpx, name, functools.partial(getattr(httpx, name), timeout=WAIT))
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _garbage_of_the_tests_stays() -> Iterator[None]:
+    """A model that is unloaded has the collector look at everything, which here is half a second of test modules."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gc, "unfreeze", lambda: None)
         yield
 
 

@@ -64,7 +64,7 @@ def compare(
 
     def run(scene: Scene, size: tuple[int, int] = SMALL, theme: str = DARK, **options: Any) -> bool:
         chosen = {"model": pair[0], "overrides": {**PLAIN, "theme": theme}, "settings": Path("chat.toml"), **options}
-        app = ChatApp(ChatOptions(**chosen))
+        app = ChatApp(ChatOptions(**chosen, apart=False))
         apps.append(app)
 
         async def before(pilot: Pilot[Any]) -> None:
