@@ -206,7 +206,7 @@ def _write(
     for key, value in metadata.items():
         if value is None:
             continue
-        _add(writer, key if key.startswith(("general.", "tokenizer.")) else f"{arch}.{key}", value)
+        _add(writer, key if key.startswith(("general.", "tokenizer.", "lcspec.")) else f"{arch}.{key}", value)
     if vocab is not None:
         for key, value in vocab.metadata().items():
             _add(writer, key, value)

@@ -106,6 +106,7 @@ class Drafter:
         wants_rows: it needs rows of its own in the target's batch (see ProbingDrafter).
         wants_states: the target's layers whose inputs it reads (see StateDrafter, Context.states).
         goes_ahead: it can draft on a thread of its own while the target decodes (see lcspec.drafters.ahead).
+        chances: how often its tokens were right at each depth on texts held out from its training; empty: not known.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Drafter:
     wants_rows = False
     wants_states: tuple[int, ...] = ()
     goes_ahead = False
+    chances: tuple[float, ...] = ()
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Prepare for a new request with the options in `spec`; its prompt is in `sequence.tokens`."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Iterable, Sequence
 
+from lcspec.config import SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.drafters.memory import keep_texts, restored
 from lcspec.engine.request import Request
@@ -70,6 +72,14 @@ class Drafting:
         """Time the drafters that the planner has never asked; only between requests."""
         if self.auto is not None:
             meet(self.auto, [self.drafters[name] for name in names])
+
+    def without_hopeless(self, speculation: SpeculationParams) -> SpeculationParams:
+        """The parameters of a request that a planner decides for, without the drafters that cannot pay here: a head
+        reads states at every step, also when it is never asked.
+        """
+        auto = self.make_planner()
+        kept = tuple(spec for spec in speculation.drafters if auto.could_pay(self.drafters[spec.name]))
+        return replace(speculation, drafters=kept)
 
     # ------------------------------------------------------------ while a request runs
 

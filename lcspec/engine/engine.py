@@ -203,6 +203,7 @@ class Engine:
             self.drafting.make_planner()
             if not self.running:
                 self.drafting.meet(names)
+            spec = self.drafting.without_hopeless(spec)
         return spec
 
     def certify(self, known: Certificate | None = None) -> Certificate:

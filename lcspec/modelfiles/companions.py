@@ -43,6 +43,7 @@ ASSISTANT, EAGLE = "gemma4-assistant", "eagle3"
 EAGLE_LAYERS = 3
 # Which model a head of `lcspec draft eagle` was trained for (see lcspec.modelfiles.identity).
 FINGERPRINT = "lcspec.eagle.fingerprint"
+ACCEPTANCE = "lcspec.eagle.acceptance"
 # Tensors without which the library ends the process, or drafts garbage.
 _EAGLE_TENSORS = ("fc", "output_norm", "blk.0.attn_norm", "blk.0.attn_norm_2", "blk.0.attn_q", "blk.0.attn_k") + (
     "blk.0.attn_v",
@@ -149,6 +150,17 @@ def target_layers(head: Path) -> tuple[int, ...]:
         UnsupportedModel: it does not say so.
     """
     return _layers(read_gguf(head, arrays=(f"{EAGLE}.target_layers",)))
+
+
+def held_out_acceptance(head: Path) -> tuple[float, ...]:
+    """How often an EAGLE-3 head was right at each depth on texts held out from its training; empty if it does not say.
+
+    Raises:
+        ModelFileError: it cannot be read.
+    """
+    found = read_gguf(head, arrays=(ACCEPTANCE,)).metadata.get(ACCEPTANCE)
+    values = found.values if isinstance(found, MetadataArray) else None
+    return tuple(float(value) for value in values or () if isinstance(value, float) and 0.0 <= value <= 1.0)
 
 
 def check_eagle(target: GGUFContents, head: GGUFContents) -> None:

@@ -125,6 +125,11 @@ class DraftPolicy:
         """Whether there is any figure for the drafter's cost."""
         return name in self.records or name in self.step_seconds
 
+    def level_seconds(self, name: str) -> float:
+        """What a level of the drafter costs; 0 if there is no figure."""
+        record = self.records.get(name)
+        return self.step_seconds.get(name, 0.0) if record is None else record.level_seconds
+
     def save(self, seconds: float) -> None:
         """A target decode took `seconds`: a share of it pays for probes."""
         for record in self.records.values():

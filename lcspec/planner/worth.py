@@ -14,6 +14,9 @@ from lcspec.profiles.stake import Costs
 
 # How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
 LOOKAHEAD = 16
+# How much faster than plain decoding a head's chains must be, if as often right as on texts like those it was trained
+# on, to be asked at all. On other texts, and where drafts begin, a head gains about half as much (docs/eagle.md).
+PROMISE = 1.25
 
 
 def least_row(costs: Costs, base: int) -> float:
@@ -65,6 +68,22 @@ def imagined(
         bisect.insort(probs, ahead * chance, key=operator.neg)
         best = max(best, rate(costs, probs, base, spent + n * level))
     return best
+
+
+def could_pay(costs: Costs, chances: Sequence[float], level: float) -> bool:
+    """Whether chains that are right as often as `chances`, by depth, would keep PROMISE at some length; a token of them
+    takes `level` seconds."""
+    if 1 not in costs:
+        return True
+    tokens = chance = 1.0
+    for n, right in enumerate(chances, start=2):
+        if n not in costs:
+            break
+        chance *= right
+        tokens += chance
+        if tokens * costs[1][0] >= PROMISE * (costs[n][0] + (n - 1) * level):
+            return True
+    return False
 
 
 class Item(NamedTuple):
