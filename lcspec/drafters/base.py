@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec, DraftFiles
 from lcspec.errors import UsageError
+from lcspec.modelfiles.companions import held_out_acceptance
 from lcspec.placement import Placement
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.spec.token_tree import TokenTree
@@ -106,7 +107,6 @@ class Drafter:
         wants_rows: it needs rows of its own in the target's batch (see ProbingDrafter).
         wants_states: the target's layers whose inputs it reads (see StateDrafter, Context.states).
         goes_ahead: it can draft on a thread of its own while the target decodes (see lcspec.drafters.ahead).
-        chances: how often its tokens were right at each depth on texts held out from its training; empty: not known.
     """
 
     name: str
@@ -117,7 +117,6 @@ class Drafter:
     wants_rows = False
     wants_states: tuple[int, ...] = ()
     goes_ahead = False
-    chances: tuple[float, ...] = ()
 
     def begin(self, sequence: SequenceView, spec: DrafterSpec) -> None:
         """Prepare for a new request with the options in `spec`; its prompt is in `sequence.tokens`."""
@@ -291,6 +290,14 @@ class DrafterEnv:
     progress: Callable[[str, float], bool | None] | None = None
     history: bool = False
     context: Context | None = None
+
+    def chances(self, name: str) -> tuple[float, ...]:
+        """How often a drafter's tokens were right at each depth on texts held out from its training; empty: not known.
+
+        Raises:
+            ModelFileError: its file cannot be read.
+        """
+        return held_out_acceptance(self.draft.eagle) if name == "eagle" and self.draft.eagle is not None else ()
 
 
 Factory = Callable[[DrafterEnv], Drafter]

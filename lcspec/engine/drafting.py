@@ -17,7 +17,8 @@ from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Planner
 from lcspec.planner.fixed import FixedPlanner
 from lcspec.planner.learned import keep, meet, prepare
-from lcspec.profiles.step_cost import Progress
+from lcspec.planner.worth import could_pay
+from lcspec.profiles.step_cost import Progress, load_curve
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -42,6 +43,7 @@ class Drafting:
         self.drafters = {} if drafters is None else drafters
         self.auto: AutoPlanner | None = None
         self._fixed = FixedPlanner()
+        self._chances: dict[str, tuple[float, ...]] = {}  # see DrafterEnv.chances
         self._context, self._scratch = context, scratch
         self._owned = drafters is None
         self._forgot = False  # forget_texts was called: from then on nothing that drafters know is stored
@@ -74,12 +76,24 @@ class Drafting:
             meet(self.auto, [self.drafters[name] for name in names])
 
     def without_hopeless(self, speculation: SpeculationParams) -> SpeculationParams:
-        """The parameters of a request that a planner decides for, without the drafters that cannot pay here: a head
-        reads states at every step, also when it is never asked.
+        """The parameters of a request that a planner decides for, without heads that cannot pay here: loading one takes
+        a while, and it reads states at every step, also when it is never asked.
+
+        Raises:
+            ModelFileError: a head's file cannot be read.
         """
-        auto = self.make_planner()
-        kept = tuple(spec for spec in speculation.drafters if auto.could_pay(self.drafters[spec.name]))
-        return replace(speculation, drafters=kept)
+        curve = load_curve(self._context) if self.auto is None else self.auto.curve
+        if curve is None:
+            return speculation
+        costs = curve.effective(0)
+
+        def hopeful(name: str) -> bool:
+            if name not in self._chances:
+                self._chances[name] = self.env.chances(name)
+            level = 0.0 if self.auto is None else self.auto.costly.level_seconds(name)
+            return could_pay(costs, self._chances[name], level)
+
+        return replace(speculation, drafters=tuple(spec for spec in speculation.drafters if hopeful(spec.name)))
 
     # ------------------------------------------------------------ while a request runs
 

@@ -197,6 +197,7 @@ class Engine:
                 self.exact.certificate = self.solo.certify()
             else:
                 self.certify()
+        spec = self.drafting.without_hopeless(spec) if spec.auto else spec
         names = [drafter.name for drafter in spec.drafters]
         self.drafting.make(names)
         if spec.auto and names:

@@ -19,7 +19,7 @@ import time
 from collections import defaultdict
 from typing import Any, Callable, Sequence
 
-from lcspec.drafters.base import Budget, Drafter
+from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.loss_budget import LossBudget
@@ -27,7 +27,7 @@ from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
 from lcspec.planner.shadow import Shadows
-from lcspec.planner.worth import Item, Step, choose, could_pay
+from lcspec.planner.worth import Item, Step, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
 from lcspec.spec import cutting
@@ -80,12 +80,6 @@ class AutoPlanner:
     def budget(self) -> LossBudget:
         """What the texts of the current step may lose."""
         return self.budgets[self._streams]
-
-    def could_pay(self, drafter: Drafter) -> bool:
-        """Whether a drafter can make one text faster on this machine, by what its file says about itself."""
-        if not drafter.chances:
-            return True
-        return could_pay(self.curve.effective(0), drafter.chances, self.costly.level_seconds(drafter.name))
 
     def backoff(self, streams: int) -> Plan | None:
         """A plain step while the texts have lost as much as they may (see LossBudget)."""

@@ -15,8 +15,8 @@ from lcspec.profiles.stake import Costs
 # How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
 LOOKAHEAD = 16
 # How much faster than plain decoding a head's chains must be, if as often right as on texts like those it was trained
-# on, to be asked at all. On other texts, and where drafts begin, a head gains about half as much (docs/eagle.md).
-PROMISE = 1.25
+# on, to be asked at all. Where drafts begin in other texts it brings two thirds of those tokens (docs/eagle.md).
+PROMISE = 1.5
 
 
 def least_row(costs: Costs, base: int) -> float:
@@ -72,8 +72,8 @@ def imagined(
 
 def could_pay(costs: Costs, chances: Sequence[float], level: float) -> bool:
     """Whether chains that are right as often as `chances`, by depth, would keep PROMISE at some length; a token of them
-    takes `level` seconds."""
-    if 1 not in costs:
+    takes `level` seconds. Yes, where nothing is known."""
+    if 1 not in costs or not chances:
         return True
     tokens = chance = 1.0
     for n, right in enumerate(chances, start=2):
