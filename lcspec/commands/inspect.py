@@ -128,7 +128,9 @@ def run(model: Path | None, as_json: bool) -> None:
         use = "`--speculate auto` drafts with" if info["drafts_with_mtp"] else "this version of llama.cpp cannot run"
         rows["head inside"] = f"{info['mtp_layers']} {layers} for multi-token prediction, which {use}"
     if info["bundled_head"]:
-        rows["head for it"] = f"{info['bundled_head']}, installed with lcspec; `--speculate auto` asks it where that pays"
+        rows["head for it"] = (
+            f"{info['bundled_head']}, installed with lcspec; `--speculate auto` asks it where that pays"
+        )
     if info["distilled_from"]:
         rows["made for"] = f"drafting for {info['distilled_from']}, from which it was distilled"
     for name, value in rows.items():

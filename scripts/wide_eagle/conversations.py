@@ -138,8 +138,7 @@ class Writer:
     def _give(self) -> None:
         if not self._given:
             return
-        last = {given[0]: given for given in self._given}  # a row whose text ended was given its next beginning after
-        rows = [g for g in last.values()]
+        rows = self._given
         places = np.concatenate([g[0] * self.length + g[1] + 1 + np.arange(len(g[2])) for g in rows])
         self.batch.give(
             moved(torch.tensor([g[0] for g in rows])),

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
 
+from lcspec.errors import UsageError
 from lcspec.training.clock import CHOICE
 from lcspec.training.device import device, moved
 
@@ -46,9 +47,16 @@ class TextSet:
     """All texts on the device, for training and held out."""
 
     def __init__(self, texts: Sequence[Text], seed: int) -> None:
+        """Take texts; `seed` decides which are held out.
+
+        Raises:
+            UsageError: there are too few for both.
+        """
         rng = np.random.default_rng(seed)
         own = rng.random(len(texts)) < 1 / HOLD_OUT_OWN
         self.held_out = np.array([own[i] if t.number < 0 else t.number % HOLD_OUT == 0 for i, t in enumerate(texts)])
+        if self.held_out.all() or not self.held_out.any():
+            raise UsageError(f"{len(texts)} texts are too few to learn from: give it more --write-seconds")
         self.lengths = np.array([len(t.tokens) for t in texts])
         self.starts = np.concatenate([[0], np.cumsum(self.lengths)])
         self.tokens = torch.from_numpy(np.concatenate([t.tokens for t in texts])).to(device())

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from lcspec import disk_cache
 from lcspec.modelfiles import library
-from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET
+from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, bundled_heads
 from lcspec.modelfiles.library import (
     Found,
     LastModel,
@@ -358,7 +358,8 @@ def test_the_bundled_pair_is_always_first(tmp_path: Path) -> None:
     target, draft = bundled()
     assert target.usable and draft.usable and target.source == "bundled" and target.n_params > 2 * draft.n_params
     folder = target.path.parent
-    assert [m.label for m in models([folder])] == [DEMO_TARGET, DEMO_DRAFT], "not twice"
+    heads = [path.name for path in bundled_heads()]
+    assert [m.label for m in models([folder])] == [DEMO_TARGET, DEMO_DRAFT, *heads], "not twice"
 
 
 def test_counts() -> None:
