@@ -38,8 +38,9 @@ def main() -> None:
 @click.argument("out", type=NEW)
 @click.option("--text", type=FILE, multiple=True, help="JSON lines with `messages`, whose first question is answered.")
 @click.option("--plain", type=FILE, multiple=True, help="Prose, of which pieces are asked about.")
+@click.option("--code", default=8000, help="Questions about functions of Python's standard library.")
 @click.option("--seed", default=1)
-def prompts(model: Path, out: Path, text: tuple[Path, ...], plain: tuple[Path, ...], seed: int) -> None:
+def prompts(model: Path, out: Path, text: tuple[Path, ...], plain: tuple[Path, ...], code: int, seed: int) -> None:
     """Write prompts as token ids."""
     from wide_eagle.prompt_file import save
     from wide_eagle.prompts import make
@@ -49,7 +50,7 @@ def prompts(model: Path, out: Path, text: tuple[Path, ...], plain: tuple[Path, .
     from lcspec.training.prompts import read_sources
 
     with Model.load(ModelOptions(model)) as loaded:
-        made = make(loaded, read_sources(text), [p.read_text(encoding="utf-8") for p in plain], seed)
+        made = make(loaded, read_sources(text), [p.read_text(encoding="utf-8") for p in plain], code, seed)
     save(out, made)
     click.echo(
         f"{len(made.first)} questions to begin with, {sum(map(len, made.first))} tokens; {len(made.later)} for later"

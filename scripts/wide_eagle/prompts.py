@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +16,8 @@ from lcspec.training.prompts import MARK, Source
 
 from .prompt_file import Prompts
 
-# The longest prompt, in tokens, and pieces of code that prompts are made of.
-LONGEST, PIECES = 320, 8000
+# The longest prompt, in tokens.
+LONGEST = 320
 REPLY = "\ue001"  # stands for an answer in a rendered template
 ABOUT_CODE = (
     "Complete this Python function.\n\n{head}",
@@ -61,12 +62,13 @@ LATER = (
 PASSAGE = "Summarize:\n{text}", "Continue this text.\n\n{text}", "Rewrite this in modern English:\n\n{text}"
 
 
-def make(model: Model, sources: list[Source], plain: list[str], seed: int) -> Prompts:
+def make(model: Model, sources: list[Source], plain: list[str], code: int, seed: int) -> Prompts:
     """Prompts for a chat model.
 
     Args:
         sources: conversations, whose first question is answered.
         plain: texts, of which pieces are asked about.
+        code: how many questions about functions.
     """
     rng = np.random.default_rng(seed)
     template, vocab = ChatTemplate(model), model.vocab
@@ -80,7 +82,7 @@ def make(model: Model, sources: list[Source], plain: list[str], seed: int) -> Pr
     def questions() -> Iterator[str]:
         for source in sources:  # later ones make no sense alone
             yield from [str(m["content"]) for m in source.messages if m["role"] == "user"][:1]
-        yield from _about_code(rng)
+        yield from itertools.islice(_about_code(rng), code)
         for text in plain:
             pieces = [text[i : i + 700] for i in range(0, len(text), 700)]
             yield from (PASSAGE[i % len(PASSAGE)].format(text=piece) for i, piece in enumerate(pieces))
@@ -112,5 +114,3 @@ def _about_code(rng: np.random.Generator) -> Iterator[str]:
             head = "\n".join(lines[: 2 + len(ast.get_docstring(node, clean=False) or "") // 60])
             yield ABOUT_CODE[made % len(ABOUT_CODE)].format(code=code, head=head)
             made += 1
-            if made >= PIECES:
-                return

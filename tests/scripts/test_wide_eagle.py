@@ -95,7 +95,9 @@ def test_the_commands_run_one_after_the_other(llama: Path, tmp_path: Path) -> No
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    assert "questions to begin with" in run("prompts", str(llama), prompts, "--text", str(tmp_path / "chats.jsonl"))
+    assert "questions to begin with" in run(
+        "prompts", str(llama), prompts, "--text", str(tmp_path / "chats.jsonl"), "--code", "20"
+    )
     small = ["--rows", "16", "--length", "640", "--vocab", "64", "--size", "4000"]
     told = run("train", str(llama), prompts, trained, "--write-seconds", "20", "--train-seconds", "5", *small)
     assert "held out: right at each depth" in told
