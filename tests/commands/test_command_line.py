@@ -503,6 +503,7 @@ INSPECTED = {
         "writes_text",
         "mtp_layers",
         "drafts_with_mtp",
+        "bundled_head",
         "distilled_from",
         "redecodes",
         "longest_chain",
@@ -538,7 +539,7 @@ def test_inspect_every_kind(
         "missing_bytes": [],
     }
     assert told["chat_template"] is (kind == "llama")
-    assert told["licence"] == "mit"
+    assert told["licence"] == "mit" and told["bundled_head"] is None
     assert told["file_bytes"] == path.stat().st_size
     shown = ok("inspect", path).stdout
     assert architecture in shown and "288 tokens" in shown

@@ -12,8 +12,11 @@ from click.testing import CliRunner
 from lcspec.cli import cli
 from lcspec.config import DraftFiles
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
-from lcspec.modelfiles.companions import head_kind, sort_drafts, target_layers
+from lcspec.modelfiles import companions
+from lcspec.modelfiles.companions import head_kind, held_out_acceptance, sort_drafts, target_layers
+from lcspec.modelfiles.demo import bundled_heads
 from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.identity import fingerprint
 from lcspec.modelfiles.mtp_layers import mtp_layers, usable_mtp
 from lcspec.session import open_session
 from tests import tiny_gguf as tiny
@@ -42,6 +45,25 @@ def test_every_file_finds_its_place(tmp_path: Path) -> None:
         once = sort_drafts(target, files)
         assert sort_drafts(target, once) == once
     assert target_layers(eagle) == LAYERS
+
+
+def test_a_bundled_head_is_found_by_its_model_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = family(tmp_path, "llama"), write_family("llama", tmp_path / "theirs.gguf", seed=1)
+    facts = {"lcspec.eagle.fingerprint": fingerprint(ours), "lcspec.eagle.target_block_count": 2}
+    head = write_eagle(tmp_path / "ours.eagle3.gguf", **facts)
+    monkeypatch.setattr(companions, "bundled_heads", lambda: [head])
+    assert sort_drafts(ours, DraftFiles()) == DraftFiles(eagle=head)
+    assert sort_drafts(theirs, DraftFiles()) == DraftFiles()
+    assert f"head for it:    {head.name}" in CliRunner().invoke(cli, ["inspect", str(ours)]).output
+
+
+def test_bundled_heads_say_how_good_they_are() -> None:
+    found = bundled_heads()
+    assert found
+    for path in found:
+        chances = held_out_acceptance(path)
+        assert len(chances) == 4 and all(0.5 < chance < 1.0 for chance in chances)
+        assert path.with_suffix(".md").read_text(encoding="utf-8").startswith("# An EAGLE-3 head")
 
 
 def test_what_files_make_possible_is_named_in_order(tmp_path: Path) -> None:
