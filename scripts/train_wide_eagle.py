@@ -147,30 +147,19 @@ def train(
 @click.option("--sources", default="", help="What the prompts were made from, for the file.")
 def export(model: Path, trained: Path, out: Path, sources: str) -> None:
     """Write what `train` left as a GGUF."""
-    import datetime
-
-    from lcspec import __version__
     from lcspec.drafters.medusa.target import output_rows
-    from lcspec.modelfiles.identity import identify
     from lcspec.modelfiles.modelfile import read_header
     from lcspec.training.eagle.export import write_head
     from lcspec.training.eagle.initial import head_sizes
+    from lcspec.training.task import origin
 
     with np.load(trained) as kept:
         facts, ids, scale = json.loads(str(kept["facts"])), kept["kept"], kept["scale"]
         weights = {name: kept[name].astype(np.float32) for name in kept if name not in ("facts", "kept", "scale")}
     weights["output.weight"] = output_rows(model, ids.tolist())
     weights["fc.weight"] = weights["fc.weight"] / scale
-    layers, identity = facts.pop("layers"), identify(model)
-    facts |= {
-        "by": f"lcspec {__version__}",
-        "date": datetime.date.today().isoformat(),
-        "target": identity.name,
-        "target_file": model.name,
-        "fingerprint": identity.fingerprint,
-        "target_block_count": read_header(model).block_count or 0,
-        "text": sources,
-    }
+    layers = facts.pop("layers")
+    facts |= {**origin(model, sources), "target_block_count": read_header(model).block_count or 0}
     write_head(out, model, head_sizes(model, len(ids)), weights, ids, layers, facts)
 
 

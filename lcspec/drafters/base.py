@@ -291,13 +291,15 @@ class DrafterEnv:
     history: bool = False
     context: Context | None = None
 
-    def chances(self, name: str) -> tuple[float, ...]:
-        """How often a drafter's tokens were right at each depth on texts held out from its training; empty: not known.
+    def chances(self) -> dict[str, tuple[float, ...]]:
+        """By drafter, how often its tokens were right at each depth on texts held out from its training, where its file
+        says so.
 
         Raises:
-            ModelFileError: its file cannot be read.
+            ModelFileError: a file cannot be read.
         """
-        return held_out_acceptance(self.draft.eagle) if name == "eagle" and self.draft.eagle is not None else ()
+        found = held_out_acceptance(self.draft.eagle) if self.draft.eagle is not None else ()
+        return {"eagle": found} if found else {}
 
 
 Factory = Callable[[DrafterEnv], Drafter]

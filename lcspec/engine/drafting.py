@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import replace
 from typing import Iterable, Sequence
@@ -43,7 +44,6 @@ class Drafting:
         self.drafters = {} if drafters is None else drafters
         self.auto: AutoPlanner | None = None
         self._fixed = FixedPlanner()
-        self._chances: dict[str, tuple[float, ...]] = {}  # see DrafterEnv.chances
         self._context, self._scratch = context, scratch
         self._owned = drafters is None
         self._forgot = False  # forget_texts was called: from then on nothing that drafters know is stored
@@ -82,18 +82,22 @@ class Drafting:
         Raises:
             ModelFileError: a head's file cannot be read.
         """
+        if not any(spec.name in self._chances for spec in speculation.drafters):
+            return speculation
         curve = load_curve(self._context) if self.auto is None else self.auto.curve
         if curve is None:
             return speculation
         costs = curve.effective(0)
 
         def hopeful(name: str) -> bool:
-            if name not in self._chances:
-                self._chances[name] = self.env.chances(name)
             level = 0.0 if self.auto is None else self.auto.costly.level_seconds(name)
-            return could_pay(costs, self._chances[name], level)
+            return could_pay(costs, self._chances.get(name, ()), level)
 
         return replace(speculation, drafters=tuple(spec for spec in speculation.drafters if hopeful(spec.name)))
+
+    @functools.cached_property
+    def _chances(self) -> dict[str, tuple[float, ...]]:
+        return self.env.chances()
 
     # ------------------------------------------------------------ while a request runs
 

@@ -63,14 +63,9 @@ class TrainingTask:
 
     def facts(self, trained: Trained) -> dict[str, str | int | float | Sequence[float]]:
         """What the file tells about its training."""
-        identity, found = identify(self.target), trained.measured
+        found = trained.measured
         return {
-            "by": f"lcspec {__version__}",
-            "date": datetime.date.today().isoformat(),
-            "target": identity.name,
-            "target_file": self.target.name,
-            "fingerprint": identity.fingerprint,
-            "text": self.sources,
+            **origin(self.target, self.sources),
             "answers": self.store.answers,
             "tokens": len(self.store),
             "steps": trained.progress.step,
@@ -79,3 +74,16 @@ class TrainingTask:
             "acceptance_length": found.length,
             "held_out": found.rows,
         }
+
+
+def origin(target: Path, sources: str) -> dict[str, str]:
+    """What the file tells about who made it, when, for which model, and what the prompts were made from (`sources`)."""
+    identity = identify(target)
+    return {
+        "by": f"lcspec {__version__}",
+        "date": datetime.date.today().isoformat(),
+        "target": identity.name,
+        "target_file": target.name,
+        "fingerprint": identity.fingerprint,
+        "text": sources,
+    }
