@@ -9,11 +9,15 @@ the cost of 0.5 B and 50 M parameters. Needs Linux and two cores on which nothin
 
 With `--gpu THREADS` the target is on the GPU. The draft model is there as well before every step (`before`), or on so
 many threads of the processor during the step (`own core`).
+
+With `--rtt MS` the target is on a `lcspec worker` so many milliseconds away, which has one core; the draft model and
+everything else have the other one, before every step and during it. Only with `--speculate auto`.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import sys
@@ -36,6 +40,7 @@ from lcspec.session import Session, open_session, parse_speculation
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from scripts.rpc_speedup import Proxies, worker
 from scripts.scale_model import scale_model
 
 MODES = ("before", "own core", "same core")
@@ -88,6 +93,7 @@ def main() -> None:
     parser.add_argument("--modes", default=",".join(MODES))
     parser.add_argument("--cores", default="0,1", help="of the target and of the draft model")
     parser.add_argument("--gpu", type=int, default=0, metavar="THREADS", help="the target is on the GPU")
+    parser.add_argument("--rtt", type=float, metavar="MS", help="the target is on a worker, so far away")
     o = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         os.environ["LCSPEC_CACHE_DIR"] = folder  # T(n) is measured anew
@@ -105,7 +111,8 @@ def copies(folder: Path, sizes: list[str], quant: str | None) -> list[Path]:
 
 def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
     """Run all ways interleaved, and print what came out."""
-    modes = [mode.strip() for mode in o.modes.split(",") if not o.gpu or mode.strip() != "same core"]
+    elsewhere = o.gpu or o.rtt is not None
+    modes = [mode.strip() for mode in o.modes.split(",") if not elsewhere or mode.strip() != "same core"]
     cores = [int(core) for core in o.cores.split(",")]
     prompts = [prompt.text for prompt in spread(builtin_prompts(), o.prompts)]
     sampling = SamplingParams(temperature=o.temperature, seed=1)
@@ -117,9 +124,11 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
             apart = mode != "before"
             if o.gpu:
                 given = Placement(draft_devices=() if apart else None, draft_threads=o.gpu * apart)
+            elif o.rtt is not None:
+                given = Placement(workers=(far_worker(stack, o.rtt / 1000, cores[0]),), draft_devices=())
             else:
                 given = Placement(devices=(), draft_threads=int(apart))
-            options = ModelOptions(target, ctx=1024, threads=1, gpu_layers=None if o.gpu else 0, placement=given)
+            options = ModelOptions(target, ctx=1024, threads=1, gpu_layers=None if elsewhere else 0, placement=given)
             known = {thread.native_id for thread in threading.enumerate()}
             way = ways[mode] = Way(stack.enter_context(open_session(options, files, history=False)))
             warm = Request(way.session.prompt_ids(prompts[0]), sampling, speculation, WARM_UP, ignore_end=True)
@@ -129,10 +138,13 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
             way.thread = fresh[0] if fresh else None
             if way.thread is None and mode != "before":
                 raise SystemExit("the draft model was never asked, so there is nothing to compare")
+            if o.rtt is not None and not apart:
+                overlap = way.session.engine.drafting.auto.overlap
+                overlap.balance, overlap.rests = -math.inf, True  # for ever
         for mode, way in ways.items():
-            if way.thread is not None and not o.gpu:
+            if way.thread is not None and not elsewhere:
                 os.sched_setaffinity(way.thread, {cores[mode == "own core"]})
-        if not o.gpu:
+        if not elsewhere:
             os.sched_setaffinity(threading.get_native_id(), {cores[0]})
         for repetition in range(o.repeat):
             for number, text in enumerate(prompts):
@@ -142,6 +154,17 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
                     asked = Request(way.session.prompt_ids(text), sampling, speculation, o.n, ignore_end=True)
                     way.run(asked, (number, repetition))
         report(ways)
+
+
+def far_worker(stack: ExitStack, rtt: float, core: int) -> str:
+    """Start a worker on `core`, `rtt` seconds away; returns its address. It ends with `stack`."""
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {core})
+    address = stack.enter_context(worker())
+    os.sched_setaffinity(0, mine - {core})
+    proxies = Proxies([address])
+    proxies.delay(rtt)
+    return proxies.addresses[0]
 
 
 def report(ways: dict[str, Way]) -> None:
