@@ -81,8 +81,6 @@ def test_no_limit_of_time_and_no_probabilities(http: httpx.Client) -> None:
     asked = {"prompt": CODE, "temperature": 0, "n_predict": 60}
     whole = http.post("/completion", json=asked).json()["content"]
     assert http.post("/completion", json=asked | nothing).json()["content"] == whole
-    told = http.post("/completion", json=asked | {"post_sampling_probs": True, "n_probs": 1})
-    assert told.status_code == 400 and told.json()["error"]["param"] == "post_sampling_probs"
 
 
 def test_stop_words(http: httpx.Client) -> None:
