@@ -23,8 +23,9 @@ from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.models import Models
 from lcspec.server.progress import Progress
 from lcspec.server.prompts import Wanted, bias, engine_requests, form_of, grammar_of
-from lcspec.server.schemas_answers import STREAM, NativeAnswer, Props, SlotState, answered
+from lcspec.server.schemas_answers import STREAM, answered
 from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody, Quoted
+from lcspec.server.schemas_native_answers import NativeAnswer, Props, SlotState
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse
@@ -273,7 +274,12 @@ async def _streamed(made: Native, job: Job) -> AsyncGenerator[str, None]:
             yield event(made.final(index, text, streamed=True))
 
 
-async def _service(http: Request, model: str | None) -> Service:
+async def service_for(http: Request, model: str | None) -> Service:
+    """The model of that name, or the usual one.
+
+    Raises:
+        ApiError: there is none.
+    """
     models: Models = http.app.state.models
     entry = named(models, model)
     if entry is None and model:
@@ -284,7 +290,7 @@ async def _service(http: Request, model: str | None) -> Service:
 @router.get("/props", summary="What is served (llama-server's API)", responses=answered(Props))
 async def props(http: Request, model: str | None = None) -> Response:
     """The model, its template, defaults; `model` names one of several."""
-    service = await _service(http, model)
+    service = await service_for(http, model)
     tokens = service.template.tokens
     return JSONResponse(
         {
@@ -308,7 +314,7 @@ async def props(http: Request, model: str | None = None) -> Response:
 @router.get("/slots", summary="What the slots do (llama-server's API)", responses=answered(list[SlotState]))
 async def slots(http: Request, model: str | None = None) -> Response:
     """Every slot, without anybody's text; `model` names one of several."""
-    service = await _service(http, model)
+    service = await service_for(http, model)
     running = service.capacity.running
     return JSONResponse(
         [

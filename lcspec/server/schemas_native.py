@@ -60,6 +60,20 @@ class NativeCompletionBody(NativeBody):
     prompt: Prompt
 
 
+Embeddable = Union[str, Tokens, Annotated[list[Union[str, Tokens]], Field(max_length=2048)]]
+
+
+class NativeEmbeddingBody(Strict):
+    """POST /embedding."""
+
+    model: str | None = None
+    content: Embeddable | None = None
+    input: Embeddable | None = Field(default=None, description="Another name of content.")
+    embd_normalize: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="The norm in which a vector has length 1 (2); -1: none; 0: by its largest number."
+    )
+
+
 class Extra(Echoed):
     """A piece of another file."""
 

@@ -228,9 +228,9 @@ def test_a_wrong_key(tiny_model: Path) -> None:
         background(tiny_model, warm=False, api_keys=("right",)) as running,
         httpx.Client(base_url=running.url, timeout=300) as http,
     ):
-        for path in ("/props", "/slots", "/models", "/v1/models"):
+        for path in ("/props", "/slots", "/lora-adapters", "/models", "/v1/models"):
             assert http.get(path).status_code == 401
-        for path in ("/completion", "/infill", "/rerank", "/chat/completions", "/completions", "/embeddings"):
+        for path in ("/completion", "/infill", "/rerank", "/embedding", "/chat/completions", "/completions"):
             got = http.post(path, json={}, headers={"authorization": "Bearer wrong"})
             assert got.status_code == 401 and got.json()["error"]["code"] == "invalid_api_key"
         assert http.get("/v1/health").status_code == 200

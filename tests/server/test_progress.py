@@ -41,7 +41,9 @@ def test_a_stream_says_how_its_time_goes(http: httpx.Client, path: str, body: di
     assert sum("timings" in part for part in plain) == 1
     told = [part["timings"] for part in parts if _written(part)] + [parts[-1]["timings"]]
     counts = [timings["predicted_n"] for timings in told]
-    assert counts == sorted(counts) and counts[0] >= 1 and told[-1]["predicted_n"] == plain[-1]["timings"]["predicted_n"]
+    assert (
+        counts == sorted(counts) and counts[0] >= 1 and told[-1]["predicted_n"] == plain[-1]["timings"]["predicted_n"]
+    )
     last, before = told[-1], told[-2]
     assert before.keys() == last.keys() and before["prompt_n"] == last["prompt_n"] and before["seed"] == last["seed"]
     for timings in told:
