@@ -293,9 +293,19 @@ def warm_up(speculation: SpeculationParams, session: Session) -> None:
     hugepages.populate()
 
 
-def embed(texts: Sequence[Sequence[int]], session: Session) -> Generator[NDArray[np.float32] | None, None, None]:
-    """Embeddings of `texts` (token ids), float32 [n, n_embd]; yields None after each decode, then the vectors."""
-    return session.embed_ids(texts)
+def embed(
+    texts: Sequence[Sequence[int]], session: Session, *, unit: bool = True
+) -> Generator[NDArray[np.float32] | None, None, None]:
+    """Embeddings of `texts` (token ids), float32 [n, n_embd], of unit length if `unit`; yields None after each decode,
+    then the vectors."""
+    return session.embed_ids(texts, unit)
+
+
+def rank(
+    query: str, documents: Sequence[str], session: Session
+) -> Generator[tuple[list[float], list[int]] | None, None, None]:
+    """Scores of documents by a cross-encoder (see Session.rank_in_pieces)."""
+    return session.rank_in_pieces(query, documents)
 
 
 def score(ids: Sequence[int], n_ctx: int, top: int, session: Session) -> Generator[list[TokenInfo] | None, None, None]:

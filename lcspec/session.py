@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lcspec.engine.engine import Engine
     from lcspec.llama import Model
     from lcspec.llama.embedder import Embedder
+    from lcspec.llama.ranker import Ranker
     from lcspec.profiles.exactness import Kernels
 
 Progress = Callable[[str, float], bool | None]
@@ -62,6 +63,7 @@ class Session:
     engine: Engine
     notes: tuple[str, ...] = ()
     _embedder: Embedder | None = None
+    _ranker: Ranker | None = None
     closes: Session | None = None  # the session whose model and engine this one holds
 
     def prompt_ids(self, text: str) -> tuple[int, ...]:
@@ -100,8 +102,11 @@ class Session:
         for vectors in self.embed_ids(ids):
             yield None if vectors is None else (vectors, [len(i) for i in ids])
 
-    def embed_ids(self, ids: Sequence[Sequence[int]]) -> Generator[NDArray[np.float32] | None, None, None]:
-        """`embed_in_pieces` for texts that are token ids already; the result is the vectors alone."""
+    def embed_ids(
+        self, ids: Sequence[Sequence[int]], unit: bool = True
+    ) -> Generator[NDArray[np.float32] | None, None, None]:
+        """`embed_in_pieces` for texts that are token ids already; the result is the vectors alone, of unit length if
+        `unit`."""
         from lcspec.llama.embedder import Embedder
 
         if self._embedder is None:
@@ -110,12 +115,38 @@ class Session:
         embedder, rows = self._embedder, []
         embedder.check(ids)
         for tokens in ids:
-            for row in embedder.embed(tokens):
+            for row in embedder.embed(tokens, unit):
                 if row is not None:
                     rows.append(row)
                 if len(rows) < len(ids):
                     yield None
         yield embedder.stack(rows)
+
+    def rank_in_pieces(
+        self, query: str, documents: Sequence[str]
+    ) -> Generator[tuple[list[float], list[int]] | None, None, None]:
+        """The scores of documents for a query and the tokens of each pair, by a cross-encoder; yields None between two
+        decodes. Call it only on the engine thread.
+
+        Raises:
+            UnsupportedModel: the model is none.
+            ContextOverflow: a pair has more tokens than `Ranker.limit`.
+        """
+        from lcspec.llama.ranker import Ranker
+
+        if self._ranker is None:
+            context = self.engine.context
+            self._ranker = Ranker(self.model, context.n_ctx, context.n_threads)
+        ranker, scores, counts = self._ranker, list[float](), list[int]()
+        for document in documents:
+            ids = ranker.pair(query, document)
+            counts.append(len(ids))
+            for score in ranker.score(ids):
+                if score is not None:
+                    scores.append(score)
+                if len(scores) < len(documents):
+                    yield None
+        yield scores, counts
 
     @property
     def kernels(self) -> Kernels:
@@ -136,10 +167,13 @@ class Session:
         fresh.closes = self
 
     def close(self) -> None:
-        """Free what `embed` made (the engine and the model belong to `open_session`)."""
+        """Free what `embed` and ranking made (the engine and the model belong to `open_session`)."""
         if self._embedder is not None:
             self._embedder.close()
             self._embedder = None
+        if self._ranker is not None:
+            self._ranker.close()
+            self._ranker = None
         if self.closes is not None:
             self.closes.close()
 

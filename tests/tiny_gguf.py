@@ -535,11 +535,19 @@ def write_hybrid(
 
 
 def write_bert(
-    path: Path | str, *, seed: int = 0, width: int = 32, n_layer: int = 2, n_ctx: int = 64, pooling: int = 1
+    path: Path | str,
+    *,
+    seed: int = 0,
+    width: int = 32,
+    n_layer: int = 2,
+    n_ctx: int = 64,
+    pooling: int = 1,
+    **keys: Any,
 ) -> Path:
     """An encoder: every token sees all others, there is no cache and no output matrix.
 
-    `pooling` is the GGUF's number: 1 mean, 2 first token, 3 last token, 4 a rank.
+    `pooling` is the GGUF's number: 1 mean, 2 first token, 3 last token, 4 a rank; then there is a head for it. `keys`
+    are more metadata.
     """
     vocab, weights, n_ff = byte_bpe_vocab(), _Weights(seed), 2 * width
 
@@ -557,7 +565,13 @@ def write_bert(
         weights.matrix(f"{block}.ffn_down", width, n_ff)
         norm(f"{block}.attn_output_norm")
         norm(f"{block}.layer_output_norm")
+    if pooling == 4:
+        weights.matrix("cls", width, width)
+        weights.matrix("cls.output", 1, width, gain=3.0)
+        weights.constant("cls.bias", np.full(width, 0.1))
+        weights.constant("cls.output.bias", np.full(1, 0.2))
     metadata = {
+        **keys,
         "context_length": n_ctx,
         "embedding_length": width,
         "block_count": n_layer,

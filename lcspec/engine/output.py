@@ -17,6 +17,7 @@ from lcspec.engine.target_rows import TargetRows
 from lcspec.errors import GrammarFailed
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.profiles.exactness import in_order
+from lcspec.sampling.distribution import Distribution
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -58,7 +59,8 @@ class OutputProcessor:
         first, before = sequence.prefilling, len(sequence.tokens)
         tree = part.kept or TokenTree.root(sequence.tokens[-1])
         ends, ignored = sequence.vocab.end_tokens, sequence.request.ignore_end
-        rows = TargetRows(logits, where.row_of, sequence.sampler, ends, ignored)
+        kept: dict[int, Distribution] | None = {} if sequence.request.sampled_probs else None
+        rows = TargetRows(logits, where.row_of, sequence.sampler, ends, ignored, kept)
         if part.proposal is not None and part.proposal.windows:
             for window, nodes in part.proposal.asked():
                 window.drafter.harvest(sequence, rows.argmax(nodes))

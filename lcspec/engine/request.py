@@ -20,6 +20,7 @@ class Request:
         warm: with a `max_tokens` of 0, read the prompt all the same: what continues it finds it in the cache.
         stop: strings that end the text (not included in it).
         logprobs: None: none; k: each token's log-probability and the k most probable tokens.
+        sampled_probs: log-probabilities are those of the distribution that was sampled from, not the model's own.
         ignore_end: continue after end-of-text tokens (for benchmarks).
         prediction: the answer that the caller expects, as token ids (OpenAI's predicted outputs).
         emitted: tokens of the answer that the caller already has, from an engine that has died (`sampling` then needs
@@ -36,3 +37,4 @@ class Request:
     prediction: tuple[int, ...] = ()
     emitted: tuple[int, ...] = ()
     warm: bool = False
+    sampled_probs: bool = False

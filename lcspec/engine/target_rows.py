@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Sequence
 
 import numpy as np
@@ -16,7 +17,7 @@ from lcspec.sampling.top_k import largest
 class TargetRows:
     """The rows of a tree's nodes (a `verifiers.Target`)."""
 
-    __slots__ = ("_ends", "_ignore_end", "_row_of", "_rows", "greedy", "sampler")
+    __slots__ = ("_ends", "_ignore_end", "_kept", "_row_of", "_rows", "greedy", "sampler")
 
     def __init__(
         self,
@@ -25,23 +26,31 @@ class TargetRows:
         sampler: Sampler,
         ends: frozenset[int],
         ignore_end: bool,
+        kept: dict[int, Distribution] | None = None,
     ) -> None:
         """Read logits float32 [n_outputs, n_vocab]; node i's row is `row_of[i]`.
 
-        `ends`: the tokens that end a text, unless `ignore_end`.
+        `ends`: the tokens that end a text, unless `ignore_end`. `kept`: where to keep each node's sampling
+        distribution for `log_probs`, which then tells of it.
         """
         self._rows, self._row_of = rows, row_of
         self.sampler, self._ends = sampler, ends
         self.greedy = sampler.greedy
         self._ignore_end = ignore_end
+        self._kept = kept
 
     def choose(self, node: int, position: int) -> int:
         """The target's choice after `node`."""
+        if self._kept is not None:
+            self._kept[node] = self.sampler.distribution(self._rows[self._row_of[node]], position)
         return self.sampler.choose(self._rows[self._row_of[node]], position)
 
     def distribution(self, node: int, position: int) -> Distribution:
         """The target's sampling distribution after `node`."""
-        return self.sampler.distribution(self._rows[self._row_of[node]], position)
+        found = self.sampler.distribution(self._rows[self._row_of[node]], position)
+        if self._kept is not None:
+            self._kept[node] = found
+        return found
 
     def unscaled(self, node: int) -> Distribution:
         """The distribution after `node` without temperature and truncation."""
@@ -53,6 +62,8 @@ class TargetRows:
 
     def log_probs(self, node: int, token: int, k: int) -> tuple[float, list[tuple[int, float]]]:
         """The log-probability of `token` after `node`, and the `k` most probable tokens with theirs."""
+        if self._kept is not None:
+            return _sampled(self._kept[node], token, k)
         row = self._rows[self._row_of[node]]
         total = log_sum_exp(row)
         ranked = [(t, float(row[t]) - total) for t in largest(row, k).tolist()] if k else []
@@ -71,4 +82,12 @@ class TargetRows:
 
     def fork(self) -> TargetRows:
         """The same rows with a copy of the sampler."""
-        return TargetRows(self._rows, self._row_of, self.sampler.fork(), self._ends, self._ignore_end)
+        return TargetRows(self._rows, self._row_of, self.sampler.fork(), self._ends, self._ignore_end, self._kept)
+
+
+def _sampled(dist: Distribution, token: int, k: int) -> tuple[float, list[tuple[int, float]]]:
+    """The log-probability of `token` in a distribution, and the `k` most probable tokens that may come."""
+    order = np.argsort(-dist.probs, kind="stable")[:k]
+    ranked = [(int(dist.ids[i]), math.log(dist.probs[i])) for i in order if dist.probs[i] > 0]
+    own = dist.prob_of(token)
+    return math.log(own) if own > 0 else -math.inf, ranked

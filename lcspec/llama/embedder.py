@@ -18,7 +18,7 @@ CHUNK = 64
 ENCODER_LIMIT = 2048
 
 # Pooling types of the GGUF format (`ARCH.pooling_type`): how a text's vector comes from those of its tokens.
-NONE, MEAN, CLS, LAST, RANK = range(5)
+NONE, MEAN, CLS, LAST = range(4)
 
 
 class Embedder:
@@ -74,8 +74,8 @@ class Embedder:
                     f"text {i} has {len(tokens)} tokens and an embedding takes at most {self.limit}: split it"
                 )
 
-    def embed(self, tokens: Sequence[int]) -> Generator[NDArray[np.float32] | None, None, None]:
-        """Evaluate one text: yields None after every decode but the last, then its vector of unit length.
+    def embed(self, tokens: Sequence[int], unit: bool = True) -> Generator[NDArray[np.float32] | None, None, None]:
+        """Evaluate one text: yields None after every decode but the last, then its vector, of unit length if `unit`.
 
         The vector is float32 [n_embd]. Only one text at a time.
 
@@ -97,7 +97,7 @@ class Embedder:
         finally:
             context.memory.remove(0, 0)
         vector = {MEAN: total / len(tokens), CLS: first, LAST: last}[self.pooling]
-        norm = float(np.linalg.norm(vector))
+        norm = float(np.linalg.norm(vector)) if unit else 1.0
         yield (vector / norm if norm > 0 else vector).astype(np.float32)
 
     def stack(self, vectors: Sequence[NDArray[np.float32]]) -> NDArray[np.float32]:

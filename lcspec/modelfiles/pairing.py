@@ -44,6 +44,8 @@ TAKEN_BACK = frozenset(
 )
 # Written by `lcspec draft distil`: below it, what a draft was trained for (`fingerprint`: see modelfiles/identity.py).
 DISTILLED = "lcspec.distil"
+# The `pooling_type` of models that score pairs of texts.
+RANK = 4
 _STATE_KEYS = ("ssm.state_size", "wkv.head_size", "kda.head_dim", "shortconv.l_cache")
 # Architectures whose state has no such key.
 _WITH_STATE = frozenset({"minimax-01"})
@@ -90,6 +92,11 @@ def reads_whole(metadata: Metadata) -> bool:
     """Whether a model of this header is an encoder: each token of a text sees those behind it as well."""
     architecture = str(metadata.get("general.architecture"))
     return architecture in ENCODERS or metadata.get(f"{architecture}.attention.causal") is False
+
+
+def ranks(metadata: Metadata) -> bool:
+    """Whether a model of this header is a cross-encoder: it scores a query and a document that it reads at once."""
+    return metadata.get(f"{metadata.get('general.architecture')}.pooling_type") == RANK
 
 
 def part_of_a_pair(path: Path) -> str | None:

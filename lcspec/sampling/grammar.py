@@ -21,6 +21,7 @@ from llguidance.gbnf_to_lark import ASTNode, GrammarParser, RuleNode, RuleRefNod
 from numpy.typing import NDArray
 
 from lcspec.errors import GrammarError, GrammarFailed
+from lcspec.sampling.grammar_breadth import check_breadth
 from lcspec.sampling.grammar_depth import check_depth
 
 # With RUST_BACKTRACE set, the library would look at its whole stack for every rule that an error passes: seconds.
@@ -28,11 +29,23 @@ os.environ.setdefault("RUST_LIB_BACKTRACE", "0")
 
 HEADER = '%llguidance {"no_forcing": true}\n'
 # A grammar's text in bytes, with the square of which the time may grow, and parentheses in each other: the converter is
-# recursive.
+# recursive. The converter of GBNF, in Python, takes a second for so many bytes.
 MAX_TEXT = 1 << 18
+MAX_GBNF = 96 << 10
 MAX_NESTING = 100
 # The library's own bounds, in steps of its lexer and parser: a mask of 150 000 tokens stays below a tenth of a second.
-LIMITS = LLParserLimits(step_lexer_fuel=200_000, step_max_items=50_000, max_items_in_row=2_000, verbose_errors=False)
+# Compiling takes at most about a second (with MAX_OPTIONAL), enough for a schema of a thousand properties.
+LIMITS = LLParserLimits(
+    initial_lexer_fuel=120_000,
+    max_grammar_size=12_000,
+    step_lexer_fuel=200_000,
+    step_max_items=50_000,
+    max_items_in_row=2_000,
+    verbose_errors=False,
+)
+# How the library says that a grammar exceeds one of them.
+EXCEEDED = re.compile(r"too big \(limit|fuel exhausted|too many lexer states")
+TOO_BIG = "it takes more steps to compile than there are for it: make it smaller, or split it into several requests"
 NO_TOKEN = "the model has no token that fits the grammar here"
 # The byte that marks a token as no text: control tokens can never be part of an answer.
 SPECIAL = b"\xff"
@@ -86,10 +99,12 @@ class GrammarTokenizer:
         _check_length(text)
         lark = text if is_lark_syntax(text) else to_lark(text)
         check_depth(lark)
+        check_breadth(lark)
         grammar = LLMatcher.grammar_from_lark(HEADER + lark)
         matcher = LLMatcher(self.handle, grammar, log_level=0, limits=LIMITS)
         if matcher.is_error():
-            raise GrammarError(f"the grammar is not valid: {_said(matcher)}")
+            said = _said(matcher)
+            raise GrammarError(TOO_BIG if EXCEEDED.search(said) else f"the grammar is not valid: {said}")
         compiled = CompiledGrammar(self, matcher)
         try:
             compiled.start().mask()
@@ -174,8 +189,14 @@ def to_lark(text: str) -> str:
     Terminals (rules without recursion) match as much as they can, as in a lexer; `root` becomes one where it can.
 
     Raises:
-        GrammarError: it is no GBNF, or nested too deeply.
+        GrammarError: it is no GBNF, too long, or nested too deeply.
     """
+    size = len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_GBNF:
+        raise GrammarError(
+            f"a grammar in GBNF may have {MAX_GBNF} bytes and this one has {size}: shorten it, or write it in Lark, "
+            f"where the limit is {MAX_TEXT}"
+        )
     parts = QUOTED.split(text)
     depth = 0
     for char in "".join(parts[::2]):

@@ -15,7 +15,7 @@ from llguidance import LLMatcher
 
 from lcspec.errors import GrammarError
 from lcspec.sampling.compiling import compiled
-from lcspec.sampling.grammar import HEADER, LIMITS, MAX_TEXT
+from lcspec.sampling.grammar import EXCEEDED, HEADER, LIMITS, MAX_TEXT, TOO_BIG
 from lcspec.sampling.grammar_depth import MAX_LEVELS, pointed_at, schema_levels
 from lcspec.sampling.schema_conditions import without_conditions
 from lcspec.sampling.schema_rewriting import rewritten, without_repetition
@@ -142,6 +142,8 @@ def _lark_of(schema: str | bool | dict[str, Any]) -> str:
             f"{MAX_LEVELS}: write it with fewer definitions"
         )
     problem = _problem(text)
+    if EXCEEDED.search(problem):
+        raise GrammarError(f"the JSON schema is too large: {TOO_BIG}")
     if problem:
         path, keyword = _at_fault(checked, problem)
         raise GrammarError(f"the JSON schema cannot be held to: {keyword}{path}: {problem}")

@@ -29,7 +29,7 @@ SEED_LIMIT = 2**64
 # A temperature below this is taken for 0: it scales logits out of the range of a float.
 COLDEST = 1e-3
 # Furthest that a logit bias reaches, as in OpenAI's API.
-BIAS_LIMIT = 100.0
+BIAS_LIMIT = 1e6
 # XTC looks at nothing where its threshold is higher: no two tokens can reach it.
 XTC_HIGHEST = 0.5
 # Each breaker costs a pass over the vocabulary.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any, Iterable, Mapping, Sequence
@@ -113,11 +114,16 @@ def usage(texts: Sequence[Text], per_prompt: int = 1) -> dict[str, Any]:
 
 def timings(text: Text) -> dict[str, Any]:
     """How the time went, named as llama-server names it, with what speculation did."""
-    end = text.finished
-    stats = end.stats if end is not None else RequestStats()
-    reused = text.started.reused if text.started is not None else 0
-    n_prompt = (end.prompt_tokens if end is not None else 0) - reused
-    n = end.completion_tokens if end is not None else 0
+    end, reused = text.finished, text.started.reused if text.started is not None else 0
+    if end is None:
+        return timings_of(RequestStats(), Started(0, reused, reused, 0), 0, True)
+    started = Started(end.request, end.prompt_tokens, reused, end.seed)
+    return timings_of(end.stats, started, end.completion_tokens, end.lossless)
+
+
+def timings_of(stats: RequestStats, started: Started, n: int, lossless: bool) -> dict[str, Any]:
+    """The same of a text that has `n` tokens so far."""
+    reused, n_prompt = started.reused, started.prompt_tokens - started.reused
     prompt, predicted = stats.prefill_seconds, stats.decode_seconds
     return {
         "cache_n": reused,
@@ -134,8 +140,8 @@ def timings(text: Text) -> dict[str, Any]:
         "by_drafter": {name: dict(tally) for name, tally in stats.by_drafter.items()},
         "target_steps": stats.target_steps,
         "mean_acceptance_length": stats.mean_acceptance_length,
-        "seed": end.seed if end is not None else 0,
-        "lossless": end.lossless if end is not None else True,
+        "seed": started.seed,
+        "lossless": lossless,
     }
 
 
@@ -149,13 +155,18 @@ def _shown(vocab: TextVocab, token: int, logprob: float | None) -> dict[str, Any
     return {"token": piece.decode("utf-8", "replace"), "logprob": value, "bytes": list(piece)}
 
 
-def chat_logprobs(vocab: TextVocab, infos: Iterable[TokenInfo]) -> dict[str, Any]:
-    """As in chat completions: every token with the most probable ones in its place."""
-    content = [
-        _shown(vocab, info.id, info.logprob) | {"top_logprobs": [_shown(vocab, t, p) for t, p in info.top]}
-        for info in infos
-    ]
+def chat_logprobs(vocab: TextVocab, infos: Iterable[TokenInfo], sampled: bool = False) -> dict[str, Any]:
+    """As in chat completions: every token with the most probable ones in its place. `sampled`: they are the
+    probabilities that were sampled from, which llama-server writes as such."""
+    one, all_of = (_drawn, "top_probs") if sampled else (_shown, "top_logprobs")
+    content = [one(vocab, info.id, info.logprob) | {all_of: [one(vocab, t, p) for t, p in info.top]} for info in infos]
     return {"content": content, "refusal": None}
+
+
+def _drawn(vocab: TextVocab, token: int, logprob: float | None) -> dict[str, Any]:
+    shown = _shown(vocab, token, logprob)
+    del shown["logprob"]
+    return shown | {"prob": 0.0 if logprob is None else math.exp(logprob)}
 
 
 def text_logprobs(vocab: TextVocab, infos: Iterable[TokenInfo], offset: int) -> tuple[dict[str, Any], int]:

@@ -19,6 +19,7 @@ from lcspec.server import (
     completions,
     embeddings,
     info,
+    lora,
     native,
     ollama,
     ollama_info,
@@ -59,6 +60,7 @@ ERRORS = {
         401: "The API key is missing or wrong.",
         404: "There is no such model.",
         413: "The body is too long.",
+        501: "It cannot be done while the server runs.",
         429: "The queue is full; Retry-After says how many seconds to wait.",
         503: "The server is shutting down, or the model cannot be loaded.",
         504: "The answer was not finished in the time that --timeout allows.",
@@ -96,7 +98,7 @@ def app_over(models: Models) -> FastAPI:
         responses={status: dict(text) for status, text in ERRORS.items()},
     )
     app.state.models = models
-    rooms = (chat, completions, responses, anthropic, ollama, ollama_info, native, embeddings, rerank, info, web)
+    rooms = (chat, completions, responses, anthropic, ollama, ollama_info, native, lora, embeddings, rerank, info, web)
     routes = [route for room in rooms for route in room.router.routes if isinstance(route, APIRoute)]
     for room in rooms:
         app.include_router(room.router)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import Any, AsyncGenerator
+from typing import Any, AsyncGenerator, Sequence
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
 from lcspec.answers.deltas import CallStart, Content, Delta, Reasoning
 from lcspec.answers.reader import gathered
-from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.events import Finished, TokenInfo, Tokens
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import answer
 from lcspec.server.answer import Text
@@ -21,6 +21,7 @@ from lcspec.server.endpoint import check_stream_options, counted, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls, note_prompt
+from lcspec.server.progress import Progress
 from lcspec.server.prompts import (
     Wanted,
     begun_with,
@@ -68,6 +69,12 @@ class Chat:
             "model": self.model,
             "system_fingerprint": self.service.fingerprint,
         }
+
+    def logprobs(self, infos: Sequence[TokenInfo]) -> dict[str, Any] | None:
+        """Those of some tokens, if they were asked for."""
+        if not self.body.logprobs:
+            return None
+        return answer.chat_logprobs(self.service.vocab, infos, bool(self.body.post_sampling_probs))
 
     def text(self) -> Text:
         """For one of the answers."""
@@ -123,6 +130,7 @@ def prepare(service: Service, body: ChatBody, model: str) -> Chat:
         body.n or 1,
         bool(body.ignore_eos),
         reading.limit(service.vocab),
+        sampled_probs=bool(body.post_sampling_probs),
     )
     requests = engine_requests(service, [chat_ids(service, text)], wanted)
     note_prompt(service, text)
@@ -193,7 +201,7 @@ def _choice(chat: Chat, index: int, text: Text, found: list[Delta]) -> dict[str,
         message["tool_calls"] = calls
         message["content"] = content or None
         reason = "tool_calls" if reason == "stop" else reason
-    logprobs = answer.chat_logprobs(chat.service.vocab, text.infos) if chat.body.logprobs else None
+    logprobs = chat.logprobs(text.infos)
     choice = {"index": index, "message": message, "logprobs": logprobs, "finish_reason": reason}
     if len(chat.requests) > 1:
         choice["timings"] = answer.timings(text)
@@ -202,12 +210,13 @@ def _choice(chat: Chat, index: int, text: Text, found: list[Delta]) -> dict[str,
 
 async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
     """The answer as chunks."""
-    body, vocab = chat.body, chat.service.vocab
+    body = chat.body
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = json.dumps(chat.head("chat.completion.chunk"), ensure_ascii=False)[:-1]
     texts = [chat.text() for _ in chat.requests]
     named = body.speculation is not None and bool(body.speculation.name_drafters)
     drafted = [Drafted(chat.reading.form) for _ in texts] if named else []
+    ways = [Progress(body, request) for request in chat.requests]
 
     def chunk(
         index: int,
@@ -226,7 +235,10 @@ async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
     for i in range(len(texts)):
         yield chunk(i, {"role": "assistant", "content": "", "refusal": None})
     async for index, item in job.events():
-        text = texts[index]
+        text, way = texts[index], ways[index]
+        if (read := way.see(item)) is not None:
+            told = f', "prompt_progress": {json.dumps(read)}'
+            yield chunk(index, {"role": "assistant", "content": None}, rest=told)
         if drafted and isinstance(item, Tokens):
             drafted[index].add(item.pieces)
         found = text.read(item)
@@ -235,11 +247,11 @@ async def streamed(chat: Chat, job: Job) -> AsyncGenerator[str, None]:
         if isinstance(item, Tokens):
             if chat.service.settings.log_prompts:
                 text.add(item)
-            logprobs = answer.chat_logprobs(vocab, item.tokens) if body.logprobs else None
+            logprobs = chat.logprobs(item.tokens)
             if not deltas and logprobs:
                 deltas = [({"content": ""}, None)]
             for i, (delta, name) in enumerate(deltas):
-                yield chunk(index, delta, logprobs if i == 0 else None, drafter=name)
+                yield chunk(index, delta, logprobs if i == 0 else None, rest=way.rest(), drafter=name)
             continue
         text.add(item)
         if isinstance(item, Finished):

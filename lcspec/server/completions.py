@@ -21,6 +21,7 @@ from lcspec.server.endpoint import check_stream_options, respond
 from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
+from lcspec.server.progress import Progress
 from lcspec.server.prompts import Wanted, bias, engine_requests, form_of, grammar_of
 from lcspec.server.schemas import CompletionBody
 from lcspec.server.schemas_answers import STREAM, TextCompletion, answered
@@ -199,6 +200,7 @@ async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = json.dumps(made.head, ensure_ascii=False)[:-1]
     texts, offsets = [Text() for _ in made.requests], [0] * len(made.requests)
+    ways = [Progress(body, request) for request in made.requests]
 
     def chunk(index: int, new: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> str:
         choice = {"index": index, "text": new, "logprobs": logprobs, "finish_reason": reason}
@@ -213,7 +215,9 @@ async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
         elif prefix:
             yield chunk(i, prefix)
     async for index, item in job.events():
-        text = texts[index]
+        text, way = texts[index], ways[index]
+        if (read := way.see(item)) is not None:
+            yield chunk(index, "", rest=f', "prompt_progress": {json.dumps(read)}')
         if isinstance(item, Tokens):
             if made.service.settings.log_prompts:
                 text.add(item)
@@ -221,7 +225,7 @@ async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
             if body.logprobs is not None:
                 logprobs, offsets[index] = answer.text_logprobs(vocab, item.tokens, offsets[index])
             if new or logprobs:
-                yield chunk(index, new, logprobs)
+                yield chunk(index, new, logprobs, rest=way.rest())
             continue
         text.add(item)
         if isinstance(item, Finished):

@@ -1,4 +1,4 @@
-"""POST /v1/embeddings."""
+"""POST /v1/embeddings, and llama-server's own /embedding."""
 
 from __future__ import annotations
 
@@ -18,12 +18,16 @@ from lcspec.server.job import unless_gone
 from lcspec.server.models import Models
 from lcspec.server.schemas import EmbeddingBody, Strict
 from lcspec.server.schemas_answers import Embeddings, answered
+from lcspec.server.schemas_native import NativeEmbeddingBody
+from lcspec.server.schemas_native_answers import NativeEmbedded
 from lcspec.server.service import Service
 from lcspec.server.unknown import chosen
 
 Body = TypeVar("Body", bound=Strict)
 
 router = APIRouter()
+# Where llama.cpp scales a vector to when it is to fit numbers of 16 bits.
+INT16 = 32760
 
 
 @router.post("/v1/embeddings", summary="Embed texts", responses=answered(Embeddings))
@@ -55,7 +59,7 @@ async def answer(
 
 async def embedded(service: Service, body: EmbeddingBody, model: str) -> Response:
     """The answer to a body."""
-    texts = await service.in_thread(_ids, service, body)
+    texts = await service.in_thread(_ids, service, body.input)
     async with service.embedding:  # its context holds one text at a time
         rows = await vectors(service, texts)
     data = [
@@ -68,14 +72,43 @@ async def embedded(service: Service, body: EmbeddingBody, model: str) -> Respons
     )
 
 
-async def vectors(service: Service, texts: list[Sequence[int]]) -> NDArray[np.float32]:
+@router.post("/embedding", summary="Embed texts (llama-server's API)", responses=answered(list[NativeEmbedded]))
+async def native_embeddings(body: NativeEmbeddingBody, http: Request) -> Response:
+    """A vector for every text, of the length that `embd_normalize` says."""
+    return await answer(body, body.model, http, _native)
+
+
+async def _native(service: Service, body: NativeEmbeddingBody, model: str) -> Response:
+    given = body.content if body.content is not None else body.input
+    if given is None or (body.content is not None and body.input is not None):
+        raise invalid("give content or input: a text, token ids, or a list of them", "content")
+    texts = await service.in_thread(_ids, service, given)
+    power = 2 if body.embd_normalize is None else body.embd_normalize
+    async with service.embedding:
+        rows = await vectors(service, texts, unit=power >= 0)
+    return JSONResponse([{"index": i, "embedding": [scaled(row, power).tolist()]} for i, row in enumerate(rows)])
+
+
+def scaled(row: NDArray[np.float32], power: int) -> NDArray[np.float32]:
+    """A vector of length 1 in the norm of that power; 0: its largest number is INT16, below: as it is."""
+    exact = np.abs(row.astype(np.float64))
+    largest = float(exact.max(initial=0.0))
+    if power < 0 or not largest:
+        return row
+    length = largest / INT16
+    if power:
+        length = largest * float(((exact / largest) ** power).sum()) ** (1 / power)
+    return (row / length).astype(np.float32)
+
+
+async def vectors(service: Service, texts: list[Sequence[int]], unit: bool = True) -> NDArray[np.float32]:
     """Vectors float32 [n, n_embd], a decode at a time: running streams get their steps in between."""
-    return await service.in_pieces(partial(embed, texts))
+    return await service.in_pieces(partial(embed, texts, unit=unit))
 
 
-def _ids(service: Service, body: EmbeddingBody) -> list[Sequence[int]]:
+def _ids(service: Service, given: str | list[Any]) -> list[Sequence[int]]:
     texts: list[Sequence[int]] = []
-    for text in split_prompts(body.input):
+    for text in split_prompts(given):
         if isinstance(text, str):
             service.check_length(text)
             texts.append(service.vocab.tokenize(text))

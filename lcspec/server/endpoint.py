@@ -69,7 +69,7 @@ async def respond(
         service = await unless_gone(http, models.use(entry, http))
         service.check_open()
         prepared = await service.in_thread(prepare, service, body, model)
-        return await unless_gone(http, whole(prepared, job_of(service, prepared, http)))
+        return await unless_gone(http, whole(prepared, job_of(service, prepared, http, body)))
     using = asyncio.ensure_future(models.use(entry, http))
     try:
         done = await unless_gone(http, asyncio.wait({using}, timeout=FIRST_SECONDS))
@@ -82,14 +82,14 @@ async def respond(
 
         def start(service: Service) -> AsyncGenerator[str, None]:
             prepared = prepare(service, body, model)
-            late.job = job_of(service, prepared, http)
+            late.job = job_of(service, prepared, http, body)
             return streamed(prepared, late.job)
 
         return EventStream(late.streamed(start), late.close, keep_alive, on_error, media_type)
     service = using.result()
     service.check_open()
     prepared = await service.in_thread(prepare, service, body, model)
-    job = job_of(service, prepared, http)
+    job = job_of(service, prepared, http, body)
     await begin(http, job)
     return EventStream(streamed(prepared, job), job.cancel, keep_alive, on_error, media_type)
 
@@ -111,9 +111,9 @@ async def counted(
     return len(prepared.requests[0].prompt)
 
 
-def job_of(service: Service, prepared: Prepared, http: HttpRequest) -> Job:
+def job_of(service: Service, prepared: Prepared, http: HttpRequest, body: Asking) -> Job:
     """A job, which the log hears of."""
-    job: Job = Job(service, prepared.requests)
+    job: Job = Job(service, prepared.requests, details=body.followed)
     http.scope[JOB] = job
     return job
 

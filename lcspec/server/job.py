@@ -10,7 +10,7 @@ from typing import AsyncIterator, Awaitable, Sequence, TypeVar
 from starlette.requests import Request as HttpRequest
 from starlette.types import Receive
 
-from lcspec.engine.events import Event, Failed, Finished, Tokens
+from lcspec.engine.events import Event, Failed, Finished, Step, Tokens
 from lcspec.engine.request import Request
 from lcspec.engine_host import Submitted
 from lcspec.errors import LcspecError
@@ -28,8 +28,10 @@ class Job:
     However it ends, `cancel` must be called: it does nothing to what has finished.
     """
 
-    def __init__(self, service: Service, requests: Sequence[Request]) -> None:
+    def __init__(self, service: Service, requests: Sequence[Request], details: bool = False) -> None:
+        """`details`: its events have the account of steps as well (see EngineHost.submit)."""
         self.service = service
+        self._details = details
         self.requests = list(requests)
         self._events: asyncio.Queue[tuple[int, list[Event]]] = asyncio.Queue()
         self._head: list[tuple[int, list[Event]]] = []
@@ -53,7 +55,7 @@ class Job:
         futures: list[Future[Submitted]] = []
         for i, request in enumerate(self.requests):
             self._open.add(i)
-            futures.append(self.service.worker.submit(request, outbox.sink(self, i)))
+            futures.append(self.service.worker.submit(request, outbox.sink(self, i), details=self._details))
         problem: BaseException | None = None
         for i, future in enumerate(futures):
             try:
@@ -86,6 +88,8 @@ class Job:
             self._first = time.perf_counter() - self._start
             self.service.metrics.first_token(self._first)
         last = events[-1]
+        if self._details:
+            events = _accounts_first(events)
         if isinstance(last, (Finished, Failed)):
             seconds = time.perf_counter() - self._start
             if isinstance(last, Finished):
@@ -166,6 +170,17 @@ class Job:
         self._cancelled = True
         for ticket in self._tickets.values():
             ticket.cancel()
+
+
+def _accounts_first(events: Sequence[Event]) -> list[Event]:
+    """The same events, each step's account before the step's tokens."""
+    ordered: list[Event] = []
+    for event in events:
+        if isinstance(event, Step) and ordered and isinstance(ordered[-1], Tokens):
+            ordered.insert(-1, event)
+        else:
+            ordered.append(event)
+    return ordered
 
 
 async def gone(receive: Receive) -> None:

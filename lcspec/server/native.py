@@ -21,9 +21,11 @@ from lcspec.server.errors import invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.models import Models
+from lcspec.server.progress import Progress
 from lcspec.server.prompts import Wanted, bias, engine_requests, form_of, grammar_of
-from lcspec.server.schemas_answers import STREAM, NativeAnswer, Props, SlotState, answered
+from lcspec.server.schemas_answers import STREAM, answered
 from lcspec.server.schemas_native import InfillBody, NativeBody, NativeCompletionBody, Quoted
+from lcspec.server.schemas_native_answers import NativeAnswer, Props, SlotState
 from lcspec.server.service import Service
 from lcspec.server.streaming import event
 from lcspec.server.tools import ToolUse
@@ -90,10 +92,11 @@ class Native:
         """Log-probabilities of tokens, if they were asked for."""
         if not self.body.n_probs or not infos:
             return {}
-        shown = answer.chat_logprobs(self.service.vocab, infos)["content"]
+        sampled = bool(self.body.post_sampling_probs)
+        shown = answer.chat_logprobs(self.service.vocab, infos, sampled)["content"]
         for info, entry in zip(infos, shown):
             entry["id"] = info.id
-            for (token, _), top in zip(info.top, entry["top_logprobs"]):
+            for (token, _), top in zip(info.top, entry["top_probs" if sampled else "top_logprobs"]):
                 top["id"] = token
         return {"completion_probabilities": shown}
 
@@ -150,9 +153,7 @@ async def infill(body: InfillBody, http: Request) -> Response:
 
 
 def _check(body: NativeBody) -> None:
-    if body.post_sampling_probs and body.n_probs:
-        said = "post_sampling_probs is not supported: log-probabilities are those of the model"
-        raise invalid(said, "post_sampling_probs")
+    """Everything goes with everything."""
 
 
 def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:
@@ -229,6 +230,7 @@ def _made(service: Service, body: NativeBody, model: str, prompts: list[tuple[in
         body.n_probs or None,
         body.n_cmpl or body.n or 1,
         bool(body.ignore_eos),
+        sampled_probs=bool(body.post_sampling_probs),
     )
     requests = engine_requests(service, prompts, wanted)
     if service.settings.log_prompts:
@@ -253,20 +255,31 @@ async def _whole(made: Native, job: Job) -> Response:
 
 async def _streamed(made: Native, job: Job) -> AsyncGenerator[str, None]:
     texts = [Text() for _ in made.requests]
+    ways = [Progress(made.body, request) for request in made.requests]
+
+    def part(index: int, content: str, ids: Sequence[int]) -> dict[str, Any]:
+        counts = {"tokens_predicted": len(texts[index].infos), "tokens_evaluated": len(made.requests[index].prompt)}
+        return {"index": index, "content": content, "tokens": ids, "stop": False, "id_slot": -1} | counts
+
     async for index, item in made.events(job):
-        text = texts[index]
+        text, way = texts[index], ways[index]
         text.add(item)
+        if (read := way.see(item)) is not None:
+            yield event(part(index, "", []) | {"prompt_progress": read})
         if isinstance(item, Tokens):
             ids = [info.id for info in item.tokens]
-            part = {"index": index, "content": item.text, "tokens": ids, "stop": False, "id_slot": -1}
-            counts = {"tokens_predicted": len(text.infos), "tokens_evaluated": len(made.requests[index].prompt)}
-            yield event(part | counts | made.probabilities(item.tokens))
+            yield event(part(index, item.text, ids) | way.said() | made.probabilities(item.tokens))
         elif isinstance(item, Finished):
             note_answer(made.service, text.text)
             yield event(made.final(index, text, streamed=True))
 
 
-async def _service(http: Request, model: str | None) -> Service:
+async def service_for(http: Request, model: str | None) -> Service:
+    """The model of that name, or the usual one.
+
+    Raises:
+        ApiError: there is none.
+    """
     models: Models = http.app.state.models
     entry = named(models, model)
     if entry is None and model:
@@ -277,7 +290,7 @@ async def _service(http: Request, model: str | None) -> Service:
 @router.get("/props", summary="What is served (llama-server's API)", responses=answered(Props))
 async def props(http: Request, model: str | None = None) -> Response:
     """The model, its template, defaults; `model` names one of several."""
-    service = await _service(http, model)
+    service = await service_for(http, model)
     tokens = service.template.tokens
     return JSONResponse(
         {
@@ -301,7 +314,7 @@ async def props(http: Request, model: str | None = None) -> Response:
 @router.get("/slots", summary="What the slots do (llama-server's API)", responses=answered(list[SlotState]))
 async def slots(http: Request, model: str | None = None) -> Response:
     """Every slot, without anybody's text; `model` names one of several."""
-    service = await _service(http, model)
+    service = await service_for(http, model)
     running = service.capacity.running
     return JSONResponse(
         [

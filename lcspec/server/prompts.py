@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ from lcspec.config import SpeculationParams
 from lcspec.engine.request import Request
 from lcspec.errors import GrammarError
 from lcspec.sampling.json_schema import schema_to_lark
+from lcspec.sampling.parameters import BIAS_LIMIT
 from lcspec.server.errors import invalid
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
@@ -53,6 +55,7 @@ class Wanted:
     ignore_end: bool = False
     budget: ReasoningBudget | None = None
     warm: bool = True
+    sampled_probs: bool = False
 
 
 def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted: Wanted) -> list[Request]:
@@ -85,6 +88,7 @@ def engine_requests(service: Service, prompts: Sequence[tuple[int, ...]], wanted
             ignore_end=wanted.ignore_end,
             prediction=expected,
             warm=wanted.warm,
+            sampled_probs=wanted.sampled_probs and wanted.logprobs is not None,
         )
         for ids in prompts
         for i in range(wanted.n)
@@ -115,7 +119,9 @@ def bias(service: Service, given: Any) -> dict[str, float] | None:
         ids: list[int | str] = [token]
         if isinstance(token, str) and not (isinstance(given, dict) and INTEGER.fullmatch(token)):
             ids = [*service.vocab.tokenize(token, special=False)]
-        out |= {str(i): float(value) for i in ids}
+        # What is so large outweighs every logit; only what forbids a token stays what it is.
+        weight = float(value) if value == -math.inf else float(min(max(value, -BIAS_LIMIT), BIAS_LIMIT))
+        out |= {str(i): weight for i in ids}
     return out
 
 

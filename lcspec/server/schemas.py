@@ -132,6 +132,11 @@ class Asking(Sampling):
     prompt_cache_key: str | None = None
     prompt_cache_retention: str | None = None
 
+    @property
+    def followed(self) -> bool:
+        """Whether the answer says how far it is while it is made."""
+        return False
+
 
 class Steered(Asking):
     """What steers a text, in whichever API it is asked for."""
@@ -167,6 +172,10 @@ class Generating(Steered):
     )
     json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
     stream_options: StreamOptions | None = None
+    timings_per_token: bool | None = Field(default=None, description="In a stream, `timings` with every piece of text.")
+    return_progress: bool | None = Field(
+        default=None, description="In a stream, `prompt_progress` while the prompt is read."
+    )
     # llama.cpp's name for what always happens here.
     cache_prompt: bool | None = None
 
@@ -175,6 +184,11 @@ class Generating(Steered):
         if self.max_completion_tokens is None:
             return super().limit(default)
         return None if self.max_completion_tokens == -1 else self.max_completion_tokens
+
+    @property
+    def followed(self) -> bool:
+        """Whether the answer says how far it is while it is made."""
+        return bool(self.stream and (self.timings_per_token or self.return_progress))
 
 
 class CompletionBody(Generating):

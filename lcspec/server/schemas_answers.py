@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 STREAM = "text/event-stream"
 # What a stream's events consist of; `data` is JSON, or `[DONE]`.
@@ -359,44 +359,3 @@ class OllamaShown(Answer):
     details: dict[str, Any]
     model_info: dict[str, Any]
     capabilities: list[str]
-
-
-class NativeAnswer(Answer):
-    """llama-server's answer to a prompt."""
-
-    index: int
-    content: str
-    tokens: list[int]
-    id_slot: int
-    stop: bool
-    model: str
-    tokens_predicted: int
-    tokens_evaluated: int
-    generation_settings: dict[str, Any]
-    prompt: str
-    truncated: bool
-    stop_type: Literal["none", "eos", "limit", "word"]
-    stopping_word: str
-    tokens_cached: int
-    timings: Timings
-
-
-class Props(Answer):
-    """What is served."""
-
-    default_generation_settings: dict[str, Any]
-    total_slots: int
-    model_alias: str
-    model_path: str
-    chat_template: str
-    modalities: dict[str, bool]
-    build_info: str
-
-
-class SlotState(Answer):
-    """What a slot does."""
-
-    id: int
-    n_ctx: int
-    speculative: bool
-    is_processing: bool = Field(description="Whether it runs a request.")

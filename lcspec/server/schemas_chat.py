@@ -153,6 +153,9 @@ class ChatBody(Generating):
     messages: Messages
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    post_sampling_probs: bool | None = Field(
+        default=None, description="Beside logprobs: the probabilities that were sampled from, as `prob`."
+    )
     response_format: ResponseFormat | None = None
     tools: Tools | None = None
     tool_choice: Choice | None = None

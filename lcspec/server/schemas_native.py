@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Union
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 
 from lcspec.server.schemas import INT32, Echoed, Generating, Strict, Tokens
 
+# Alternatives of a token that may be asked for: more of them would make answers of megabytes.
+MAX_PROBS = 1000
 Mixed = Annotated[list[Union[str, Annotated[int, Field(ge=0, le=INT32)]]], Field(max_length=1_000_000)]
 
 
@@ -26,7 +28,12 @@ class NativeBody(Generating):
     """What /completion and /infill share."""
 
     logit_bias: Any = None  # in this API a list of pairs as well, see `native.bias`
-    n_probs: Annotated[int, Field(ge=0, le=20)] | None = None
+    n_probs: Annotated[int, Field(ge=0, le=MAX_PROBS)] | None = Field(
+        default=None, validation_alias=AliasChoices("n_probs", "logprobs")
+    )
+    post_sampling_probs: bool | None = Field(
+        default=None, description="Probabilities are those that were sampled from, after all samplers."
+    )
     return_tokens: bool | None = None
     n_indent: Annotated[int, Field(ge=0, le=INT32)] | None = Field(
         default=None, description="The text ends before a line that is indented less; not in streams."
@@ -45,14 +52,26 @@ class NativeBody(Generating):
     n_keep: int | None = None
     n_discard: int | None = None
     t_max_prompt_ms: int | None = None
-    timings_per_token: bool | None = None
-    post_sampling_probs: Annotated[bool, Field()] | None = None
 
 
 class NativeCompletionBody(NativeBody):
     """POST /completion."""
 
     prompt: Prompt
+
+
+Embeddable = Union[str, Tokens, Annotated[list[Union[str, Tokens]], Field(max_length=2048)]]
+
+
+class NativeEmbeddingBody(Strict):
+    """POST /embedding."""
+
+    model: str | None = None
+    content: Embeddable | None = None
+    input: Embeddable | None = Field(default=None, description="Another name of content.")
+    embd_normalize: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+        default=None, description="The norm in which a vector has length 1 (2); -1: none; 0: by its largest number."
+    )
 
 
 class Extra(Echoed):

@@ -192,11 +192,11 @@ def chain(n: int) -> str:
 
 GROUPS = '("x" | ' * 30
 DEEP = {
-    "rules without recursion": chain(8_000),
-    "rules": chain(8_000).replace('"x"', '"x" r0?'),
+    "rules without recursion": chain(4_000),
+    "rules": chain(4_000).replace('"x"', '"x" r0?'),
     "groups": "root ::= r0\n"
-    + "\n".join(f"r{i} ::= {GROUPS}r{i + 1}{')' * 30} r0?" for i in range(500))
-    + "\nr500 ::= r0",
+    + "\n".join(f"r{i} ::= {GROUPS}r{i + 1}{')' * 30} r0?" for i in range(350))
+    + "\nr350 ::= r0",
     "Lark": "start: r0\n" + "\n".join(f"r{i}: r{i + 1}" for i in range(8_000)) + "\nr8000: r0",
     "names that look like something else": "start: a-\n"
     + "".join(f'a{i}: <"> <"> "\\"" /"/ a{i}\n' for i in range(5_000)),

@@ -81,8 +81,6 @@ def test_no_limit_of_time_and_no_probabilities(http: httpx.Client) -> None:
     asked = {"prompt": CODE, "temperature": 0, "n_predict": 60}
     whole = http.post("/completion", json=asked).json()["content"]
     assert http.post("/completion", json=asked | nothing).json()["content"] == whole
-    told = http.post("/completion", json=asked | {"post_sampling_probs": True, "n_probs": 1})
-    assert told.status_code == 400 and told.json()["error"]["param"] == "post_sampling_probs"
 
 
 def test_stop_words(http: httpx.Client) -> None:
@@ -230,9 +228,9 @@ def test_a_wrong_key(tiny_model: Path) -> None:
         background(tiny_model, warm=False, api_keys=("right",)) as running,
         httpx.Client(base_url=running.url, timeout=300) as http,
     ):
-        for path in ("/props", "/slots", "/models", "/v1/models"):
+        for path in ("/props", "/slots", "/lora-adapters", "/models", "/v1/models"):
             assert http.get(path).status_code == 401
-        for path in ("/completion", "/infill", "/rerank", "/chat/completions", "/completions", "/embeddings"):
+        for path in ("/completion", "/infill", "/rerank", "/embedding", "/chat/completions", "/completions"):
             got = http.post(path, json={}, headers={"authorization": "Bearer wrong"})
             assert got.status_code == 401 and got.json()["error"]["code"] == "invalid_api_key"
         assert http.get("/v1/health").status_code == 200

@@ -36,7 +36,7 @@ def _text(http: httpx.Client, **body: Any) -> str:
     [
         ("num_ctx", 4096),
         ("keep_alive", "5m"),
-        ("timings_per_token", True),
+        ("sse_ping_interval", 5),
         ("cache_control", {"type": "ephemeral"}),
         ("temprature", 1),
         ("model", "gpt-9"),

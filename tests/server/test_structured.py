@@ -86,3 +86,9 @@ def test_a_hostile_grammar_ends_alone(http: httpx.Client, stream: bool) -> None:
             assert future.result().json()["choices"][0]["finish_reason"] == alone
         for future in bad:
             assert "max is 2000" in future.result().text and "grammar_failed" in future.result().text
+
+
+def test_a_grammar_that_would_take_long_to_compile_is_refused(http: httpx.Client) -> None:
+    told = http.post("/v1/completions", json={"prompt": "x", "grammar": "root ::= " + '"a"?' * 12_000})
+    error = told.json()["error"]
+    assert told.status_code == 400 and error["param"] == "grammar" and "write repetitions" in error["message"]
