@@ -108,6 +108,11 @@ def invalid(message: str, param: str | None = None, code: str | None = "invalid_
     return ApiError(400, message, param=param, code=code)
 
 
+def missing(param: str) -> ApiError:
+    """A field that must be there: 400."""
+    return invalid(f"{param}: Field required", param, "missing_required_parameter")
+
+
 def from_engine(error: LcspecError) -> ApiError:
     """What the engine or the vocabulary refused."""
     if isinstance(error, CLIENT_ERRORS):
@@ -124,10 +129,11 @@ def from_engine(error: LcspecError) -> ApiError:
 NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")
 
 
-def path_of(location: Sequence[int | str], body: Any) -> str | None:
+def path_of(location: Sequence[int | str], body: Any, *, missing: bool = False) -> str | None:
     """`messages[0].content` from a validation error's location in a body.
 
-    Pydantic's names for the members of a union are left out: the body has none of that name there.
+    Pydantic's names for the members of a union are left out: the body has none of that name there. Nor has it the last
+    name of what is missing.
     """
     out, at = "", body
     for i, part in enumerate(location):
@@ -137,7 +143,7 @@ def path_of(location: Sequence[int | str], body: Any) -> str | None:
         elif isinstance(at, Mapping) and part in at:
             out += f".{part}" if out else part
             at = at[part]
-        elif i + 1 == len(location) and part.isidentifier() and isinstance(at, Mapping):  # what is missing
+        elif missing and i + 1 == len(location):
             out += f".{part}" if out else part
     return out or None
 
@@ -148,7 +154,7 @@ def from_validation(problems: Sequence[Mapping[str, Any]], body: Any) -> ApiErro
     location, kind = list(problem.get("loc", ())), str(problem.get("type", ""))
     if kind == "json_invalid":
         return invalid("the request body is not valid JSON", None, "invalid_json")
-    param = path_of(location[1:] if location[:1] == ["body"] else location, body)
+    param = path_of(location[1:] if location[:1] == ["body"] else location, body, missing=kind == "missing")
     if param is None and kind in ("missing", *NO_OBJECT):
         wanted = (
             "has no JSON body: send one"

@@ -87,6 +87,14 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         "response_format.json_schema.schema",
         None,
     ),
+    "a text that is not there": (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        400,
+        "messages[0].content[0].text",
+        "missing_required_parameter",
+    ),
+    "a stop that is an object": (CHAT, {"messages": HELLO, "stop": {"a": 1}}, 400, "stop", None),
     "a schema of another type": (
         CHAT,
         {"messages": HELLO, "response_format": {"type": "json_schema", "json_schema": {"schema": True}}},
