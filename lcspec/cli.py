@@ -7,11 +7,12 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import click
 
 from lcspec import __version__
+from lcspec.commands.config_file import load_defaults
 from lcspec.commands.declare_drafts import draft
 from lcspec.commands.declare_measurements import bench, calibrate, verify
 from lcspec.commands.declare_models import doctor, inspect, models, pull
@@ -36,21 +37,14 @@ def _config_path() -> Path:
     return Path(platformdirs.user_config_dir("lcspec")) / CONFIG_NAME
 
 
-def _load_defaults(path: Path | None) -> dict[str, Any]:
-    """Defaults of every command from a TOML file: a table per command, keys named like the options."""
+def _load_defaults(ctx: click.Context, path: Path | None) -> dict[str, Any]:
+    """Defaults of the command from a TOML file: a table per command, keys named like the options."""
     chosen = path or _config_path()
     if not chosen.exists():
         if path is not None:
             raise UsageError(f"there is no configuration file {path}")
         return {}
-    from lcspec.config import load_toml
-
-    data = load_toml(chosen)
-    return {
-        section: {key.replace("-", "_"): value for key, value in table.items()}
-        for section, table in data.items()
-        if isinstance(table, dict)
-    }
+    return load_defaults(chosen, cast(click.Group, ctx.command), ctx.invoked_subcommand)
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "auto_envvar_prefix": "LCSPEC"})
@@ -59,7 +53,7 @@ def _load_defaults(path: Path | None) -> dict[str, Any]:
 @click.pass_context
 def cli(ctx: click.Context, config: Path | None) -> None:
     """Faster answers from the GGUF model you already have, with the same text."""
-    ctx.default_map = _load_defaults(config)
+    ctx.default_map = _load_defaults(ctx, config)
 
 
 @cli.command()

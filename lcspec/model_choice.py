@@ -92,6 +92,7 @@ def paired(o: Mapping[str, Any]) -> Pairing:
         return Pairing(replace(pair, draft=replace(pair.draft, models=())))
     if (
         o.get("model") is None
+        or pair.draft.models
         or pair.draft.named(pair.target)
         or pair.draft.heads
         or (o.get("speculate") or "auto") != "auto"

@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from lcspec.commands.config_file import load_serve_defaults
 from lcspec.commands.options import (
     MODEL_NAME,
     MODEL_PATH,
@@ -22,10 +23,7 @@ from lcspec.commands.options import (
 def _serve_config(ctx: click.Context, _param: click.Parameter, path: Path | None) -> Path | None:
     """Take the defaults of `serve` from a file; options on the command line win."""
     if path is not None:
-        from lcspec.server.config import load_serve_config
-
-        known = {str(p.name): bool(getattr(p, "multiple", False)) for p in ctx.command.params if p.name != "config"}
-        ctx.default_map = {**(ctx.default_map or {}), **load_serve_config(path, known)}
+        ctx.default_map = {**(ctx.default_map or {}), **load_serve_defaults(path, ctx.command)}
     return path
 
 

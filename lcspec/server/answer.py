@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import math
 import time
 from dataclasses import dataclass, field
@@ -169,14 +170,46 @@ def _drawn(vocab: TextVocab, token: int, logprob: float | None) -> dict[str, Any
     return shown | {"prob": 0.0 if logprob is None else math.exp(logprob)}
 
 
-def text_logprobs(vocab: TextVocab, infos: Iterable[TokenInfo], offset: int) -> tuple[dict[str, Any], int]:
-    """As in completions, and the offset after them."""
+class TextOffsets:
+    """Where tokens begin in the text they are part of, in characters.
+
+    A token that begins inside a character begins where the character does.
+
+    Args:
+        at: where the first one begins.
+        unseen: bytes that the tokens begin with and the text does not: a token before every text, a blank.
+        special: the text spells control tokens.
+    """
+
+    def __init__(self, at: int = 0, unseen: int = 0, *, special: bool = False) -> None:
+        self.at = at
+        self._unseen = unseen
+        self._special = special
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    @classmethod
+    def of_prompt(cls, vocab: TextVocab, ids: Sequence[int], text: str) -> TextOffsets:
+        """Of the tokens that a text was made into."""
+        spelled = b"".join(vocab.piece(token, special=True) for token in ids)
+        given = text.encode("utf-8")
+        return cls(unseen=len(spelled) - len(given) if spelled.endswith(given) else 0, special=True)
+
+    def of(self, vocab: TextVocab, token: int) -> int:
+        """Where the next token begins."""
+        piece = vocab.piece(token, special=self._special)
+        began, hidden = self.at, min(self._unseen, len(piece))
+        self._unseen -= hidden
+        self.at += len(self._decoder.decode(piece[hidden:]))
+        return began
+
+
+def text_logprobs(vocab: TextVocab, infos: Iterable[TokenInfo], where: TextOffsets) -> dict[str, Any]:
+    """As in completions."""
     tokens, values, top, offsets = [], [], [], []
     for info in infos:
         shown = _shown(vocab, info.id, info.logprob)
         tokens.append(shown["token"])
         values.append(shown["logprob"])
         top.append({_shown(vocab, t, p)["token"]: max(LEAST_LOGPROB, p) for t, p in info.top})
-        offsets.append(offset)
-        offset += len(vocab.piece(info.id).decode("utf-8", "replace"))
-    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}, offset
+        offsets.append(where.of(vocab, info.id))
+    return {"tokens": tokens, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}

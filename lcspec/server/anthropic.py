@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.server import chat
 from lcspec.server.endpoint import respond
-from lcspec.server.errors import ApiError, invalid
+from lcspec.server.errors import ApiError, invalid, missing
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
 from lcspec.server.prompts import content_text
@@ -233,7 +233,9 @@ def _others(message: AnthropicMessage, i: int) -> list[dict[str, Any]]:
 
 
 def _text(block: Block, where: str) -> str:
-    if block.type == "text" and block.text is not None:
+    if block.type == "text":
+        if block.text is None:
+            raise missing(f"{where}.text")
         return block.text
     text = _quoted(block, where)
     if text is not None:

@@ -11,7 +11,7 @@ from typing import Any, AsyncGenerator
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
 
-from lcspec.engine.events import Finished, Tokens
+from lcspec.engine.events import Finished, TokenInfo, Tokens
 from lcspec.engine.request import Request as EngineRequest
 from lcspec.engine_host import score
 from lcspec.errors import UnsupportedModel
@@ -86,7 +86,8 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
     Raises:
         ApiError, LcspecError: something in the body cannot be used.
     """
-    prompts = [_ids(service, prompt, body.suffix or None) for prompt in split_prompts(body.prompt)]
+    given = split_prompts(body.prompt)
+    prompts = [_ids(service, prompt, body.suffix or None) for prompt in given]
     wanted = Wanted(
         body,
         body.speculation,
@@ -101,7 +102,8 @@ def prepare(service: Service, body: CompletionBody, model: str) -> Completion:
         warm=not body.echo,  # with log-probabilities its prompts are evaluated apart, and often that is all
     )
     requests = engine_requests(service, prompts, wanted)
-    prefixes = [service.vocab.text(list(r.prompt)) if body.echo else "" for r in requests]
+    texts = [p if isinstance(p, str) else service.vocab.text(p, special=True) for p in given] if body.echo else []
+    prefixes = [text for text in texts for _ in range(wanted.n)] or [""] * len(requests)
     for prompt in prompts:
         if service.settings.log_prompts:
             note_prompt(service, service.vocab.text(list(prompt)))
@@ -145,22 +147,26 @@ def _ids(service: Service, prompt: str | list[int], suffix: str | None) -> tuple
     return (*begin, marks.prefix, *plain(prompt), marks.suffix, *plain(suffix), marks.middle)
 
 
-async def prompt_logprobs(made: Completion) -> list[tuple[dict[str, Any], int]]:
-    """Log-probabilities of the prompts' own tokens and the offsets after them, if `echo` and `logprobs` ask for them.
+async def prompt_logprobs(made: Completion) -> list[dict[str, Any] | None]:
+    """Log-probabilities of each prompt's own tokens, if `echo` and `logprobs` ask for them.
 
     Raises:
         LcspecError: they cannot be had.
     """
     if not made.body.echo or made.body.logprobs is None:
-        return []
-    found: dict[tuple[int, ...], tuple[dict[str, Any], int]] = {}
+        return [None] * len(made.requests)
+    vocab = made.service.vocab
+    found: dict[tuple[int, ...], list[TokenInfo]] = {}
     async with made.service.embedding:  # one such context at a time
         for ids in dict.fromkeys(request.prompt for request in made.requests):
-            infos = await made.service.in_pieces(partial(score, ids, made.service.n_ctx, made.body.logprobs))
-            shown, offset = answer.text_logprobs(made.service.vocab, infos, 0)
-            shown["token_logprobs"][0] = shown["top_logprobs"][0] = None  # nothing is before it
-            found[ids] = shown, offset
-    return [found[request.prompt] for request in made.requests]
+            found[ids] = await made.service.in_pieces(partial(score, ids, made.service.n_ctx, made.body.logprobs))
+    scored: list[dict[str, Any] | None] = []
+    for request, prefix in zip(made.requests, made.prefixes):
+        where = answer.TextOffsets.of_prompt(vocab, request.prompt, prefix)
+        shown = answer.text_logprobs(vocab, found[request.prompt], where)
+        shown["token_logprobs"][0] = shown["top_logprobs"][0] = None  # nothing is before it
+        scored.append(shown)
+    return scored
 
 
 async def whole(made: Completion, job: Job) -> Response:
@@ -177,9 +183,9 @@ async def whole(made: Completion, job: Job) -> Response:
     for i, text in enumerate(texts):
         logprobs = None
         if made.body.logprobs is not None:
-            before, offset = scored[i] if scored else (None, 0)
-            logprobs, _ = answer.text_logprobs(made.service.vocab, text.infos, offset)
-            logprobs = {name: before[name] + logprobs[name] for name in before} if before else logprobs
+            where = answer.TextOffsets(len(made.prefixes[i]))
+            logprobs = answer.text_logprobs(made.service.vocab, text.infos, where)
+            logprobs = {name: before[name] + logprobs[name] for name in before} if (before := scored[i]) else logprobs
         choice = {
             "index": i,
             "text": made.prefixes[i] + text.text,
@@ -199,7 +205,7 @@ async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
     body, vocab = made.body, made.service.vocab
     with_usage = bool(body.stream_options and body.stream_options.include_usage)
     head = json.dumps(made.head, ensure_ascii=False)[:-1]
-    texts, offsets = [Text() for _ in made.requests], [0] * len(made.requests)
+    texts, offsets = [Text() for _ in made.requests], [answer.TextOffsets(len(p)) for p in made.prefixes]
     ways = [Progress(body, request) for request in made.requests]
 
     def chunk(index: int, new: str, logprobs: Any = None, reason: str | None = None, rest: str = "") -> str:
@@ -208,12 +214,9 @@ async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
         return f'data: {head}, "choices": [{json.dumps(choice, ensure_ascii=False)}]{extra}{rest}}}\n\n'
 
     scored = await prompt_logprobs(made)
-    for i, prefix in enumerate(made.prefixes):
-        if scored:
-            before, offsets[i] = scored[i]
+    for i, (prefix, before) in enumerate(zip(made.prefixes, scored)):
+        if prefix or before:
             yield chunk(i, prefix, before)
-        elif prefix:
-            yield chunk(i, prefix)
     async for index, item in job.events():
         text, way = texts[index], ways[index]
         if (read := way.see(item)) is not None:
@@ -223,7 +226,7 @@ async def streamed(made: Completion, job: Job) -> AsyncGenerator[str, None]:
                 text.add(item)
             logprobs, new = None, item.text
             if body.logprobs is not None:
-                logprobs, offsets[index] = answer.text_logprobs(vocab, item.tokens, offsets[index])
+                logprobs = answer.text_logprobs(vocab, item.tokens, offsets[index])
             if new or logprobs:
                 yield chunk(index, new, logprobs, rest=way.rest())
             continue

@@ -108,6 +108,11 @@ def invalid(message: str, param: str | None = None, code: str | None = "invalid_
     return ApiError(400, message, param=param, code=code)
 
 
+def missing(param: str) -> ApiError:
+    """A field that must be there: 400."""
+    return invalid(f"{param}: Field required", param, "missing_required_parameter")
+
+
 def from_engine(error: LcspecError) -> ApiError:
     """What the engine or the vocabulary refused."""
     if isinstance(error, CLIENT_ERRORS):
@@ -124,24 +129,32 @@ def from_engine(error: LcspecError) -> ApiError:
 NO_OBJECT = ("model_attributes_type", "model_type", "dict_type")
 
 
-def path_of(location: Sequence[int | str]) -> str | None:
-    """`messages[0].content` from a validation error's location; pydantic's names for union members are left out."""
-    out = ""
-    for part in location:
+def path_of(location: Sequence[int | str], body: Any, *, missing: bool = False) -> str | None:
+    """`messages[0].content` from a validation error's location in a body.
+
+    Pydantic's names for the members of a union are left out: the body has none of that name there. Nor has it the last
+    name of what is missing.
+    """
+    out, at = "", body
+    for i, part in enumerate(location):
         if isinstance(part, int):
             out += f"[{part}]"
-        elif part.isidentifier() and part not in ("body", "str", "int", "bool", "float"):
+            at = at[part] if isinstance(at, list) and part < len(at) else None
+        elif isinstance(at, Mapping) and part in at:
+            out += f".{part}" if out else part
+            at = at[part]
+        elif missing and i + 1 == len(location):
             out += f".{part}" if out else part
     return out or None
 
 
-def from_validation(problems: Sequence[Mapping[str, Any]]) -> ApiError:
-    """The first of pydantic's complaints; never the value, which may be a prompt."""
+def from_validation(problems: Sequence[Mapping[str, Any]], body: Any) -> ApiError:
+    """The first of pydantic's complaints of a body; never the value, which may be a prompt."""
     problem = problems[0] if problems else {}
     location, kind = list(problem.get("loc", ())), str(problem.get("type", ""))
     if kind == "json_invalid":
         return invalid("the request body is not valid JSON", None, "invalid_json")
-    param = path_of(location)
+    param = path_of(location[1:] if location[:1] == ["body"] else location, body, missing=kind == "missing")
     if param is None and kind in ("missing", *NO_OBJECT):
         wanted = (
             "has no JSON body: send one"
@@ -171,7 +184,7 @@ def install_handlers(app: FastAPI) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _validation(request: Request, error: RequestValidationError) -> JSONResponse:
-        return from_validation(error.errors()).response(request.url.path)
+        return from_validation(error.errors(), error.body).response(request.url.path)
 
     @app.exception_handler(HTTPException)
     async def _http(request: Request, error: HTTPException) -> JSONResponse:

@@ -13,7 +13,7 @@ from lcspec.engine.request import Request
 from lcspec.errors import GrammarError
 from lcspec.sampling.json_schema import schema_to_lark
 from lcspec.sampling.parameters import BIAS_LIMIT
-from lcspec.server.errors import invalid
+from lcspec.server.errors import invalid, missing
 from lcspec.server.parameters import sampling_params, speculation_params
 from lcspec.server.schemas import Prediction, Sampling, Speculation
 from lcspec.server.schemas_chat import (
@@ -138,13 +138,15 @@ def part_texts(content: Sequence[ContentPart], where: str) -> list[str]:
     """The texts of a message's parts.
 
     Raises:
-        ApiError: a part is something else than text.
+        ApiError: a part is something else than text, or has none.
     """
     texts = []
     for i, part in enumerate(content):
         text = part.text if part.text is not None else part.refusal
-        if part.type not in ("text", "refusal", "input_text", "output_text") or text is None:
+        if part.type not in ("text", "refusal", "input_text", "output_text"):
             raise invalid(f"{where}[{i}]: this model reads text only, not {part.type[:40]!r}", f"{where}[{i}].type")
+        if text is None:
+            raise missing(f"{where}[{i}].text")
         texts.append(text)
     return texts
 

@@ -53,10 +53,11 @@ def body_of(kind: type[Body], fields: Mapping[str, Any]) -> Body:
     Raises:
         ApiError: 400, a field is wrong.
     """
+    body = {k: v for k, v in fields.items() if v is not None}
     try:
-        return kind.model_validate({k: v for k, v in fields.items() if v is not None})
+        return kind.model_validate(body)
     except ValidationError as error:
-        raise from_validation(error.errors()) from error
+        raise from_validation(error.errors(), body) from error
 
 
 async def whole_choice(made: chat.Chat, job: Job) -> dict[str, Any]:

@@ -491,6 +491,40 @@ def test_configuration_files(llama: Path, tmp_path: Path) -> None:
     fails(2, "--config", file, "generate", llama, "-p", "x")
 
 
+def test_a_configuration_file_calls_options_as_the_command_line_does(llama: Path, tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[generate]\ntemp = 0\njson = true\nn = 1\n")
+    assert "there is no option 'n'" in fails(2, "--config", file, "generate", llama, "-p", "x")
+    file.write_text(
+        '[generate]\ntemp = 0\njson = true\nmax-tokens = 8\nthreads = 1\nspeculate = "off"\nignore-eos = true\n'
+    )
+    text = json.loads(ok("--config", file, "generate", llama, "-p", "x").stdout)["text"]
+    with file.open("a", encoding="utf-8") as more:  # one value where the option may be given several times
+        more.write(f"stop = {json.dumps(text[2])}\n")
+    assert json.loads(ok("--config", file, "generate", llama, "-p", "x").stdout)["text"] == text[: text.index(text[2])]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("temperature = 0", "'temperature' is not the table of a command"),
+        ("[generat]", "'generat' is not the table of a command"),
+        ("[generate]\ntemperatur = 0", "[generate]: there is no option 'temperatur'"),
+    ],
+)
+def test_a_mistyped_name_in_a_configuration_file_is_said(llama: Path, tmp_path: Path, text: str, said: str) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(text)
+    assert said in fails(2, "--config", file, "generate", llama, "-p", "x")
+
+
+def test_another_commands_options_in_a_configuration_file_do_not_matter(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text("[serve]\nslotz = 1\n[draft.distil]\nlayerz = 1\n")
+    ok("--config", file, "inspect", "--help")
+    assert "[draft] [distil]: there is no option 'layerz'" in fails(2, "--config", file, "draft", "store", "x")
+
+
 # --- inspect ----------------------------------------------------------------------------------------------------------
 
 INSPECTED = {

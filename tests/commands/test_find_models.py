@@ -71,6 +71,7 @@ def test_what_leaves_it_out(tmp_path: Path, target: Path, draft: Path) -> None:
     assert paired({"model": target, "draft": (named,)}).pair.draft.models == (named,)
     with pytest.raises(UsageError, match="not both"):
         paired({"model": target, "draft": (named,), "no_draft": True})
+    assert paired({"model": target, "draft": (target,)}).pair.draft.models == (target,)
 
 
 def test_what_does_not_go_with_it_is_not_paired(tmp_path: Path, target: Path) -> None:

@@ -87,6 +87,28 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         "response_format.json_schema.schema",
         None,
     ),
+    "a text that is not there": (
+        CHAT,
+        {"messages": [{"role": "user", "content": [{"type": "text"}]}]},
+        400,
+        "messages[0].content[0].text",
+        "missing_required_parameter",
+    ),
+    "a stop that is an object": (CHAT, {"messages": HELLO, "stop": {"a": 1}}, 400, "stop", None),
+    "a schema of another type": (
+        CHAT,
+        {"messages": HELLO, "response_format": {"type": "json_schema", "json_schema": {"schema": True}}},
+        400,
+        "response_format.json_schema.schema",
+        None,
+    ),
+    "a schema of another type beside the format's": (
+        CHAT,
+        {"messages": HELLO, "response_format": {"type": "json_object", "schema": 1}},
+        400,
+        "response_format.schema",
+        None,
+    ),
     "a grammar that is none": (CHAT, {"messages": HELLO, "grammar": "root ::= nowhere"}, 400, None, None),
     "a deep grammar": (CHAT, {"messages": HELLO, "grammar": "root ::= " + "(" * 9000}, 400, "grammar", None),
     "a grammar that repeats backwards": (

@@ -65,3 +65,17 @@ def test_nothing_is_written_if_nothing_is_wanted(http: httpx.Client) -> None:
 def test_too_long_a_prompt(http: httpx.Client) -> None:
     got = http.post(COMPLETIONS, json={"prompt": "word " * 600, "max_tokens": 1} | ECHO)
     assert got.status_code == 400 and got.json()["error"]["code"] == "context_length_exceeded"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_prompt_comes_back_as_it_was_sent(client: openai.OpenAI, stream: bool) -> None:
+    """Also what spells control tokens, and characters of several tokens, of which each counts once."""
+    prompt = "<|im_start|>user\nhé 🙂 x<|im_end|>\n"
+    asked: dict[str, Any] = {"model": MODEL, "prompt": prompt, "max_tokens": 3, "extra_body": {"ignore_eos": True}}
+    got = client.completions.create(**asked, **ECHO, stream=stream)
+    choices = [c.choices[0] for c in got] if stream else [got.choices[0]]
+    assert "".join(c.text for c in choices).startswith(prompt)
+    tokens = [t for c in choices if c.logprobs for t in c.logprobs.tokens or []]
+    offsets = [n for c in choices if c.logprobs for n in c.logprobs.text_offset or []]
+    assert offsets[tokens.index(" x")] == prompt.index(" x")
+    assert offsets[-3] == len(prompt) and offsets == sorted(offsets)

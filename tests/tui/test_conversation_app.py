@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
-from textual.widgets import Static
+from textual.widgets import Button, Static
 
 from lcspec.engine_thread import EngineThread
 from lcspec.tui.app import ChatOptions
@@ -193,11 +193,15 @@ async def test_a_full_context_is_never_silent(start: Start) -> None:
         assert "context" in notice.text
         cut = chat.chat.branch[-1].stop_reason == "context"
         assert cut or chat.prompt.text == HELLO, "what was not answered is back in the input"
-        notice.post_message(Notice.Chosen(notice, "drop"))
-        await driver.until(lambda: chat.choices.now.on_full == "drop" and chat.answering.busy)
-        message = await driver.finished(2)
-        assert message.role == "assistant" and message.state == "done"
+        assert notice.ways[0][0] == "drop"
+        assert notice.focus_ways()
+        await driver.until(lambda: driver.app.focused in notice.query(Button))
+        await driver.press("enter")
         await driver.until(lambda: any("left out" in n.text for n in chat.transcript.query(Notice)))
+        assert chat.choices.now.on_full == "drop"
+        message = await driver.finished(2)
+        assert chat.prompt.has_focus, "what is typed next is a message; on a message letters would be keys"
+        assert message.role == "assistant" and message.state == "done"
         assert chat.fill.used <= 160
 
 

@@ -262,6 +262,7 @@ class ChatScreen(MessagesScreen):
 
     @on(Notice.Chosen)
     async def _chosen(self, event: Notice.Chosen) -> None:
+        self.prompt.focus()  # else a message would have it, where letters are keys
         await event.notice.remove()
         branch = self.chat.branch
         last = branch[-1] if branch else None
