@@ -14,10 +14,11 @@ What a text may lose by drafting is bounded (see lcspec.planner.loss_budget).
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import defaultdict
-from typing import Any, Callable, Sequence
+from typing import Any, Iterator, Sequence
 
 from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance
@@ -27,9 +28,8 @@ from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
 from lcspec.planner.shadow import Shadows
-from lcspec.planner.worth import Item, Step, choose
+from lcspec.planner.worth import Item, choose
 from lcspec.profiles.cost_curve import CostCurve
-from lcspec.profiles.stake import Stake
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
@@ -87,14 +87,14 @@ class AutoPlanner:
             return None
         self._streams = self._planned = self._tokens = streams
         seconds, width = self._costs[streams]
-        self._narrowest, self._backing_off = seconds, self.budget.takes()
-        self._looking = self._backing_off and self._shadows.due(self.budget.pause)
+        self._narrowest, self._backing_off = seconds, self.budget.pauses
+        self._looking = self._backing_off and self._shadows.due()
         return Plan(width, float(streams), seconds) if self._backing_off and not self._looking else None
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
-        self.costly.ready.clear()
+        self.costly.saved = 0.0
         if self._looking:
             self._look(sequences)
         capped = [limit._replace(nodes=self._nodes(s, limit)) for s, limit in zip(sequences, limits)]
@@ -175,8 +175,8 @@ class AutoPlanner:
             return Plan(width, expected, seconds)
         pool.sort()
         drafting = sum(p.seconds for p in proposals)
-        beside = None if self.curve.stake is None else self._beside(self.curve.stake, proposals, base)
-        n, considered = choose(pool, Step(base, need, expected, room, drafting), self._costs, beside)
+        beside = self._stakes(pool, proposals, base) if self.curve.stake is not None else itertools.repeat(0.0)
+        n, considered = choose(pool[: max(0, room)], self._costs, base, need, expected, drafting, beside)
         for i, p in enumerate(proposals):
             if p.kept is None:
                 chosen = [item.node for item in pool[:n] if item.proposal == i]
@@ -187,32 +187,18 @@ class AutoPlanner:
         seconds = max(0.0, seconds - self.curve.change.price) if width != self._plain_width else seconds
         # No draft saves more time than its tokens would have taken plainly.
         least = max(0.0, expected / streams * self._narrowest - seconds - drafting)
-        self.overlap.saved = min(self._saved(proposals), least)
+        self.overlap.saved = min(self.costly.saved, least)
         return Plan(width, expected, seconds, considered)
 
-    def _saved(self, proposals: Sequence[Proposal]) -> float:
-        """Seconds that the kept levels would have taken which were ready."""
-        saved, kept = 0.0, {p.sequence.id: p.kept for p in proposals}
-        for ready in self.costly.ready:
-            tree = kept[ready.sequence]
-            if tree is not None:
-                own = [depth for depth, source in zip(tree.depths, tree.sources) if source & ready.bit]
-                saved += ready.seconds * min(ready.levels, max(own, default=0))
-        return saved
-
-    def _beside(self, stake: Stake, proposals: Sequence[Proposal], base: int) -> Callable[[Item], float]:
-        """A function that takes the nodes as they are added, and returns what all of them cost beside their rows."""
-        reach: dict[int, list[float]] = {}
-        seconds: dict[int, float] = {}
-
-        def beside(item: Item) -> float:
-            chain = reach.setdefault(item.proposal, [])
-            chain.append(-item.worth)
+    def _stakes(self, pool: Sequence[Item], proposals: Sequence[Proposal], base: int) -> Iterator[float]:
+        """For each node of the pool, what it and those before it cost beside their rows (see CostCurve.stake)."""
+        assert self.curve.stake is not None
+        reach, seconds = defaultdict[int, list[float]](list), dict[int, float]()
+        for item in pool:
+            reach[item.proposal].append(-item.worth)
             uncached = proposals[item.proposal].sequence.n_uncached
-            seconds[item.proposal] = stake.seconds(self._costs, base, uncached, chain)
-            return sum(seconds.values())
-
-        return beside
+            seconds[item.proposal] = self.curve.stake.seconds(self._costs, base, uncached, reach[item.proposal])
+            yield sum(seconds.values())
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose outcome is known, kept or not."""
@@ -245,7 +231,7 @@ class AutoPlanner:
         if self._tokens and self._narrowest and self._decode:
             tokens = self._tokens + self._streams - self._planned
             if self._looking:
-                self._shadows.took(self.budget.looked(seconds, self._narrowest))
+                self._shadows.took(self.budget.planning(seconds, self._narrowest))
             elif self._backing_off:
                 self.budget.unplanned(seconds)
             else:
@@ -288,18 +274,13 @@ class AutoPlanner:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
         `base` has drafts; if its width is another one, it costs later steps something, too."""
         change = self.curve.change
-        table = self._tables.get((widths, base, change.since))
-        if table is not None:
-            return table
-        table = self._tables.get((widths, base, 0))
-        if table is None:
+        key = widths, base, change.since
+        if key not in self._tables:
             table = self.curve.effective(context, widths)
-            if self.in_turn and base > 1 and base in table:
-                both = {n: self.curve.seconds(n, context, n - base) for n in table if n > base}
-                table = {n: (both.get(n, seconds), width) for n, (seconds, width) in table.items()}
-            self._tables[widths, base, 0] = table
-        if (price := change.price) and base in table:
-            plain = table[base][1]
-            table = table | {n: (s + price, w) for n, (s, w) in table.items() if n > base and w != plain}
-        self._tables[widths, base, change.since] = table
-        return table
+            price, plain = change.price, table[base][1] if base in table else 0
+            for n, (seconds, width) in list(table.items()):
+                if self.in_turn and 1 < base < n:
+                    seconds = self.curve.seconds(n, context, n - base)
+                table[n] = (seconds + price * (n > base and width != plain), width)
+            self._tables[key] = table
+        return self._tables[key]

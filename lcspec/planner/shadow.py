@@ -8,7 +8,6 @@ to a part that is easy to guess.
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from typing import Sequence
 
@@ -17,12 +16,10 @@ from lcspec.spec.token_tree import TokenTree
 
 # The fewest steps between two looks, and tokens of a draft that are compared.
 LOOK = 8
-# The most of the time that looks may take.
+# The most of the time that looks may take. A look is taken to last a step at most: else something interrupted it.
 LOOK_SHARE = 0.02
 # Share of the tokens that must have come.
 RIGHT = 0.5
-# Weight of a new look in what one takes. A look is taken to last LONGEST steps at most: something else interrupted it.
-RATE, LONGEST = 0.3, 1.0
 
 
 class Shadows:
@@ -30,34 +27,28 @@ class Shadows:
 
     def __init__(self) -> None:
         self._drafts: dict[int, tuple[int, list[int]]] = {}
-        self._share = 0.0  # of a step that a look takes
-        self._gap = LOOK  # steps from the latest look to the next one
-        self._left = LOOK - 1  # of them
+        self._left = LOOK  # steps of pauses to the next look
 
-    def due(self, pause: int) -> bool:
-        """Whether to look in this step, with `pause` steps of a pause to go; called in every step of a pause."""
+    def due(self) -> bool:
+        """Whether to look in this step; called in every step of a pause."""
         self._left -= 1
-        return self._left < 0 < pause
+        return self._left <= 0
 
     def took(self, share: float) -> None:
         """A look took this share of a step."""
-        share = min(share, LONGEST)
-        self._share += RATE * (share - self._share) if self._share else share
+        self._left = max(LOOK, round(min(share, 1.0) / LOOK_SHARE))
 
     def were_right(self, sequences: Sequence[PlannedSequence]) -> bool:
         """Whether enough has come of what was drafted for the sequences at the latest look."""
         right = 0
         for sequence in sequences:
             start, draft = self._drafts.get(sequence.id, (0, []))
-            if start == len(sequence.tokens) - self._gap:  # else it is of an earlier pause
-                same = map(operator.eq, draft, sequence.tokens[start:])
-                right += sum(itertools.takewhile(bool, same))
+            same = map(operator.eq, draft, sequence.tokens[start:])
+            right += sum(itertools.takewhile(bool, same))
         return right >= RIGHT * LOOK * len(sequences)
 
     def keep(self, sequences: Sequence[PlannedSequence], trees: Sequence[TokenTree]) -> None:
         """Remember the likeliest path of each tree."""
-        self._gap = max(LOOK, math.ceil(self._share / LOOK_SHARE))
-        self._left = self._gap - 1
         self._drafts = {
             sequence.id: (len(sequence.tokens), [tree.tokens[node] for node in tree.likeliest_path()[1 : LOOK + 1]])
             for sequence, tree in zip(sequences, trees)

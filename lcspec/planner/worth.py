@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import operator
-from typing import Callable, NamedTuple, Sequence
+from typing import Iterable, NamedTuple, Sequence
 
 from lcspec.profiles.stake import Costs
 
@@ -96,19 +97,8 @@ class Item(NamedTuple):
     node: int
 
 
-class Step(NamedTuple):
-    """A step before drafts are chosen: `base` rows for pending tokens, `need` rows and `tokens` that are certain,
-    `room` for further rows, and the seconds that drafting took."""
-
-    base: int
-    need: int
-    tokens: float
-    room: int
-    drafting: float
-
-
 def choose(
-    pool: Sequence[Item], step: Step, costs: Costs, beside: Callable[[Item], float] | None = None
+    pool: Sequence[Item], costs: Costs, base: int, need: int, tokens: float, drafting: float, beside: Iterable[float]
 ) -> tuple[int, list[tuple[int, float, float]]]:
     """How many of the first items of `pool` to take, and (nodes, tokens, seconds) of every number that was compared.
 
@@ -118,21 +108,19 @@ def choose(
 
     Args:
         pool: descending in expected tokens.
-        step: what they are added to.
         costs: need -> (seconds, width).
-        beside: called with every item that is added, in order; returns the seconds that all of them so far cost
-            beside their rows.
+        base, need, tokens: rows for pending tokens; rows and tokens that are certain.
+        drafting: seconds that drafting took.
+        beside: for each item the seconds that it and those before it cost beside their rows.
     """
-    base, need, tokens, room, drafting = step
     if need not in costs:
         return 0, []
     considered = [(need - base, tokens, drafting + costs[need][0])]
     price = tokens / costs[need][0]
-    for wide, item in enumerate(pool[: max(0, room)], start=need + 1):
+    for wide, item, more in zip(itertools.count(need + 1), pool, beside):
         if wide not in costs:
             break
         tokens -= item.worth
-        more = beside(item) if beside is not None else 0.0
         considered.append((wide - base, tokens, drafting + costs[wide][0] + more))
     price = max([price, *[tokens / seconds for _, tokens, seconds in considered]])
     gains = [tokens - price * seconds for _, tokens, seconds in considered]
