@@ -20,7 +20,7 @@ from unittest.mock import patch
 
 import click
 
-from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, shadow, worth
+from lcspec.planner import acceptance, auto, calibrator, loss_budget, policy, record, shadow
 from lcspec.profiles import change as width_change
 from lcspec.profiles import cost_curve, drift
 
@@ -90,8 +90,7 @@ CHANGES = [
     *constant(auto, "FREE_NODES", 12, 48),
     *constant(auto, "TABLE_STEPS", 1, 32),
     *constant(policy, "PROBE_SHARE", 0.0, 0.03),
-    Change("drafts of others left out of what is imagined", ((policy, "left_open", lambda tree, reach: [1.0]),)),
-    *constant(worth, "LOOKAHEAD", 1, 8),
+    *constant(policy, "LOOKAHEAD", 1, 8),
     *constant(record, "RATE", 0.005, 0.05),
     *constant(record, "TIME_RATE", 0.03, 0.3),
     *constant(record, "EARLIER", 2, 50),

@@ -5,9 +5,8 @@ tree, and it is the best one of n nodes. Every step maximises
 
     tokens / time = (B + sum of the n best P) / (T(B + n) + drafting time)
 
-for B sequences, with T the measured cost curve; n = 0 is plain decoding. (If drafting cost more than it can bring,
-further nodes must still beat the rate of plain decoding.) The same formula serves one sequence and many: the nodes of
-all of them compete for the rows of one step, so speculation fades as load rises.
+for B sequences, with T the measured cost curve; n = 0 is plain decoding. The same formula serves one sequence and many:
+the nodes of all of them compete for the rows of one step, so speculation fades as load rises.
 
 What a text may lose by drafting is bounded (see lcspec.planner.loss_budget).
 """
@@ -111,7 +110,9 @@ class AutoPlanner:
                     sequence, limit, trees[i], others, costs, self.curve.stake, streams, self.acceptance
                 )
         self.budget.costly = bool(requests)
-        for drafter in self.costly.by_promise(list(requests.values())):
+        asked = {d.name: d for request in requests.values() for d in request.sequence.drafters if d.costly}
+        # The one that is right most often comes first; each later one is judged by what it adds.
+        for drafter in sorted(asked.values(), key=lambda d: -self.costly.record(d).acceptance):
             self.costly.ask(drafter, list(requests.values()))
         for i, request in requests.items():
             trees[i] = request.tree
@@ -205,8 +206,7 @@ class AutoPlanner:
         self._tokens += len(tokens)
         tree, sequence = proposal.tree, proposal.sequence
         if tree.n_drafted:
-            costly = sum([sequence.bit_of(drafter) for drafter in sequence.drafters if drafter.costly])
-            self.acceptance.observe(tree, tokens, costly)
+            self.acceptance.observe(tree, tokens)
             self.costly.learn(sequence, tree, tokens)
 
     def timed(self, width: int, context: int, seconds: float) -> None:

@@ -1,10 +1,9 @@
-"""When to ask drafters that run a model: in which order, whether one is worth its time, and how deep.
+"""When to ask drafters that run a model: whether one is worth its time, and how deep.
 
 The policy imagines a chain of a drafter's tokens, accepted at its usual rate. It asks the drafter if the step has a
-better rate with the chain than without, and begins with the drafter whose chain is best. What it has drafted ahead
-takes no time, so it is taken in any case. A drafter that is not worth its time is probed when 1 % of the decode time
-has paid for one level and for catching up with the text. While it drafts, it goes on level by level as long as another
-level promises a better rate.
+better rate with the chain than without. What it has drafted ahead takes no time, so it is taken in any case. A drafter
+that is not worth its time is probed when 1 % of the decode time has paid for one level and for catching up with the
+text. While it drafts, it goes on level by level as long as another level promises a better rate.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from lcspec.spec.token_tree import TokenTree
 
 # The most children of a node that drafters are asked for.
 BRANCH = 3
+# How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
+LOOKAHEAD = 16
 # Share of the decode time that probes of one drafter may take.
 PROBE_SHARE = 0.01
 
@@ -84,12 +85,13 @@ class Levels:
         self._before, reach = request.tree, request.acceptance.path_probs(request.tree)
         self._known = sorted(reach[1:], reverse=True)
         self._price = rate(self._costs, self._known, self._base)
-        left = left_open(request.tree, reach)
-        self.worth = self.ready > 0 or self._better(self._known, left, self._hope, 0.0, self._price)
+        self.worth = self.ready > 0 or self._better(self._known, 1.0, self._hope, 0.0, self._price)
 
-    def _better(self, known: Sequence[float], left: Sequence[float], hope: float, spent: float, price: float) -> bool:
-        """Whether more levels bring more than `price` tokens per second."""
-        return imagined(self._costs, known, left, hope, self._level, self._base, spent, price) > price
+    def _better(self, known: Sequence[float], ahead: float, hope: float, spent: float, price: float) -> bool:
+        """Whether more levels bring more than `price` tokens per second; the text gets as far as the latest level with
+        probability `ahead`."""
+        chain = (ahead * hope**n for n in range(1, LOOKAHEAD + 1))
+        return imagined(self._costs, known, chain, self._level, self._base, spent, price) > price
 
     def budget(self) -> Budget:
         """What the drafter is asked for."""
@@ -118,7 +120,7 @@ class Levels:
         spent = self.done * self._level
         # Where a drafter is sure it tends to stay sure, and its usual rate may come from another text.
         hope = max(self._hope, ahead ** (1 / self.done) if self.done else 0.0)
-        self._running = self._better(ranked, [ahead], hope, spent, rate(self._costs, ranked, self._base, spent))
+        self._running = self._better(ranked, ahead, hope, spent, rate(self._costs, ranked, self._base, spent))
         return self._running
 
     @property
@@ -178,17 +180,6 @@ class DraftPolicy:
             record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
         return record
 
-    def by_promise(self, requests: Sequence[DraftRequest]) -> list[Drafter]:
-        """The sequences' costly drafters, the most promising first; each later one is judged by what it adds."""
-        costly = {d.name: d for request in requests for d in request.sequence.drafters if d.costly}
-
-        def promise(drafter: Drafter) -> float:
-            record = self.record(drafter)
-            costs, base = requests[0].shared(record.acceptance)
-            return imagined(costs, [], [1.0], record.acceptance, record.share(requests[0].streams), base)
-
-        return sorted(costly.values(), key=promise, reverse=True) if len(costly) > 1 else list(costly.values())
-
     def ask(self, drafter: Drafter, requests: Sequence[DraftRequest]) -> None:
         """Add the drafts of `drafter` to the trees of the sequences for which it is worth asking."""
         record, asked = self.record(drafter), list[Levels]()
@@ -213,13 +204,3 @@ class DraftPolicy:
                 # It is still reading the text; that says nothing about what its drafts cost and gain.
                 record.reading = levels.seconds / len(asked)
                 self.reading += record.reading
-
-
-def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
-    """For each depth, the probability that the text leaves the tree below a node of that depth."""
-    out = [0.0] * (max(tree.depths) + 1)
-    for node, p in enumerate(reach):
-        out[tree.depths[node]] += p
-        if node:
-            out[tree.depths[node] - 1] -= p
-    return out

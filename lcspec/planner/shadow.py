@@ -39,10 +39,10 @@ class Shadows:
         self._left = max(LOOK, round(min(share, 1.0) / LOOK_SHARE))
 
     def were_right(self, sequences: Sequence[PlannedSequence]) -> bool:
-        """Whether enough has come of what was drafted for the sequences at the latest look."""
-        right = 0
+        """Whether enough has come of what was drafted for the sequences at the latest look, which is forgotten."""
+        right, drafts, self._drafts, self._left = 0, self._drafts, {}, LOOK
         for sequence in sequences:
-            start, draft = self._drafts.get(sequence.id, (0, []))
+            start, draft = drafts.get(sequence.id, (0, []))
             same = map(operator.eq, draft, sequence.tokens[start:])
             right += sum(itertools.takewhile(bool, same))
         return right >= RIGHT * LOOK * len(sequences)
