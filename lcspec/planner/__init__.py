@@ -7,6 +7,4 @@ loss_budget       what a text may lose against plain decoding
 policy            whether to ask a drafter that runs a model; record: its figures
 acceptance        how likely a node is accepted; calibrator: calibration from few examples
 worth             the arithmetic: what drafts are worth, and how many nodes of all sequences go into a step
-lookahead_budget  rows for the windows of lookahead and Jacobi decoding
-learned           what a planner starts with, and what is stored of what it learned
 """

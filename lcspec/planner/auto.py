@@ -94,8 +94,9 @@ class AutoPlanner:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
         self.costly.saved = 0.0
-        if self._looking:
-            self._look(sequences)
+        if self._looking and self._shadows.were_right(sequences):
+            self.budget.begin()
+            self._backing_off = self._looking = False
         capped = [limit._replace(nodes=self._nodes(s, limit)) for s, limit in zip(sequences, limits)]
         trees = [self._free(s, limit) for s, limit in zip(sequences, capped)]
         if self._looking:
@@ -118,12 +119,6 @@ class AutoPlanner:
             trees[i] = request.tree
         seconds = (time.perf_counter() - start) / len(sequences)
         return [Proposal(sequence, tree, limit, seconds) for sequence, tree, limit in zip(sequences, trees, limits)]
-
-    def _look(self, sequences: Sequence[PlannedSequence]) -> None:
-        """End the pause if what drafters said at the latest look has come."""
-        if self._shadows.were_right(sequences):
-            self.budget.begin()
-            self._backing_off = self._looking = False
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
         """The most drafted nodes that a step may have for the sequence."""
@@ -265,10 +260,8 @@ class AutoPlanner:
         self.costly.records = {n: r for n, r in records.items() if n in names}
 
     def forget(self, sequence: PlannedSequence) -> None:
-        """The request has ended: the next single text has a loss budget of its own, and earlier ones count for less."""
+        """The request has ended: the next single text has a loss budget of its own."""
         self.budgets[1].begin()
-        for record in self.costly.records.values():
-            record.renew()
 
     def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Table:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than

@@ -85,12 +85,16 @@ class Levels:
         self._before, reach = request.tree, request.acceptance.path_probs(request.tree)
         self._known = sorted(reach[1:], reverse=True)
         self._price = rate(self._costs, self._known, self._base)
-        self.worth = self.ready > 0 or self._better(self._known, 1.0, self._hope, 0.0, self._price)
+        # The i-th token of the chain is right with probability hope ** i. It brings something only where the text has
+        # left the drafts of others by then.
+        drafted = [0.0] * (LOOKAHEAD + 1)
+        for depth, p in zip(request.tree.depths, reach):
+            drafted[min(depth, LOOKAHEAD)] += p
+        chain = ((1.0 - drafted[i]) * self._hope**i for i in range(1, LOOKAHEAD + 1))
+        self.worth = self.ready > 0 or self._better(self._known, chain, 0.0, self._price)
 
-    def _better(self, known: Sequence[float], ahead: float, hope: float, spent: float, price: float) -> bool:
-        """Whether more levels bring more than `price` tokens per second; the text gets as far as the latest level with
-        probability `ahead`."""
-        chain = (ahead * hope**n for n in range(1, LOOKAHEAD + 1))
+    def _better(self, known: Sequence[float], chain: Iterable[float], spent: float, price: float) -> bool:
+        """Whether a chain of more nodes brings more than `price` tokens per second."""
         return imagined(self._costs, known, chain, self._level, self._base, spent, price) > price
 
     def budget(self) -> Budget:
@@ -118,9 +122,8 @@ class Levels:
         # Nodes that other drafters proposed as well count once.
         ranked = sorted(self._known + [reach[v] for v in draft.beyond(self._before)], reverse=True)
         spent = self.done * self._level
-        # Where a drafter is sure it tends to stay sure, and its usual rate may come from another text.
-        hope = max(self._hope, ahead ** (1 / self.done) if self.done else 0.0)
-        self._running = self._better(ranked, ahead, hope, spent, rate(self._costs, ranked, self._base, spent))
+        chain = (ahead * self._hope**i for i in range(1, LOOKAHEAD + 1))
+        self._running = self._better(ranked, chain, spent, rate(self._costs, ranked, self._base, spent))
         return self._running
 
     @property

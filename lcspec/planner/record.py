@@ -6,11 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-# Weight of a new observation in the averages: acceptance, and the seconds of a level (three times this if it is less).
-RATE = 0.015
-TIME_RATE = 0.1
-# Observations of earlier texts together count as at most this many.
-EARLIER = 8
+# Weight of a new observation in the averages: acceptance, and the seconds of a level.
+RATE, TIME_RATE = 0.015, 0.1
 # Acceptance of a costly drafter before anything is known about it.
 FIRST_GUESS = 0.7
 
@@ -53,15 +50,8 @@ class DrafterRecord:
         """A level took `seconds`; if not `sure`, at most that: the first level after a pause also catches up."""
         if not sure:
             self.reading = max(0.0, seconds - self.level_seconds) if self.level_seconds else 0.0
-        faster = seconds < self.level_seconds
-        if self.level_seconds and not (sure or faster):
-            return
-        rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
-        self.level_seconds += rate * (seconds - self.level_seconds)
-
-    def renew(self) -> None:
-        """Another text starts: what earlier ones taught counts for less."""
-        self.tested = min(self.tested, EARLIER)
+        if sure or seconds < self.level_seconds or not self.level_seconds:
+            self.level_seconds += (TIME_RATE if self.level_seconds else 1.0) * (seconds - self.level_seconds)
 
     def as_dict(self) -> dict[str, Any]:
         """For the history file."""
@@ -69,7 +59,7 @@ class DrafterRecord:
 
     @classmethod
     def from_dict(cls, data: Any) -> DrafterRecord:
-        """Read what `as_dict` wrote; it counts as an earlier text's.
+        """Read what `as_dict` wrote.
 
         Raises:
             ValueError, TypeError, KeyError, OverflowError: the data has another form, or impossible numbers.
@@ -77,5 +67,4 @@ class DrafterRecord:
         out = cls(float(data["acceptance"]), int(data["tested"]), float(data["level_seconds"]))
         if not (0.0 <= out.acceptance <= 1.0 and out.tested >= 0 and 0.0 <= out.level_seconds < math.inf):
             raise ValueError("not a drafter's record: bad numbers")
-        out.renew()
         return out

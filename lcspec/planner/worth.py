@@ -54,8 +54,7 @@ def imagined(
     """Tokens per second of the best width, with a chain of the best length added to the drafts `known`, after `spent`
     seconds of drafting; or of the first chain that has more than `enough`.
 
-    `known`: acceptance, descending; `chain`: the tokens that each node of the chain brings. A node takes `level` seconds
-    to draft.
+    `known`: acceptance, descending; `chain`: the tokens that its nodes bring, each of which takes `level` seconds.
     """
     best, probs = rate(costs, known, base, spent), list(known)
     for n, more in enumerate(chain, start=1):

@@ -122,19 +122,16 @@ def chain(*probs: float) -> TokenTree:
 
 @fixed
 @given(trees(), st.sampled_from(sorted(CURVES)), st.floats(0.0, 40.0))
-def test_what_drafting_took_counts_but_never_buys_rows_dearer_than_plain_ones(
-    tree: TokenTree, name: str, units: float
-) -> None:
+def test_what_drafting_took_counts(tree: TokenTree, name: str, units: float) -> None:
     planner, p = planner_of(CURVES[name]), proposal(tree)
     p.seconds = units * UNIT
     planner.select([p], 1, 0)
     costs, reach = planner.curve.effective(0), tree.path_probs()
     # what (tokens, seconds of the target) can be had: all sets of nodes
     steps = [(1 + sum(map(float, (reach[v] for v in keep))), costs[1 + len(keep)][0]) for keep in subtrees(tree)]
-    price = max(1 / costs[1][0], max(tokens / (seconds + p.seconds) for tokens, seconds in steps))
     kept = cast(TokenTree, p.kept)
-    got = sum(map(float, kept.path_probs())) - price * costs[len(kept)][0]
-    assert got == pytest.approx(max(tokens - price * seconds for tokens, seconds in steps))
+    got = sum(map(float, kept.path_probs())) / (costs[len(kept)][0] + p.seconds)
+    assert got == pytest.approx(max(tokens / (seconds + p.seconds) for tokens, seconds in steps))
 
 
 def test_dear_drafts_are_worth_a_wider_step() -> None:
@@ -386,18 +383,6 @@ def test_how_long_a_draft_model_may_read(
     planner.propose([sequence], [Limits(8, 8, 8)], others)[0]
     FixedPlanner().propose([sequence], [Limits(8, 8, 8)], others)[0]
     assert readings == [seconds, seconds if known else UNNOTICED]
-
-
-def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: Clock) -> None:
-    free, costly = FakeDrafter("f", steady(1.0, 0.5), clock), FakeDrafter("m", steady(1.0, 0.9), clock, 0.01 * UNIT)
-    planner, sequence = AutoPlanner(curve_of(GPU)), slot_of([free, costly])
-    for _ in range(30):
-        planner.observe(planner.propose([sequence], [ROOM], 0)[0], [len(sequence.tokens)])
-        sequence.tokens.append(len(sequence.tokens))
-    assert costly.asked >= 5
-    alone = TokenTree.root(0)
-    alone.add(0, 1, 0.5, source=1)
-    assert planner.acceptance.path_probs(alone)[1] > 0.75
 
 
 def test_the_fixed_planner_keeps_to_what_the_step_can_take() -> None:

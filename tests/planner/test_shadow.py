@@ -32,15 +32,15 @@ def test_half_of_what_was_said_must_have_come() -> None:
         assert shadows.were_right([one]) is expected
 
 
-def test_who_has_nothing_to_say_is_not_right() -> None:
-    shadows, one, two = Shadows(), text(1, [5]), text(2, [7])
+@pytest.mark.parametrize("asked, expected", [(1, True), (2, False)])
+def test_who_has_nothing_to_say_is_not_right(asked: int, expected: bool) -> None:
+    shadows, both = Shadows(), [text(1, [5]), text(2, [7])]
     tree = TokenTree.root(5)
     tree.add_path(0, range(LOOK // 2))
-    shadows.keep([one, two], [tree, TokenTree.root(7)])
-    for each in (one, two):
+    shadows.keep(both, [tree, TokenTree.root(7)])
+    for each in both:
         each.tokens += range(LOOK)
-    assert not shadows.were_right([one, two])
-    assert shadows.were_right([one])
+    assert shadows.were_right(both[:asked]) is expected
 
 
 def test_the_likeliest_path_is_what_counts() -> None:
