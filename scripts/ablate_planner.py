@@ -1,6 +1,6 @@
 """What every constant and rule of the planner is worth, on recorded drafts in virtual time.
 
-    python scripts/ablate_planner.py smollm2.rec.gz demo.rec.gz stories.rec.gz --out docs/planner-ablation.md
+    python scripts/ablate_planner.py smollm2.rec.gz demo.rec.gz stories.rec.gz --orders 2
 
 Every recording (see `scripts/record_drafts.py`) is decoded on the machines of `MACHINES`, once with the planner as it
 is and once for each change; a figure is the geometric mean, over the answers, of the speed over plain decoding,
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -99,7 +100,9 @@ CHANGES = [
     *constant(drift, "KEPT", 0.99, 0.9999),
     *constant(cost_curve, "WIDTH_RATE", 0.0, 0.3),
     Change("a change of width costs nothing", ((width_change.Change, "price", 0.0),)),
-    Change("nothing bounds a text's loss", ((loss_budget.LossBudget, "pauses", False),)),
+    Change(
+        "nothing bounds a text's loss", ((loss_budget.LossBudget, "pauses", property(lambda self: self.bare is None)),)
+    ),
     *beginning(loss_budget.LossBudget, "balance", 1.0, 10.0),
     Change("a text that backs off asks nobody", ((shadow.Shadows, "due", lambda self: False),)),
     *constant(shadow, "LOOK", 4, 16),
@@ -159,10 +162,16 @@ def changed(change: Change) -> Iterator[None]:
         yield
 
 
-def measured(case: Case, every: int, names: Sequence[str] | None = None) -> Figures:
-    """Every so many answers of a case, decoded."""
-    some = Recording(case.recording.name, case.recording.costly, case.recording.answers[::every])
-    return Figures.of(replay(some, MACHINES[case.machine], names or case.names, noise=0.03))
+def measured(case: Case, every: int, names: Sequence[str] | None = None, orders: int = 1) -> Figures:
+    """Every so many answers of a case, decoded in so many orders."""
+    results = list[Result]()
+    for order in range(orders):
+        answers = case.recording.answers[::every]
+        if order:
+            random.Random(order).shuffle(answers)
+        some = Recording(case.recording.name, case.recording.costly, answers)
+        results += replay(some, MACHINES[case.machine], names or case.names, noise=0.03)
+    return Figures.of(results)
 
 
 def row(name: str, figures: Sequence[Figures], base: Sequence[Figures]) -> str:
@@ -176,14 +185,15 @@ def row(name: str, figures: Sequence[Figures], base: Sequence[Figures]) -> str:
 @click.argument("recordings", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), help="Write the table into this page, after its last heading.")
 @click.option("--every", default=1, show_default=True, help="Decode only every so many answers.")
+@click.option("--orders", default=1, show_default=True, help="Decode the answers in so many orders.")
 @click.option("--only", default="", help="Only changes whose name contains this.")
-def main(recordings: tuple[Path, ...], out: Path | None, every: int, only: str) -> None:
+def main(recordings: tuple[Path, ...], out: Path | None, every: int, orders: int, only: str) -> None:
     """Print what every change does to the speed of every recording on every machine."""
     cases = list[Case]()
     for path in recordings:
         recording = Recording.load(path)
         cases += [Case(recording, machine) for machine in (DRAFTED if recording.costly else (*FREE, "135M GPU"))]
-    base = [measured(case, every) for case in cases]
+    base = [measured(case, every, orders=orders) for case in cases]
     lines = ["| recording | machine | over plain | worst answer | worst kind |", "|---|---|---|---|---|"]
     lines += [
         f"| {case.recording.name} | {case.machine} | {f.mean:.3f} | {f.answer:.3f} | {f.kind:.3f} |"
@@ -197,13 +207,13 @@ def main(recordings: tuple[Path, ...], out: Path | None, every: int, only: str) 
     for change in CHANGES:
         if only in change.name:
             with changed(change):
-                found.append(row(change.name, [measured(case, every) for case in cases], base))
+                found.append(row(change.name, [measured(case, every, orders=orders) for case in cases], base))
             click.echo(found[-1])
     for model in ("model", "model2"):
         drafted = [i for i, case in enumerate(cases) if model in case.names]
         if drafted and only in "cascade":
             swapped = [
-                measured(cases[i], every, [n.replace(model, f"cascade{model[5:]}") for n in cases[i].names])
+                measured(cases[i], every, [n.replace(model, f"cascade{model[5:]}") for n in cases[i].names], orders)
                 if i in drafted
                 else base[i]
                 for i in range(len(cases))

@@ -59,7 +59,7 @@ class AutoPlanner:
         self.decode_seconds = 0.0
         self._costs: Table = {}
         self._tables: dict[tuple[frozenset[int] | None, int, int], Table] = {}
-        self._table_age = 0
+        self._steps = 0
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, or only looks what drafters would say; sequences that decode, those of
         # them planned for, tokens so far, seconds of a decode without drafts, and seconds of its decode.
@@ -216,10 +216,9 @@ class AutoPlanner:
         self._decode = seconds
         self.decode_seconds += seconds
         self.costly.save(seconds)
-        self._table_age += 1
-        if self._table_age >= TABLE_STEPS:
+        self._steps += 1
+        if self._steps % TABLE_STEPS == 0:
             self._tables.clear()
-            self._table_age = 0
 
     def observe_overhead(self, seconds: float) -> None:
         """Note the seconds that the step took besides its decode, and update the loss budget and the speed-up."""

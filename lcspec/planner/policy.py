@@ -146,17 +146,11 @@ class DraftPolicy:
     def __init__(self) -> None:
         self.saved = 0.0  # seconds that levels would have taken which were ready in the current step
         self.records: dict[str, DrafterRecord] = {}
-        self.step_seconds: dict[str, float] = {}  # of draft models that were timed before they were first asked
         self.reading = 0.0  # seconds of the current step in which a drafter read a text without drafting
-
-    def knows(self, name: str) -> bool:
-        """Whether there is any figure for the drafter's cost."""
-        return name in self.records or name in self.step_seconds
 
     def level_seconds(self, name: str) -> float:
         """What a level of the drafter costs; 0 if there is no figure."""
-        record = self.records.get(name)
-        return self.step_seconds.get(name, 0.0) if record is None else record.level_seconds
+        return self.records[name].level_seconds if name in self.records else 0.0
 
     def save(self, seconds: float) -> None:
         """A target decode took `seconds`: a share of it pays for probes."""
@@ -177,11 +171,7 @@ class DraftPolicy:
 
     def record(self, drafter: Drafter) -> DrafterRecord:
         """The running figures of `drafter`, made when they are first needed."""
-        record = self.records.get(drafter.name)
-        if record is None:
-            known = self.step_seconds.get(drafter.name, 0.0)
-            record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
-        return record
+        return self.records.setdefault(drafter.name, DrafterRecord())
 
     def ask(self, drafter: Drafter, requests: Sequence[DraftRequest]) -> None:
         """Add the drafts of `drafter` to the trees of the sequences for which it is worth asking."""
