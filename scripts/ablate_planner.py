@@ -94,6 +94,7 @@ CHANGES = [
     *constant(policy, "LOOKAHEAD", 1, 8),
     *constant(record, "RATE", 0.005, 0.05),
     *constant(record, "TIME_RATE", 0.03, 0.3),
+    *constant(record, "EARLIER", 2, 50),
     *beginning(record.DrafterRecord, "acceptance", 0.4, 0.9),
     *constant(drift, "BEFORE", 0.05, 0.5),
     *constant(drift, "NOISE", 0.05, 0.5),

@@ -259,8 +259,10 @@ class AutoPlanner:
         self.costly.records = {n: r for n, r in records.items() if n in names}
 
     def forget(self, sequence: PlannedSequence) -> None:
-        """The request has ended: the next single text has a loss budget of its own."""
+        """The request has ended: the next single text has a loss budget of its own, and earlier ones count for less."""
         self.budgets[1].begin()
+        for record in self.costly.records.values():
+            record.renew()
 
     def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Table:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than

@@ -122,7 +122,9 @@ class Levels:
         # Nodes that other drafters proposed as well count once.
         ranked = sorted(self._known + [reach[v] for v in draft.beyond(self._before)], reverse=True)
         spent = self.done * self._level
-        chain = (ahead * self._hope**i for i in range(1, LOOKAHEAD + 1))
+        # Where a drafter is sure it tends to stay sure, and its usual rate may come from another text.
+        hope = max(self._hope, ahead ** (1 / self.done) if self.done else 0.0)
+        chain = (ahead * hope**i for i in range(1, LOOKAHEAD + 1))
         self._running = self._better(ranked, chain, spent, rate(self._costs, ranked, self._base, spent))
         return self._running
 
