@@ -26,8 +26,8 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.shadow import Shadows
-from lcspec.planner.worth import Item, choose
+from lcspec.planner.shadow import LOOK, RIGHT, Shadows
+from lcspec.planner.worth import Item, choose, could_pay
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
@@ -65,6 +65,7 @@ class AutoPlanner:
         # them planned for, tokens so far, seconds of a decode without drafts, and seconds of its decode.
         self._backing_off = self._looking = False
         self._shadows = Shadows()
+        self._begins = True  # the next single text is another one
         self._streams = self._planned = 1
         self._tokens = 0
         self._narrowest = self._decode = 0.0
@@ -85,22 +86,29 @@ class AutoPlanner:
         if streams not in self._costs or self._looking:
             return None
         self._streams = self._planned = self._tokens = streams
+        if self._begins and streams == 1:
+            self._begin()
         seconds, width = self._costs[streams]
         self._narrowest, self._backing_off = seconds, self.budget.pauses
         self._looking = self._backing_off and self._shadows.due()
         return Plan(width, float(streams), seconds) if self._backing_off and not self._looking else None
 
+    def _begin(self) -> None:
+        """A text begins. It is looked at before anything is drafted where drafts that a look calls right would not pay.
+        Drafters that run a model cannot be looked at."""
+        self._begins = False
+        looks = not (self.costly.records or could_pay(self._costs, [RIGHT] * LOOK, 0.0, promise=1.0))
+        self.budget.begin(looks)
+        if looks:
+            self._shadows.begin()
+
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
         self.costly.saved = 0.0
-        if self._looking and self._shadows.were_right(sequences):
-            self.budget.begin()
-            self._backing_off = self._looking = False
         capped = [limit._replace(nodes=self._nodes(s, limit)) for s, limit in zip(sequences, limits)]
         trees = [self._free(s, limit) for s, limit in zip(sequences, capped)]
-        if self._looking:
-            self._shadows.keep(sequences, trees)
+        if self._looking and not self._resumes(sequences, trees):
             return [Proposal(s, tree, limit) for s, tree, limit in zip(sequences, trees, limits)]
         context = sum([len(sequence.tokens) for sequence in sequences]) // len(sequences)
         requests: dict[int, DraftRequest] = {}
@@ -119,6 +127,15 @@ class AutoPlanner:
             trees[i] = request.tree
         seconds = (time.perf_counter() - start) / len(sequences)
         return [Proposal(sequence, tree, limit, seconds) for sequence, tree, limit in zip(sequences, trees, limits)]
+
+    def _resumes(self, sequences: Sequence[PlannedSequence], trees: Sequence[TokenTree]) -> bool:
+        """Look at what drafters say; returns whether that ends the pause."""
+        if not (self._shadows.were_right(sequences) | self._shadows.sure(trees, self.acceptance)):
+            self._shadows.keep(sequences, trees)
+            return False
+        self.budget.begin()
+        self._backing_off = self._looking = False
+        return True
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
         """The most drafted nodes that a step may have for the sequence."""
@@ -260,7 +277,7 @@ class AutoPlanner:
 
     def forget(self, sequence: PlannedSequence) -> None:
         """The request has ended: the next single text has a loss budget of its own, and earlier ones count for less."""
-        self.budgets[1].begin()
+        self._begins = True
         for record in self.costly.records.values():
             record.renew()
 

@@ -46,9 +46,10 @@ class LossBudget:
         """Whether the next step is plain."""
         return self.balance < 0.0 or self.bare is None
 
-    def begin(self) -> None:
-        """Another text starts, or this one has come to a part that is easy to guess."""
-        self.balance = max(self.balance, 0.0)
+    def begin(self, looks: bool = False) -> None:
+        """Another text starts, or this one has come to a part that is easy to guess. `looks`: it pauses until a look
+        has shown that it is (see shadow.py)."""
+        self.balance = LEAST if looks else max(self.balance, 0.0)
 
     def unplanned(self, beside: float) -> None:
         """A step that was not planned took `beside` seconds in Python."""

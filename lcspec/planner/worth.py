@@ -65,12 +65,12 @@ def imagined(
     return best
 
 
-def could_pay(costs: Costs, chances: Sequence[float], level: float) -> bool:
-    """Whether chains that are right as often as `chances`, by depth, would keep PROMISE at some length; a token of them
-    takes `level` seconds. Yes, where nothing is known."""
+def could_pay(costs: Costs, chances: Sequence[float], level: float, promise: float = PROMISE) -> bool:
+    """Whether chains that are right as often as `chances`, by depth, would keep `promise` at some length; a token of
+    them takes `level` seconds. Yes, where nothing is known."""
     if 1 not in costs or not chances:
         return True
-    return imagined(costs, [], itertools.accumulate(chances, operator.mul), level, 1) * costs[1][0] >= PROMISE
+    return imagined(costs, [], itertools.accumulate(chances, operator.mul), level, 1) > promise / costs[1][0]
 
 
 class Item(NamedTuple):
