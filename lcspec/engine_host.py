@@ -275,7 +275,7 @@ def prepare(speculation: SpeculationParams, session: Session, progress: Progress
     settled, planner = engine.prepare(speculation), engine.drafting.auto
     if planner is None:
         return Prepared(settled, None, 0.0)
-    return Prepared(settled, planner.curve, planner.costly.step_seconds.get(model_drafter(0), 0.0))
+    return Prepared(settled, planner.curve, planner.costly.level_seconds(model_drafter(0)))
 
 
 def warm_up(speculation: SpeculationParams, session: Session) -> None:

@@ -23,6 +23,7 @@ from lcspec.planner import auto as auto_module
 from lcspec.planner import policy as policy_module
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits
+from lcspec.planner.record import DrafterRecord
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
@@ -93,9 +94,11 @@ class Replayed:
     def __init__(self, name: str, level: float, clock: Clock, machine: Machine) -> None:
         self.name, self.costly, self.level = name, level > 0.0, level
         self.clock, self.machine, self.asked = clock, machine, 0
+        self.read = 0  # tokens of the text that a draft model has read
 
     def begin(self, view: Any, spec: DrafterSpec) -> None:
-        """Nothing to do."""
+        """The prompt is read already."""
+        self.read = len(view.tokens)
 
     def draft(self, view: Any, budget: Budget) -> TokenTree:
         """The recorded tree as far as the budget allows."""
@@ -125,7 +128,9 @@ class Replayed:
         return tree
 
     def _grown(self, view: Any, recorded: Tree, budget: Budget) -> TokenTree:
-        """Level by level, as ModelDrafter does."""
+        """Level by level, as ModelDrafter does; the first one also reads what the text has gained."""
+        missed, self.read = max(0, len(view.tokens) - self.read - 1), len(view.tokens)
+        self.clock.now += self.level * WIDENING * missed
         children: dict[int, list[int]] = {}
         for node, parent in enumerate(recorded[0], start=1):
             children.setdefault(parent, []).append(node)
@@ -355,8 +360,8 @@ def replay(
                     drafters.append(ReplayedCascade(name, model, level, clock, machine))
                 else:
                     drafters.append(Replayed(name, level, clock, machine))
-                if level and not planner.costly.knows(name):
-                    planner.costly.step_seconds[name] = level
+                if level and not planner.costly.level_seconds(name):
+                    planner.costly.records[name] = DrafterRecord(level_seconds=level)
             view = View(number, answer, drafters)
             results.append(decode(planner, view, machine, clock, lambda: rng.lognormvariate(0.0, noise)))
             planner.forget(view)

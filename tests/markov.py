@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.drafters.base import Window, probing
+from lcspec.engine.fitting import feed
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits, Planner, Proposal
-from lcspec.planner.lookahead_budget import feed
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict

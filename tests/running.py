@@ -104,7 +104,7 @@ def hasty_measuring() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch("lcspec.profiles.steadiness.SHARE", 0.0))
         stack.enter_context(patch("lcspec.profiles.step_cost.RETRIES", 0))
-        stack.enter_context(patch("lcspec.planner.learned.measure", partial(measure, repeat=1)))
+        stack.enter_context(patch("lcspec.engine.learned.measure", partial(measure, repeat=1)))
         stack.enter_context(patch.multiple("lcspec.profiles.attention", LAYERS=1, READS=1, REPEAT=1))
         yield
 

@@ -21,12 +21,12 @@ from lcspec.config import SpeculationParams
 from lcspec.drafters.base import state_drafters
 from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Finished, StepStats, Tokens
+from lcspec.engine.learned import prepare
 from lcspec.engine.request import Request
 from lcspec.errors import LcspecError, TokenizeError, UsageError
 from lcspec.llama import Branching
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Proposal
-from lcspec.planner.learned import prepare
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.step_cost import load_curve, measure, save_curve
 from lcspec.sampling.parameters import SamplingParams

@@ -124,7 +124,7 @@ def own_texts(session: Session, n: int) -> list[OwnText]:
 
 def cost_curve(session: Session) -> CostCurve:
     """The target's T(n): the stored one, or a short measurement."""
-    from lcspec.planner.learned import QUICK_SECONDS
+    from lcspec.engine.learned import QUICK_SECONDS
     from lcspec.profiles.step_cost import load_curve, measure
 
     engine = session.engine

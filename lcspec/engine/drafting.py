@@ -10,6 +10,7 @@ from typing import Iterable, Sequence
 from lcspec.config import SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
 from lcspec.drafters.memory import keep_texts, restored
+from lcspec.engine.learned import keep, meet, prepare
 from lcspec.engine.request import Request
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.engine.step_plan import StepPlan
@@ -17,7 +18,6 @@ from lcspec.llama import Context
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Planner
 from lcspec.planner.fixed import FixedPlanner
-from lcspec.planner.learned import keep, meet, prepare
 from lcspec.planner.worth import could_pay
 from lcspec.profiles.step_cost import Progress, load_curve
 from lcspec.spec.token_tree import TokenTree
@@ -163,7 +163,7 @@ class Drafting:
         for drafter in going:
             drafter.stop_ahead()
         if self.auto is not None:
-            self.auto.overlap.stopped(time.perf_counter() - start)
+            self.auto.overlap.waited = time.perf_counter() - start
 
     def _going_ahead(self, plan: StepPlan) -> dict[str, list[ActiveSequence]]:
         """The drafters to go on, and for whom. Where the text depends on the drafts they must not depend on time."""

@@ -63,7 +63,7 @@ class StepStats(NamedTuple):
 
     `width` counts all tokens of the batch without padding. Seconds are those of the whole step, which all running
     sequences share. `plan` is what the planner expected. `probes`: tokens of the sequence that were evaluated but are
-    no drafts (see lcspec.planner.lookahead_budget).
+    no drafts (see lcspec.engine.fitting).
     """
 
     request: int

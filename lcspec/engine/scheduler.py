@@ -10,6 +10,7 @@ from typing import Mapping, Sequence
 
 from lcspec.engine.drafting import Drafting
 from lcspec.engine.exact_policy import ExactPolicy
+from lcspec.engine.fitting import feed, fit
 from lcspec.engine.prefill_budget import PrefillBudget
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.engine.step_plan import Part, StepPlan
@@ -17,8 +18,7 @@ from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS
 from lcspec.kv_cache.reuse import common_prefix
 from lcspec.llama import Branching
-from lcspec.planner.base import Limits, Plan, Planner, Proposal, fit
-from lcspec.planner.lookahead_budget import feed
+from lcspec.planner.base import Limits, Plan, Planner, Proposal
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.exactness import PROMPT_BLOCK
 

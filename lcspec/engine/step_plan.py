@@ -18,7 +18,7 @@ class Part(NamedTuple):
         sequence: whose part it is.
         chunk: how many of its tokens are evaluated after the step; None: all, and the last one's row is read.
         kept: the drafts to verify, below the pending token; None: there are none.
-        evaluated: `kept`, and what drafters need evaluated besides (see lcspec.planner.lookahead_budget).
+        evaluated: `kept`, and what drafters need evaluated besides (see lcspec.engine.fitting).
         mute: nodes of `evaluated` whose rows are not read.
         proposal: the planner's proposal, from which it learns; None if it did not plan this part.
         unobserved: a plain step that planner and drafters observe later.

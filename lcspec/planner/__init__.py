@@ -3,10 +3,10 @@
 base              the protocol, limits and plans
 fixed             the planner for a named strategy: it decides nothing
 auto              the planner that decides
-loss_budget       what a text may lose against plain decoding
-policy            whether to ask a drafter that runs a model; record: its figures
+loss_budget       what a text may lose against plain decoding; shadow: how a pause ends early
+policy            whether to ask a drafter that runs a model; record: its figures; overlap: whether it drafts ahead
 acceptance        how likely a node is accepted; calibrator: calibration from few examples
 worth             the arithmetic: what drafts are worth, and how many nodes of all sequences go into a step
-lookahead_budget  rows for the windows of lookahead and Jacobi decoding
-learned           what a planner starts with, and what is stored of what it learned
+
+What fits into a step's rows is the engine's (lcspec.engine.fitting), as is what is stored (lcspec.engine.learned).
 """

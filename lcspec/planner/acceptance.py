@@ -55,22 +55,14 @@ class Acceptance:
             reach.append(reach[parent] * (prob if calibrator is None else calibrator.value(prob)))
         return reach
 
-    def observe(self, tree: TokenTree, tokens: Sequence[int], costly: int = 0) -> None:
-        """Learn from a step.
-
-        Args:
-            tree: as drafted, before any cutting.
-            tokens: as emitted.
-            costly: a mask of drafters that are not always asked. To decide about that the planner must know how often
-                the others are right alone, so what they proposed counts for them as well.
-        """
+    def observe(self, tree: TokenTree, tokens: Sequence[int]) -> None:
+        """Learn from a step: `tree` as drafted, before any cutting, and the emitted `tokens`."""
         for node, hit in tested(tree, tokens):
-            source, feature = tree.sources[node], min(tree.features[node], HIGHEST)
-            for who in {source, source & ~costly} - {0}:
-                calibrator = self.calibrators.get((who, feature))
-                if calibrator is None:
-                    calibrator = self.calibrators[who, feature] = Calibrator()
-                calibrator.learn(tree.probs[node], hit)
+            kind = tree.sources[node], min(tree.features[node], HIGHEST)
+            calibrator = self.calibrators.get(kind)
+            if calibrator is None:
+                calibrator = self.calibrators[kind] = Calibrator()
+            calibrator.learn(tree.probs[node], hit)
 
     def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
         """For the history file. `names[i]` is the drafter of bit i; a later session may number the drafters anew."""

@@ -5,19 +5,19 @@ tree, and it is the best one of n nodes. Every step maximises
 
     tokens / time = (B + sum of the n best P) / (T(B + n) + drafting time)
 
-for B sequences, with T the measured cost curve; n = 0 is plain decoding. (If drafting cost more than it can bring,
-further nodes must still beat the rate of plain decoding.) The same formula serves one sequence and many: the nodes of
-all of them compete for the rows of one step, so speculation fades as load rises.
+for B sequences, with T the measured cost curve; n = 0 is plain decoding. The same formula serves one sequence and many:
+the nodes of all of them compete for the rows of one step, so speculation fades as load rises.
 
 What a text may lose by drafting is bounded (see lcspec.planner.loss_budget).
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from collections import defaultdict
-from typing import Any, Callable, Sequence
+from typing import Any, Iterator, Sequence
 
 from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance
@@ -26,10 +26,9 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.shadow import Shadows
-from lcspec.planner.worth import Item, Step, choose
+from lcspec.planner.shadow import LOOK, RIGHT, Shadows
+from lcspec.planner.worth import Item, choose, could_pay
 from lcspec.profiles.cost_curve import CostCurve
-from lcspec.profiles.stake import Stake
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
@@ -60,12 +59,13 @@ class AutoPlanner:
         self.decode_seconds = 0.0
         self._costs: Table = {}
         self._tables: dict[tuple[frozenset[int] | None, int, int], Table] = {}
-        self._table_age = 0
+        self._steps = 0
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, or only looks what drafters would say; sequences that decode, those of
         # them planned for, tokens so far, seconds of a decode without drafts, and seconds of its decode.
         self._backing_off = self._looking = False
         self._shadows = Shadows()
+        self._begins = True  # the next single text is another one
         self._streams = self._planned = 1
         self._tokens = 0
         self._narrowest = self._decode = 0.0
@@ -86,21 +86,29 @@ class AutoPlanner:
         if streams not in self._costs or self._looking:
             return None
         self._streams = self._planned = self._tokens = streams
+        if self._begins and streams == 1:
+            self._begin()
         seconds, width = self._costs[streams]
-        self._narrowest, self._backing_off = seconds, self.budget.takes()
-        self._looking = self._backing_off and self._shadows.due(self.budget.pause)
+        self._narrowest, self._backing_off = seconds, self.budget.pauses
+        self._looking = self._backing_off and self._shadows.due()
         return Plan(width, float(streams), seconds) if self._backing_off and not self._looking else None
+
+    def _begin(self) -> None:
+        """A text begins. It is looked at before anything is drafted where drafts that a look calls right would not pay.
+        Drafters that run a model cannot be looked at."""
+        self._begins = False
+        looks = not (self.costly.records or could_pay(self._costs, [RIGHT] * LOOK, 0.0, promise=1.0))
+        self.budget.begin(looks)
+        if looks:
+            self._shadows.begin()
 
     def propose(self, sequences: Sequence[PlannedSequence], limits: Sequence[Limits], others: int) -> list[Proposal]:
         """Ask free drafters always; costly ones while they promise a better rate, or as a bounded probe."""
         start = time.perf_counter()
-        self.costly.ready.clear()
-        if self._looking:
-            self._look(sequences)
+        self.costly.saved = 0.0
         capped = [limit._replace(nodes=self._nodes(s, limit)) for s, limit in zip(sequences, limits)]
         trees = [self._free(s, limit) for s, limit in zip(sequences, capped)]
-        if self._looking:
-            self._shadows.keep(sequences, trees)
+        if self._looking and not self._resumes(sequences, trees):
             return [Proposal(s, tree, limit) for s, tree, limit in zip(sequences, trees, limits)]
         context = sum([len(sequence.tokens) for sequence in sequences]) // len(sequences)
         requests: dict[int, DraftRequest] = {}
@@ -111,18 +119,23 @@ class AutoPlanner:
                     sequence, limit, trees[i], others, costs, self.curve.stake, streams, self.acceptance
                 )
         self.budget.costly = bool(requests)
-        for drafter in self.costly.by_promise(list(requests.values())):
+        asked = {d.name: d for request in requests.values() for d in request.sequence.drafters if d.costly}
+        # The one that is right most often comes first; each later one is judged by what it adds.
+        for drafter in sorted(asked.values(), key=lambda d: -self.costly.record(d).acceptance):
             self.costly.ask(drafter, list(requests.values()))
         for i, request in requests.items():
             trees[i] = request.tree
         seconds = (time.perf_counter() - start) / len(sequences)
         return [Proposal(sequence, tree, limit, seconds) for sequence, tree, limit in zip(sequences, trees, limits)]
 
-    def _look(self, sequences: Sequence[PlannedSequence]) -> None:
-        """End the pause if what drafters said at the latest look has come."""
-        if self._shadows.were_right(sequences):
-            self.budget.begin()
-            self._backing_off = self._looking = False
+    def _resumes(self, sequences: Sequence[PlannedSequence], trees: Sequence[TokenTree]) -> bool:
+        """Look at what drafters say; returns whether that ends the pause."""
+        if not (self._shadows.were_right(sequences) | self._shadows.sure(trees, self.acceptance)):
+            self._shadows.keep(sequences, trees)
+            return False
+        self.budget.begin()
+        self._backing_off = self._looking = False
+        return True
 
     def _nodes(self, sequence: PlannedSequence, limits: Limits) -> int:
         """The most drafted nodes that a step may have for the sequence."""
@@ -175,8 +188,8 @@ class AutoPlanner:
             return Plan(width, expected, seconds)
         pool.sort()
         drafting = sum(p.seconds for p in proposals)
-        beside = None if self.curve.stake is None else self._beside(self.curve.stake, proposals, base)
-        n, considered = choose(pool, Step(base, need, expected, room, drafting), self._costs, beside)
+        beside = self._stakes(pool, proposals, base) if self.curve.stake is not None else itertools.repeat(0.0)
+        n, considered = choose(pool[: max(0, room)], self._costs, base, need, expected, drafting, beside)
         for i, p in enumerate(proposals):
             if p.kept is None:
                 chosen = [item.node for item in pool[:n] if item.proposal == i]
@@ -187,40 +200,25 @@ class AutoPlanner:
         seconds = max(0.0, seconds - self.curve.change.price) if width != self._plain_width else seconds
         # No draft saves more time than its tokens would have taken plainly.
         least = max(0.0, expected / streams * self._narrowest - seconds - drafting)
-        self.overlap.saved = min(self._saved(proposals), least)
+        self.overlap.saved = min(self.costly.saved, least)
         return Plan(width, expected, seconds, considered)
 
-    def _saved(self, proposals: Sequence[Proposal]) -> float:
-        """Seconds that the kept levels would have taken which were ready."""
-        saved, kept = 0.0, {p.sequence.id: p.kept for p in proposals}
-        for ready in self.costly.ready:
-            tree = kept[ready.sequence]
-            if tree is not None:
-                own = [depth for depth, source in zip(tree.depths, tree.sources) if source & ready.bit]
-                saved += ready.seconds * min(ready.levels, max(own, default=0))
-        return saved
-
-    def _beside(self, stake: Stake, proposals: Sequence[Proposal], base: int) -> Callable[[Item], float]:
-        """A function that takes the nodes as they are added, and returns what all of them cost beside their rows."""
-        reach: dict[int, list[float]] = {}
-        seconds: dict[int, float] = {}
-
-        def beside(item: Item) -> float:
-            chain = reach.setdefault(item.proposal, [])
-            chain.append(-item.worth)
+    def _stakes(self, pool: Sequence[Item], proposals: Sequence[Proposal], base: int) -> Iterator[float]:
+        """For each node of the pool, what it and those before it cost beside their rows (see CostCurve.stake)."""
+        assert self.curve.stake is not None
+        reach, seconds = defaultdict[int, list[float]](list), dict[int, float]()
+        for item in pool:
+            reach[item.proposal].append(-item.worth)
             uncached = proposals[item.proposal].sequence.n_uncached
-            seconds[item.proposal] = stake.seconds(self._costs, base, uncached, chain)
-            return sum(seconds.values())
-
-        return beside
+            seconds[item.proposal] = self.curve.stake.seconds(self._costs, base, uncached, reach[item.proposal])
+            yield sum(seconds.values())
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """Learn from every drafted node whose outcome is known, kept or not."""
         self._tokens += len(tokens)
         tree, sequence = proposal.tree, proposal.sequence
         if tree.n_drafted:
-            costly = sum([sequence.bit_of(drafter) for drafter in sequence.drafters if drafter.costly])
-            self.acceptance.observe(tree, tokens, costly)
+            self.acceptance.observe(tree, tokens)
             self.costly.learn(sequence, tree, tokens)
 
     def timed(self, width: int, context: int, seconds: float) -> None:
@@ -235,17 +233,16 @@ class AutoPlanner:
         self._decode = seconds
         self.decode_seconds += seconds
         self.costly.save(seconds)
-        self._table_age += 1
-        if self._table_age >= TABLE_STEPS:
+        self._steps += 1
+        if self._steps % TABLE_STEPS == 0:
             self._tables.clear()
-            self._table_age = 0
 
     def observe_overhead(self, seconds: float) -> None:
         """Note the seconds that the step took besides its decode, and update the loss budget and the speed-up."""
         if self._tokens and self._narrowest and self._decode:
             tokens = self._tokens + self._streams - self._planned
             if self._looking:
-                self._shadows.took(self.budget.looked(seconds, self._narrowest))
+                self._shadows.took(self.budget.planning(seconds, self._narrowest))
             elif self._backing_off:
                 self.budget.unplanned(seconds)
             else:
@@ -280,7 +277,7 @@ class AutoPlanner:
 
     def forget(self, sequence: PlannedSequence) -> None:
         """The request has ended: the next single text has a loss budget of its own, and earlier ones count for less."""
-        self.budgets[1].begin()
+        self._begins = True
         for record in self.costly.records.values():
             record.renew()
 
@@ -288,18 +285,13 @@ class AutoPlanner:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
         `base` has drafts; if its width is another one, it costs later steps something, too."""
         change = self.curve.change
-        table = self._tables.get((widths, base, change.since))
-        if table is not None:
-            return table
-        table = self._tables.get((widths, base, 0))
-        if table is None:
+        key = widths, base, change.since
+        if key not in self._tables:
             table = self.curve.effective(context, widths)
-            if self.in_turn and base > 1 and base in table:
-                both = {n: self.curve.seconds(n, context, n - base) for n in table if n > base}
-                table = {n: (both.get(n, seconds), width) for n, (seconds, width) in table.items()}
-            self._tables[widths, base, 0] = table
-        if (price := change.price) and base in table:
-            plain = table[base][1]
-            table = table | {n: (s + price, w) for n, (s, w) in table.items() if n > base and w != plain}
-        self._tables[widths, base, change.since] = table
-        return table
+            price, plain = change.price, table[base][1] if base in table else 0
+            for n, (seconds, width) in list(table.items()):
+                if self.in_turn and 1 < base < n:
+                    seconds = self.curve.seconds(n, context, n - base)
+                table[n] = (seconds + price * (n > base and width != plain), width)
+            self._tables[key] = table
+        return self._tables[key]

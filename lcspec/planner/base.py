@@ -13,7 +13,6 @@ from lcspec.spec.verifiers import VerifierInfo
 
 if TYPE_CHECKING:
     from lcspec.kv_cache.sequence_cache import SequenceCache
-    from lcspec.kv_cache.sequence_pool import SequencePool
 
 # A pause shorter than this is not noticed in a stream (Miller 1968: a tenth of a second seems instantaneous); seconds.
 UNNOTICED = 0.1
@@ -75,7 +74,7 @@ class Proposal:
     """What the drafters of one sequence proposed in this step, and what was kept of it.
 
     `probe_rows`: rows granted to the windows of drafters that have one; `windows`: their contents (see
-    lcspec.planner.lookahead_budget).
+    lcspec.engine.fitting).
     """
 
     sequence: PlannedSequence
@@ -197,20 +196,3 @@ def ask(
         else:
             out[i].merge(drafted)
     return out
-
-
-def fit(proposals: Sequence[Proposal], room: int, ids: SequencePool) -> None:
-    """Cut what does not fit into the step: every sequence was planned for as if the step were its own.
-
-    Args:
-        proposals: after `select`.
-        room: rows that the step has for drafts.
-        ids: the pool of sequence ids that all trees share.
-    """
-    free = ids.free
-    for p in proposals:
-        assert p.kept is not None
-        leaves = p.sequence.cache.max_leaves - ids.free + free
-        kept = p.kept = cutting.with_leaves(cutting.best(p.kept, room), leaves)
-        room -= kept.n_drafted
-        free = min(free, leaves - len(kept.leaves()))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import time
 from typing import Sequence
 
-from lcspec.drafters.base import Budget, Drafter
+from lcspec.drafters.base import Budget, Drafter, probing
 from lcspec.planner.base import Limits, Plan, PlannedSequence, Planner, Proposal, ask, reading
-from lcspec.planner.lookahead_budget import reserved
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
@@ -33,7 +32,7 @@ class FixedPlanner(Planner):
         """Cut every tree to what the step has room for."""
         for p in proposals:
             wanted = p.sequence.request.speculation.max_draft
-            p.probe_rows = reserved(p)
+            p.probe_rows = _reserved(p)
             nodes = p.limits.nodes - p.probe_rows
             nodes = nodes if wanted is None else min(nodes, wanted)
             columns = min(p.limits.leaves // 2, p.probe_rows)
@@ -49,3 +48,9 @@ def _budget(sequence: PlannedSequence, drafter: Drafter, limits: Limits, others:
     branch = 1 if limits.leaves == 1 else spec.integer("branch", drafter.default_branch, 1, 64)
     patience = reading(sequence, others) if drafter.costly else 0.0
     return Budget(nodes, limits.depth, branch, sequence.bit_of(drafter), reading=patience)
+
+
+def _reserved(p: Proposal) -> int:
+    """Rows for windows (see lcspec.engine.fitting): what the user's parameters ask for, at most half of the step."""
+    rows = sum(d.reserved_rows(p.sequence) for d in probing(p.sequence.drafters)) if p.limits.leaves > 1 else 0
+    return min(rows, max(p.limits.nodes // 2, p.limits.nodes - p.tree.n_drafted))

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 
 from lcspec.planner.loss_budget import SHARE
 
-# In plain steps: the credit, which is the most that may be lost at a time, and the balance at the start of a session,
-# which reaches the credit after eight steps.
-CREDIT, START = 2.0, 1.961
+# The most that may be lost at a time, in plain steps.
+CREDIT = 2.0
 # In one of so many steps nothing is drafted ahead, which shows what a decode takes by itself, as the first steps do.
 EVERY = 32
 
@@ -36,7 +35,7 @@ class Overlap:
     saved: float = 0.0
     waited: float = 0.0
     slower: float = 0.0
-    balance: float = START
+    balance: float = CREDIT - 7.5 * SHARE  # it is first tried after eight steps
     rests: bool = True
     _steps: int = 0
 
@@ -45,10 +44,6 @@ class Overlap:
         self._steps += 1
         self.running = not self.rests and self._steps % EVERY > 0
         return self.running
-
-    def stopped(self, seconds: float) -> None:
-        """The target has decoded, and the other thread stopped `seconds` later."""
-        self.waited = seconds
 
     def finish(self, plain: float) -> None:
         """The step is over; a plain decode takes `plain` seconds."""

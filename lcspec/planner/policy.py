@@ -1,17 +1,16 @@
-"""When to ask drafters that run a model: in which order, whether one is worth its time, and how deep.
+"""When to ask drafters that run a model: whether one is worth its time, and how deep.
 
 The policy imagines a chain of a drafter's tokens, accepted at its usual rate. It asks the drafter if the step has a
-better rate with the chain than without, and begins with the drafter whose chain is best. What it has drafted ahead
-takes no time, so it is taken in any case. A drafter that is not worth its time is probed when 1 % of the decode time
-has paid for one level and for catching up with the text. While it drafts, it goes on level by level as long as another
-level promises a better rate.
+better rate with the chain than without. What it has drafted ahead takes no time, so it is taken in any case. A drafter
+that is not worth its time is probed when 1 % of the decode time has paid for one level and for catching up with the
+text. While it drafts, it goes on level by level as long as another level promises a better rate.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import Callable, Iterable, NamedTuple, Sequence
+from typing import Iterable, Sequence
 
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.acceptance import Acceptance, tested
@@ -23,6 +22,8 @@ from lcspec.spec.token_tree import TokenTree
 
 # The most children of a node that drafters are asked for.
 BRANCH = 3
+# How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
+LOOKAHEAD = 16
 # Share of the decode time that probes of one drafter may take.
 PROBE_SHARE = 0.01
 
@@ -66,18 +67,48 @@ class DraftRequest:
 
 
 class Levels:
-    """Decides after each level of a draft whether another level is worth its time, and times the levels.
+    """A drafter that runs a model, and a sequence: decides whether to ask, after each level whether another level is
+    worth its time, and times the levels.
 
     Attributes:
         ready: levels that there were already, which take no time.
         done: levels that were drafted in this step.
+        worth: whether to ask promises a better rate.
     """
 
-    def __init__(self, record: DrafterRecord, goes_on: Callable[[TokenTree, Iterable[int], int], bool], ready: int):
-        """`goes_on(draft, newest nodes, levels so far)`: whether another level promises a better rate."""
-        self.ready, self.done = ready, 0
-        self._record, self._goes_on = record, goes_on
-        self._running, self._start = not ready, 0.0
+    def __init__(self, drafter: Drafter, record: DrafterRecord, request: DraftRequest) -> None:
+        self.request, self.bit = request, request.sequence.bit_of(drafter)
+        self.ready, self.done = drafter.levels_ready(request.sequence), 0
+        self._record, self._hope, self._level = record, record.acceptance, record.share(request.streams)
+        self._running, self._start = not self.ready, 0.0
+        self._costs, self._base = request.shared(self._hope)
+        self._before, reach = request.tree, request.acceptance.path_probs(request.tree)
+        self._known = sorted(reach[1:], reverse=True)
+        self._price = rate(self._costs, self._known, self._base)
+        # The i-th token of the chain is right with probability hope ** i. It brings something only where the text has
+        # left the drafts of others by then.
+        drafted = [0.0] * (LOOKAHEAD + 1)
+        for depth, p in zip(request.tree.depths, reach):
+            drafted[min(depth, LOOKAHEAD)] += p
+        chain = ((1.0 - drafted[i]) * self._hope**i for i in range(1, LOOKAHEAD + 1))
+        self.worth = self.ready > 0 or self._better(self._known, chain, 0.0, self._price)
+
+    def _better(self, known: Sequence[float], chain: Iterable[float], spent: float, price: float) -> bool:
+        """Whether a chain of more nodes brings more than `price` tokens per second."""
+        return imagined(self._costs, known, chain, self._level, self._base, spent, price) > price
+
+    def budget(self) -> Budget:
+        """What the drafter is asked for."""
+        row, request = least_row(self._costs, self._base), self.request
+        # What a token must be worth for children of its own: a row, and the drafter's own row at half a level's cost.
+        below = self._price * (row + self._level / 2) / max(0.1, self._hope)
+        patience = reading(request.sequence, request.others) if self.worth else 0.0  # a mere probe does not wait
+        nodes, depth, leaves, _ = request.limits
+        branch = 1 if leaves == 1 else BRANCH
+        return Budget(nodes, depth, branch, self.bit, self._price * row, below, patience, self._expects, self)
+
+    def _expects(self, depth: int, rank: int, prob: float) -> float:
+        return self.request.acceptance.expected(self.bit, rank, prob)
 
     def start(self) -> None:
         """Start the clock: a level begins."""
@@ -86,7 +117,15 @@ class Levels:
     def __call__(self, draft: TokenTree, frontier: Iterable[int]) -> bool:
         """See Budget.keep_going."""
         self.finish()  # the first time, what was ready
-        self._running = self._goes_on(draft, frontier, self.done)
+        reach = self.request.acceptance.path_probs(draft)
+        ahead = max((reach[v] for v in frontier), default=0.0)
+        # Nodes that other drafters proposed as well count once.
+        ranked = sorted(self._known + [reach[v] for v in draft.beyond(self._before)], reverse=True)
+        spent = self.done * self._level
+        # Where a drafter is sure it tends to stay sure, and its usual rate may come from another text.
+        hope = max(self._hope, ahead ** (1 / self.done) if self.done else 0.0)
+        chain = (ahead * hope**i for i in range(1, LOOKAHEAD + 1))
+        self._running = self._better(ranked, chain, spent, rate(self._costs, ranked, self._base, spent))
         return self._running
 
     @property
@@ -103,32 +142,17 @@ class Levels:
         self.start()
 
 
-class ReadyLevels(NamedTuple):
-    """What a drafter had ready for a sequence in the current step: levels, and what one usually costs it, seconds."""
-
-    sequence: int
-    bit: int
-    levels: int
-    seconds: float
-
-
 class DraftPolicy:
     """What is known about asking each costly drafter, and the decision to ask."""
 
     def __init__(self) -> None:
-        self.ready: list[ReadyLevels] = []  # in the current step
+        self.saved = 0.0  # seconds that levels would have taken which were ready in the current step
         self.records: dict[str, DrafterRecord] = {}
-        self.step_seconds: dict[str, float] = {}  # of draft models that were timed before they were first asked
         self.reading = 0.0  # seconds of the current step in which a drafter read a text without drafting
-
-    def knows(self, name: str) -> bool:
-        """Whether there is any figure for the drafter's cost."""
-        return name in self.records or name in self.step_seconds
 
     def level_seconds(self, name: str) -> float:
         """What a level of the drafter costs; 0 if there is no figure."""
-        record = self.records.get(name)
-        return self.step_seconds.get(name, 0.0) if record is None else record.level_seconds
+        return self.records[name].level_seconds if name in self.records else 0.0
 
     def save(self, seconds: float) -> None:
         """A target decode took `seconds`: a share of it pays for probes."""
@@ -138,104 +162,40 @@ class DraftPolicy:
     def learn(self, sequence: PlannedSequence, tree: TokenTree, tokens: Sequence[int]) -> None:
         """Learn from the emitted `tokens` how often each drafter's best child of a node was right."""
         for drafter in sequence.drafters:
-            if not drafter.costly:
-                continue
-            bit, best = sequence.bit_of(drafter), dict[int, tuple[float, bool]]()
-            for node, hit in tested(tree, tokens):
-                parent = tree.parents[node]
-                if tree.sources[node] & bit and tree.probs[node] > best.get(parent, (-1.0, False))[0]:
-                    best[parent] = tree.probs[node], hit
-            for _, hit in best.values():
-                self.record(drafter).saw(hit)
+            if drafter.costly:
+                bit, best = sequence.bit_of(drafter), dict[int, tuple[float, bool]]()
+                for node, hit in tested(tree, tokens):
+                    parent = tree.parents[node]
+                    if tree.sources[node] & bit and tree.probs[node] > best.get(parent, (-1.0, False))[0]:
+                        best[parent] = tree.probs[node], hit
+                for _, hit in best.values():
+                    self.record(drafter).saw(hit)
 
     def record(self, drafter: Drafter) -> DrafterRecord:
         """The running figures of `drafter`, made when they are first needed."""
-        record = self.records.get(drafter.name)
-        if record is None:
-            known = self.step_seconds.get(drafter.name, 0.0)
-            record = self.records[drafter.name] = DrafterRecord(level_seconds=known)
-        return record
-
-    def by_promise(self, requests: Sequence[DraftRequest]) -> list[Drafter]:
-        """The sequences' costly drafters, the most promising first; each later one is judged by what it adds."""
-        costly = {d.name: d for request in requests for d in request.sequence.drafters if d.costly}
-
-        def promise(drafter: Drafter) -> float:
-            record = self.record(drafter)
-            costs, base = requests[0].shared(record.acceptance)
-            return imagined(costs, [], [1.0], record.acceptance, record.share(requests[0].streams), base)
-
-        return sorted(costly.values(), key=promise, reverse=True) if len(costly) > 1 else list(costly.values())
+        return self.records.setdefault(drafter.name, DrafterRecord())
 
     def ask(self, drafter: Drafter, requests: Sequence[DraftRequest]) -> None:
         """Add the drafts of `drafter` to the trees of the sequences for which it is worth asking."""
-        asked = list[tuple[DraftRequest, Budget, Levels]]()
+        record, asked = self.record(drafter), list[Levels]()
         for request in requests:
-            mine = drafter.name in [d.name for d in request.sequence.drafters]
-            if mine and (begun := self._begin(drafter, request)) is not None:
-                asked.append((request, *begun))
+            if drafter.name in [d.name for d in request.sequence.drafters]:
+                levels = Levels(drafter, record, request)
+                if levels.worth or record.waited * PROBE_SHARE >= record.probe_seconds:
+                    asked.append(levels)
         if not asked:
             return
-        record = self.record(drafter)
         record.sharing, record.waited = len(asked), 0.0
-        for _, _, levels in asked:
+        sequences, budgets = [levels.request.sequence for levels in asked], [levels.budget() for levels in asked]
+        for levels in asked:
             levels.start()
-        sequences, budgets = [request.sequence for request, _, _ in asked], [budget for _, budget, _ in asked]
-        trees = ask(drafter, sequences, budgets, [request.tree for request, _, _ in asked])
-        for (request, budget, levels), tree in zip(asked, trees):
-            request.tree = tree
-            if levels.ready:
-                level = record.share(len(asked))
-                self.ready.append(ReadyLevels(request.sequence.id, budget.source, levels.ready, level))
-            if levels.done or levels.ready or any(source & budget.source for source in tree.sources):
+        trees = ask(drafter, sequences, budgets, [levels.request.tree for levels in asked])
+        for levels, tree in zip(asked, trees):
+            levels.request.tree = tree
+            self.saved += record.share(len(asked)) * levels.ready
+            if levels.done or levels.ready or any(source & levels.bit for source in tree.sources):
                 levels.finish()
             else:
                 # It is still reading the text; that says nothing about what its drafts cost and gain.
                 record.reading = levels.seconds / len(asked)
                 self.reading += record.reading
-
-    def _begin(self, drafter: Drafter, request: DraftRequest) -> tuple[Budget, Levels] | None:
-        """The budget with which to ask `drafter`, and its levels; None if it is not worth asking."""
-        record, before = self.record(drafter), request.tree
-        hope, level = record.acceptance, record.share(request.streams)
-        costs, base = request.shared(hope)
-        reach = request.acceptance.path_probs(before)
-        known = sorted(reach[1:], reverse=True)
-        price = rate(costs, known, base)
-        ready = drafter.levels_ready(request.sequence)
-        worth = ready > 0 or imagined(costs, known, left_open(before, reach), hope, level, base, enough=price) > price
-        if not worth and record.waited * PROBE_SHARE < record.probe_seconds:
-            return None
-
-        def goes_on(draft: TokenTree, frontier: Iterable[int], levels: int) -> bool:
-            reach = request.acceptance.path_probs(draft)
-            ahead = max((reach[v] for v in frontier), default=0.0)
-            # Nodes that other drafters proposed as well count once.
-            ranked = sorted(known + [reach[v] for v in draft.beyond(before)], reverse=True)
-            spent = levels * level
-            # Where a drafter is sure it tends to stay sure, and `hope` may come from another text.
-            surer = max(hope, ahead ** (1 / levels) if levels else 0.0)
-            without = rate(costs, ranked, base, spent)
-            return imagined(costs, ranked, [ahead], surer, level, base, spent, without) > without
-
-        def expects(depth: int, rank: int, prob: float) -> float:
-            return request.acceptance.expected(bit, rank, prob)
-
-        bit, levels = request.sequence.bit_of(drafter), Levels(record, goes_on, ready)
-        row = least_row(costs, base)
-        # What a token must be worth for children of its own: a row, and the drafter's own row at half a level's cost.
-        below = price * (row + level / 2) / max(0.1, hope)
-        patience = reading(request.sequence, request.others) if worth else 0.0  # a mere probe does not wait
-        nodes, depth, leaves, _ = request.limits
-        branch = 1 if leaves == 1 else BRANCH
-        return Budget(nodes, depth, branch, bit, price * row, below, patience, expects, levels), levels
-
-
-def left_open(tree: TokenTree, reach: Sequence[float]) -> list[float]:
-    """For each depth, the probability that the text leaves the tree below a node of that depth."""
-    out = [0.0] * (max(tree.depths) + 1)
-    for node, p in enumerate(reach):
-        out[tree.depths[node]] += p
-        if node:
-            out[tree.depths[node] - 1] -= p
-    return out

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # Weight of a new observation in the averages: acceptance, and the seconds of a level (three times this if it is less).
-RATE = 0.015
-TIME_RATE = 0.1
+RATE, TIME_RATE = 0.015, 0.1
 # Observations of earlier texts together count as at most this many.
 EARLIER = 8
 # Acceptance of a costly drafter before anything is known about it.
@@ -54,10 +53,9 @@ class DrafterRecord:
         if not sure:
             self.reading = max(0.0, seconds - self.level_seconds) if self.level_seconds else 0.0
         faster = seconds < self.level_seconds
-        if self.level_seconds and not (sure or faster):
-            return
-        rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
-        self.level_seconds += rate * (seconds - self.level_seconds)
+        if sure or faster or not self.level_seconds:
+            rate = (3 * TIME_RATE if faster else TIME_RATE) if self.level_seconds else 1.0
+            self.level_seconds += rate * (seconds - self.level_seconds)
 
     def renew(self) -> None:
         """Another text starts: what earlier ones taught counts for less."""

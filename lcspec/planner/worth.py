@@ -6,14 +6,13 @@
 from __future__ import annotations
 
 import bisect
+import itertools
 import math
 import operator
-from typing import Callable, NamedTuple, Sequence
+from typing import Iterable, NamedTuple, Sequence
 
 from lcspec.profiles.stake import Costs
 
-# How many levels are imagined ahead: one more node may not pay where four more (the next cheap width) would.
-LOOKAHEAD = 16
 # How much faster than plain decoding a head's chains must be, if as often right as on texts like those it was trained
 # on, to be asked at all. Where drafts begin in other texts it brings two thirds of those tokens (docs/eagle.md).
 PROMISE = 1.5
@@ -46,44 +45,32 @@ def rate(costs: Costs, ranked: Sequence[float], base: int, spent: float = 0.0) -
 def imagined(
     costs: Costs,
     known: Sequence[float],
-    left: Sequence[float],
-    hope: float,
+    chain: Iterable[float],
     level: float,
     base: int,
     spent: float = 0.0,
     enough: float = math.inf,
 ) -> float:
-    """Tokens per second of the best width, with a chain of the best length added to the drafts `known` (acceptance,
-    descending), after `spent` seconds of drafting; or of the first chain that has more than `enough`.
+    """Tokens per second of the best width, with a chain of the best length added to the drafts `known`, after `spent`
+    seconds of drafting; or of the first chain that has more than `enough`.
 
-    Each level of the chain costs `level` seconds. Its i-th token is right with probability hope ** i, and brings
-    something only where the text has left the known drafts by then: `left`, by depth.
+    `known`: acceptance, descending; `chain`: the tokens that its nodes bring, each of which takes `level` seconds.
     """
-    best, ahead, chance, probs = rate(costs, known, base, spent), 0.0, 1.0, list(known)
-    for n in range(1, LOOKAHEAD + 1):
+    best, probs = rate(costs, known, base, spent), list(known)
+    for n, more in enumerate(chain, start=1):
         if best > enough:
             break
-        ahead += left[n - 1] if n <= len(left) else 0.0
-        chance *= hope
-        bisect.insort(probs, ahead * chance, key=operator.neg)
+        bisect.insort(probs, more, key=operator.neg)
         best = max(best, rate(costs, probs, base, spent + n * level))
     return best
 
 
-def could_pay(costs: Costs, chances: Sequence[float], level: float) -> bool:
-    """Whether chains that are right as often as `chances`, by depth, would keep PROMISE at some length; a token of them
-    takes `level` seconds. Yes, where nothing is known."""
+def could_pay(costs: Costs, chances: Sequence[float], level: float, promise: float = PROMISE) -> bool:
+    """Whether chains that are right as often as `chances`, by depth, would keep `promise` at some length; a token of
+    them takes `level` seconds. Yes, where nothing is known."""
     if 1 not in costs or not chances:
         return True
-    tokens = chance = 1.0
-    for n, right in enumerate(chances, start=2):
-        if n not in costs:
-            break
-        chance *= right
-        tokens += chance
-        if tokens * costs[1][0] >= PROMISE * (costs[n][0] + (n - 1) * level):
-            return True
-    return False
+    return imagined(costs, [], itertools.accumulate(chances, operator.mul), level, 1) > promise / costs[1][0]
 
 
 class Item(NamedTuple):
@@ -96,44 +83,28 @@ class Item(NamedTuple):
     node: int
 
 
-class Step(NamedTuple):
-    """A step before drafts are chosen: `base` rows for pending tokens, `need` rows and `tokens` that are certain,
-    `room` for further rows, and the seconds that drafting took."""
-
-    base: int
-    need: int
-    tokens: float
-    room: int
-    drafting: float
-
-
 def choose(
-    pool: Sequence[Item], step: Step, costs: Costs, beside: Callable[[Item], float] | None = None
+    pool: Sequence[Item], costs: Costs, base: int, need: int, tokens: float, drafting: float, beside: Iterable[float]
 ) -> tuple[int, list[tuple[int, float, float]]]:
     """How many of the first items of `pool` to take, and (nodes, tokens, seconds) of every number that was compared.
 
     It maximises tokens per second of the whole step, drafting included: that time is spent however few drafts are
-    kept, so after expensive drafting a wider step can be the best. But no step is chosen whose further nodes have a
-    worse rate than going on without: verifying more drafts does not make up for drafts that were too expensive.
+    kept, so after expensive drafting a wider step can be the best.
 
     Args:
         pool: descending in expected tokens.
-        step: what they are added to.
         costs: need -> (seconds, width).
-        beside: called with every item that is added, in order; returns the seconds that all of them so far cost
-            beside their rows.
+        base, need, tokens: rows for pending tokens; rows and tokens that are certain.
+        drafting: seconds that drafting took.
+        beside: for each item the seconds that it and those before it cost beside their rows.
     """
-    base, need, tokens, room, drafting = step
     if need not in costs:
         return 0, []
     considered = [(need - base, tokens, drafting + costs[need][0])]
-    price = tokens / costs[need][0]
-    for wide, item in enumerate(pool[: max(0, room)], start=need + 1):
+    for wide, item, more in zip(itertools.count(need + 1), pool, beside):
         if wide not in costs:
             break
         tokens -= item.worth
-        more = beside(item) if beside is not None else 0.0
         considered.append((wide - base, tokens, drafting + costs[wide][0] + more))
-    price = max([price, *[tokens / seconds for _, tokens, seconds in considered]])
-    gains = [tokens - price * seconds for _, tokens, seconds in considered]
-    return gains.index(max(gains)), considered
+    rates = [tokens / seconds for _, tokens, seconds in considered]
+    return rates.index(max(rates)), considered

@@ -104,10 +104,8 @@ def test_a_draft_model_is_timed_once_and_before_it_is_first_asked(
         wanted = request(prompt, "auto", N, draft=engine.drafting.env.draft)
         engine.submit(wanted)
         assert engine.drafting.auto is not None and timed == ["model", "model2"]
-        assert (
-            all(engine.drafting.auto.costly.step_seconds[name] > 0 for name in timed)
-            and not engine.drafting.auto.costly.records
-        )
+        records = engine.drafting.auto.costly.records
+        assert all(records[name].level_seconds > 0 and records[name].tested == 0 for name in timed)
         while engine.busy:
             engine.step()
         assert answer(engine, wanted).ids == plain.ids

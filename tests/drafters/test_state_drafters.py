@@ -372,7 +372,7 @@ def test_drafters_are_costly_and_can_be_timed(cases: dict[str, Case]) -> None:
         mtp = session.engine.drafting.drafters["mtp"]
         assert isinstance(mtp, MtpDrafter) and mtp.costly
         assert mtp.step_seconds(2) > 0.0
-        assert session.engine.drafting.auto is not None and session.engine.drafting.auto.costly.knows("mtp")
+        assert session.engine.drafting.auto is not None and session.engine.drafting.auto.costly.level_seconds("mtp")
 
 
 # --- several sequences ------------------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ import pytest
 from lcspec.config import DraftFiles, SpeculationParams
 from lcspec.modelfiles.companions import held_out_acceptance, sort_drafts
 from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.record import DrafterRecord
 from lcspec.planner.worth import could_pay
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.session import open_session, parse_speculation
@@ -49,7 +50,7 @@ def test_the_planner_is_given_a_head_only_where_that_could_pay(target: Path, tmp
         files = sort_drafts(target, DraftFiles((head,)))
         with open_session(options(target, ctx=128), files, history=False) as session:
             planner = AutoPlanner(curve)
-            planner.costly.step_seconds["eagle"] = 0.001
+            planner.costly.records["eagle"] = DrafterRecord(level_seconds=0.001)
             session.engine.drafting.plan_with(planner)
             found = session.engine.prepare(parse_speculation(text, files))
             assert isinstance(found, SpeculationParams)

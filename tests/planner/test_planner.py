@@ -16,7 +16,7 @@ from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits, Proposal
 from lcspec.planner.fixed import FixedPlanner
-from lcspec.planner.loss_budget import CREDIT, LONGEST, MOST, SHARE, LossBudget
+from lcspec.planner.loss_budget import CREDIT, LEAST, MOST, SHARE, LossBudget
 from lcspec.planner.record import DrafterRecord
 from lcspec.profiles.change import Change
 from lcspec.profiles.cost_curve import CostCurve
@@ -122,19 +122,16 @@ def chain(*probs: float) -> TokenTree:
 
 @fixed
 @given(trees(), st.sampled_from(sorted(CURVES)), st.floats(0.0, 40.0))
-def test_what_drafting_took_counts_but_never_buys_rows_dearer_than_plain_ones(
-    tree: TokenTree, name: str, units: float
-) -> None:
+def test_what_drafting_took_counts(tree: TokenTree, name: str, units: float) -> None:
     planner, p = planner_of(CURVES[name]), proposal(tree)
     p.seconds = units * UNIT
     planner.select([p], 1, 0)
     costs, reach = planner.curve.effective(0), tree.path_probs()
     # what (tokens, seconds of the target) can be had: all sets of nodes
     steps = [(1 + sum(map(float, (reach[v] for v in keep))), costs[1 + len(keep)][0]) for keep in subtrees(tree)]
-    price = max(1 / costs[1][0], max(tokens / (seconds + p.seconds) for tokens, seconds in steps))
     kept = cast(TokenTree, p.kept)
-    got = sum(map(float, kept.path_probs())) - price * costs[len(kept)][0]
-    assert got == pytest.approx(max(tokens - price * seconds for tokens, seconds in steps))
+    got = sum(map(float, kept.path_probs())) / (costs[len(kept)][0] + p.seconds)
+    assert got == pytest.approx(max(tokens / (seconds + p.seconds) for tokens, seconds in steps))
 
 
 def test_dear_drafts_are_worth_a_wider_step() -> None:
@@ -295,7 +292,7 @@ def test_a_rest_from_asking_ends(clock: Clock) -> None:
     drafter = FakeDrafter("f", steady(0.0, 0.0), clock, extra=0.5 * UNIT)
     planner, sequence = AutoPlanner(curve_of(STEEP)), slot_of([drafter])
     out = run(planner, [sequence], STEEP, 400, clock)
-    assert out.steps / LONGEST < drafter.asked < out.steps / 4
+    assert out.steps * SHARE / -LEAST < drafter.asked < out.steps / 4
 
 
 def test_max_draft_is_kept_to(clock: Clock) -> None:
@@ -386,18 +383,6 @@ def test_how_long_a_draft_model_may_read(
     planner.propose([sequence], [Limits(8, 8, 8)], others)[0]
     FixedPlanner().propose([sequence], [Limits(8, 8, 8)], others)[0]
     assert readings == [seconds, seconds if known else UNNOTICED]
-
-
-def test_what_free_drafters_say_is_learned_also_when_a_costly_one_spoke(clock: Clock) -> None:
-    free, costly = FakeDrafter("f", steady(1.0, 0.5), clock), FakeDrafter("m", steady(1.0, 0.9), clock, 0.01 * UNIT)
-    planner, sequence = AutoPlanner(curve_of(GPU)), slot_of([free, costly])
-    for _ in range(30):
-        planner.observe(planner.propose([sequence], [ROOM], 0)[0], [len(sequence.tokens)])
-        sequence.tokens.append(len(sequence.tokens))
-    assert costly.asked >= 5
-    alone = TokenTree.root(0)
-    alone.add(0, 1, 0.5, source=1)
-    assert planner.acceptance.path_probs(alone)[1] > 0.75
 
 
 def test_the_fixed_planner_keeps_to_what_the_step_can_take() -> None:
@@ -681,7 +666,7 @@ def spend(budget: LossBudget, steps: int, gained: float, planning: float = 0.1) 
     """Seconds lost in `steps` steps of one second, of which planned ones take `planning` more and gain `gained`."""
     lost = 0.0
     for _ in range(steps):
-        if budget.takes():
+        if budget.pauses:
             budget.unplanned(0.0)
             continue
         budget.planned(1, 1.0 - gained, planning, 1.0)
@@ -708,11 +693,11 @@ def test_what_drafting_earned_may_be_lost_again_up_to_a_point() -> None:
 def test_planning_goes_on_where_it_pays_and_resumes_after_a_pause() -> None:
     budget = LossBudget(bare=0.0)
     for _ in range(500):
-        assert not budget.takes()
+        assert not budget.pauses
         budget.planned(2, 1.3, 0.1, 1.0)
     for _ in range(2000):
         spend(budget, 1, 0.0)
-    assert budget.pause <= LONGEST
+    assert budget.balance >= LEAST
     assert spend(budget, 2000, 0.0) > 0.0, "it is tried again now and then"
 
 
@@ -729,13 +714,13 @@ def test_a_stall_is_no_reason_to_pause_for_long() -> None:
     budget = LossBudget()
     budget.planned(1, 1.0, 0.0, 1.0)
     budget.planned(1, 500.0, 0.0, 1.0)
-    assert budget.balance > -5.0
+    assert budget.balance >= LEAST
 
 
 def test_a_pause_ends_with_its_request(clock: Clock) -> None:
     planner, sequence = AutoPlanner(curve_of(Q4_0)), slot_of([FakeDrafter("f", confident(0.7), clock)])
     run(planner, [sequence], Q4_0, 20, clock)
-    planner.budget.pause = 40
+    planner.budget.balance = -0.2
     assert planner.backoff(1) is not None
     planner.forget(sequence)
     assert planner.backoff(1) is None

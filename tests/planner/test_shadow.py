@@ -10,7 +10,7 @@ import pytest
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.shadow import LOOK, Shadows
 from lcspec.spec.token_tree import TokenTree
-from tests.simulate import Clock, FakeDrafter, clock, curve_of, run, slot_of, steady, switching
+from tests.simulate import Clock, FakeDrafter, clock, confident, curve_of, run, slot_of, steady, switching
 
 __all__ = ["clock"]
 # A draft that is wrong costs much here, as behind a long text.
@@ -32,15 +32,15 @@ def test_half_of_what_was_said_must_have_come() -> None:
         assert shadows.were_right([one]) is expected
 
 
-def test_who_has_nothing_to_say_is_not_right() -> None:
-    shadows, one, two = Shadows(), text(1, [5]), text(2, [7])
+@pytest.mark.parametrize("asked, expected", [(1, True), (2, False)])
+def test_who_has_nothing_to_say_is_not_right(asked: int, expected: bool) -> None:
+    shadows, both = Shadows(), [text(1, [5]), text(2, [7])]
     tree = TokenTree.root(5)
     tree.add_path(0, range(LOOK // 2))
-    shadows.keep([one, two], [tree, TokenTree.root(7)])
-    for each in (one, two):
+    shadows.keep(both, [tree, TokenTree.root(7)])
+    for each in both:
         each.tokens += range(LOOK)
-    assert not shadows.were_right([one, two])
-    assert shadows.were_right([one])
+    assert shadows.were_right(both[:asked]) is expected
 
 
 def test_the_likeliest_path_is_what_counts() -> None:
@@ -58,7 +58,7 @@ def test_looks_take_a_bounded_share_of_the_time(share: float, gap: int) -> None:
     """On a fast GPU asking takes as long as a step."""
     shadows, one, looks = Shadows(), text(1, [0]), list[int]()
     for step in range(300):
-        if shadows.due(300 - step):
+        if shadows.due():
             assert shadows.were_right([one]) is bool(looks), "it says what comes"
             looks.append(step)
             tree = TokenTree.root(step)
@@ -79,7 +79,41 @@ def test_a_part_that_is_easy_to_guess_ends_a_pause(clock: Clock, streams: int) -
         slots = [slot_of([drafter], number) for number, drafter in enumerate(drafters, 1)]
         planner = AutoPlanner(curve_of(DEAR))
         run(planner, slots, DEAR, 290, clock)
-        planner.budget.balance, planner.budget.pause = -1.0, 256
+        planner.budget.balance = -1.28
         return run(planner, slots, DEAR, 150, clock).rate
 
     assert rate(1.0) > 1.25 * rate(0.0)
+
+
+def drafted(planner: AutoPlanner, drafters: list[FakeDrafter], curve: list[float], clock: Clock, text: int = 1) -> int:
+    """In how many steps of a text of 60 tokens the target evaluates drafts."""
+    slot = slot_of(drafters, text)
+    out = run(planner, [slot], curve, 60, clock)
+    planner.forget(slot)
+    return sum(steps for width, steps in out.widths.items() if width > 1)
+
+
+def test_a_text_is_looked_at_first_where_half_right_drafts_would_not_pay(clock: Clock) -> None:
+    short = FakeDrafter("f", steady(1.0, 0.6), clock, chain=LOOK // 2 - 1)  # too little for a look
+    planner = AutoPlanner(curve_of(DEAR))
+    assert drafted(planner, [short], DEAR, clock) <= 1, "the first step, when no cost is known"
+    assert drafted(planner, [short], DEAR, clock, text=2) == 0
+    model = AutoPlanner(curve_of(DEAR))
+    model.costly.record(short)  # as if it ran a model
+    flat = [1.0 + 0.3 * n for n in range(16)]
+    for planner, curve in ((model, DEAR), (AutoPlanner(curve_of(flat)), flat)):
+        assert drafted(planner, [short], curve, clock) > 10
+
+
+def test_drafts_that_would_have_come_are_made_from_then_on(clock: Clock) -> None:
+    planner = AutoPlanner(curve_of(DEAR))
+    assert drafted(planner, [FakeDrafter("f", steady(1.0, 0.3), clock)], DEAR, clock) > 1
+
+
+def test_a_text_that_drafters_are_sure_of_is_drafted_at_once(clock: Clock) -> None:
+    planner = AutoPlanner(curve_of(DEAR))
+    taught = slot_of([FakeDrafter("f", confident(0.8), clock)])
+    run(planner, [taught], DEAR, 400, clock)
+    planner.forget(taught)
+    known = slot_of([FakeDrafter("f", steady(1.0, 0.99), clock)], 2)
+    assert run(planner, [known], DEAR, LOOK, clock).steps < LOOK / 2

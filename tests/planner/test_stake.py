@@ -8,7 +8,7 @@ from lcspec.commands.calibrate import break_even, speedup
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.worth import Item, Step, choose
+from lcspec.planner.worth import Item, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Stake
 from tests.simulate import Q4_0, UNIT, Clock, FakeDrafter, clock, curve_of, slot_of, steady
@@ -46,10 +46,8 @@ def test_break_even_counts_the_state() -> None:
 
 @pytest.mark.parametrize("state, kept", [(0.0, 1), (5.0, 0)])
 def test_drafts_are_kept_where_they_pay_for_the_state(state: float, kept: int) -> None:
-    def beside(item: Item) -> float:
-        return Stake(state, state).seconds(COSTS, 1, 1, [-item.worth])
-
-    chosen, considered = choose([Item(-0.9, 0, 1)], Step(1, 1, 1.0, 8, 0.0), COSTS, beside)
+    beside = [Stake(state, state).seconds(COSTS, 1, 1, [0.9])]
+    chosen, considered = choose([Item(-0.9, 0, 1)], COSTS, 1, 1, 1.0, 0.0, beside)
     assert chosen == kept
     assert considered[1][2] == pytest.approx(COSTS[2][0] + state + 0.1 * (state + 0.1))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lcspec.planner.learned import prepare
+from lcspec.engine.learned import prepare
 from lcspec.profiles.steadiness import RETRIES
 from lcspec.profiles.step_cost import Meter, load_curve, measure, save_curve
 from lcspec.session import open_session

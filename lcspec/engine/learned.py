@@ -53,10 +53,10 @@ def meet(planner: AutoPlanner, drafters: Iterable[Drafter]) -> None:
     because it also reads the text and runs with cold caches. Call it only between requests.
     """
     for drafter in drafters:
-        if drafter.costly and not planner.costly.knows(drafter.name):
+        if drafter.costly and not planner.costly.level_seconds(drafter.name):
             with contextlib.suppress(DecodeError):
                 if (seconds := drafter.step_seconds(DRAFT_STEPS)) is not None:
-                    planner.costly.step_seconds[drafter.name] = seconds
+                    planner.costly.record(drafter).level_seconds = seconds
 
 
 def keep(planner: AutoPlanner | None, context: Context, env: DrafterEnv, names: Sequence[str]) -> None:

@@ -10,11 +10,11 @@ import pytest
 from lcspec.config import DEFAULT_MAX_WIDTH, MAX_WIDTH, DrafterSpec
 from lcspec.drafters.base import create
 from lcspec.drafters.lookahead import LookaheadDrafter
+from lcspec.engine.fitting import feed
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.loading import model_options, narrow_windows
 from lcspec.planner.base import Limits, Proposal
 from lcspec.planner.fixed import FixedPlanner
-from lcspec.planner.lookahead_budget import feed
 from lcspec.session import parse_speculation
 from lcspec.spec.token_tree import TokenTree
 from tests.markov import View
