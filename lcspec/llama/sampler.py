@@ -50,7 +50,7 @@ class Sampler:
         self._all = np.arange(vocab.n_tokens)
         self._shortlist = Shortlist(params, window(params.repeat_last_n, n_ctx))
         self._constraint = _constraint(vocab, params)
-        free = replace(params, grammar=None, reasoning_budget=None)
+        free = params.unconstrained if params.constrained else params
         self._chain = None if free.plain_greedy else Chain(vocab, params, seed, n_ctx)
         # A favourite among logits that differ by a bias alone needs neither candidates nor their probabilities.
         self._bias: tuple[NDArray[np.int32], NDArray[np.float32]] | None = None

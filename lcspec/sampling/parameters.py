@@ -12,7 +12,8 @@ and on nothing else. So whoever drafts, and however, the target's choice at a po
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -49,6 +50,30 @@ TINY = 2.0**-1022
 
 # What no option or setting names: they are made for a request.
 MADE = ("logit_bias", "grammar", "reasoning_budget")
+
+# Smallest and largest value of each.
+BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("min_p", 0.0, 1.0),
+    ("typical_p", 0.0, 1.0),
+    ("repeat_last_n", -1, float("inf")),
+    ("dry_penalty_last_n", -1, float("inf")),
+    ("frequency_penalty", -2.0, 2.0),
+    ("presence_penalty", -2.0, 2.0),
+    ("dry_multiplier", 0.0, float("inf")),
+    ("dry_base", 0.0, float("inf")),
+    ("dry_allowed_length", 0, float("inf")),
+    ("xtc_probability", 0.0, 1.0),
+    ("xtc_threshold", 0.0, 1.0),
+    ("dynatemp_range", 0.0, 100.0),
+    ("dynatemp_exponent", 0.0, 100.0),
+    ("mirostat", 0, 2),
+    ("mirostat_tau", 0.0, 100.0),
+    ("mirostat_eta", 0.0, 1.0),
+    ("adaptive_target", float("-inf"), 1.0),
+    ("adaptive_decay", 0.0, 0.99),
+)
 
 _Bits = TypeVar("_Bits", int, NDArray[Any])
 
@@ -197,33 +222,10 @@ class SamplingParams:
             object.__setattr__(self, "seed", None)
         if self.top_k < 0:
             object.__setattr__(self, "top_k", 0)
-        for f in fields(self):
-            value = getattr(self, f.name)
-            if isinstance(value, float) and not np.isfinite(value):
-                raise SamplingError(f"{f.name} must be a finite number, not {value}")
-        bounds: list[tuple[str, float, float]] = [
-            ("temperature", 0.0, 100.0),
-            ("top_p", 0.0, 1.0),
-            ("min_p", 0.0, 1.0),
-            ("typical_p", 0.0, 1.0),
-            ("repeat_last_n", -1, float("inf")),
-            ("dry_penalty_last_n", -1, float("inf")),
-            ("frequency_penalty", -2.0, 2.0),
-            ("presence_penalty", -2.0, 2.0),
-            ("dry_multiplier", 0.0, float("inf")),
-            ("dry_base", 0.0, float("inf")),
-            ("dry_allowed_length", 0, float("inf")),
-            ("xtc_probability", 0.0, 1.0),
-            ("xtc_threshold", 0.0, 1.0),
-            ("dynatemp_range", 0.0, 100.0),
-            ("dynatemp_exponent", 0.0, 100.0),
-            ("mirostat", 0, 2),
-            ("mirostat_tau", 0.0, 100.0),
-            ("mirostat_eta", 0.0, 1.0),
-            ("adaptive_target", float("-inf"), 1.0),
-            ("adaptive_decay", 0.0, 0.99),
-        ]
-        for name, low, high in bounds:
+        for name, value in vars(self).items():
+            if isinstance(value, float) and not math.isfinite(value):
+                raise SamplingError(f"{name} must be a finite number, not {value}")
+        for name, low, high in BOUNDS:
             value = getattr(self, name)
             if not low <= value <= high:
                 limit = f"between {low:g} and {high:g}"
@@ -286,6 +288,11 @@ class SamplingParams:
         kept = ("mirostat", "mirostat_tau", "mirostat_eta", "temperature", "logit_bias", "seed")
         ruled = ("grammar", "reasoning_budget")
         return SamplingParams(**_OFF, **{name: getattr(self, name) for name in (*kept, *ruled)})
+
+    @cached_property
+    def unconstrained(self) -> SamplingParams:
+        """These parameters without what says which tokens may come."""
+        return replace(self, grammar=None, reasoning_budget=None)
 
     @property
     def constrained(self) -> bool:
