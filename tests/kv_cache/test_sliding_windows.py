@@ -42,7 +42,7 @@ FAMILIES: dict[str, Callable[..., Path]] = {
     "gemma3": write_gemma3,
     # All experts work: where two are within 1e-4, the order of a sum decides, and a logit differs by 0.5.
     "gpt-oss": partial(write_gpt_oss, used=4),
-    "cohere2": tiny.write_sliding_window,
+    "cohere2": partial(tiny.write_sliding_window, n_head=2, n_head_kv=1),
 }
 # Layers that read another one's cache, and heads of another size; layers that only draft.
 OTHERS = {"gemma4": in_family("gemma4"), "step35": in_family("step35")}
