@@ -5,7 +5,7 @@ with a credit, and every step adds 0.5 % of a plain one. A planned step that tak
 taken plainly is charged for the difference; one that takes less adds it. While the balance is below 0 steps are plain,
 and no drafter is asked or observes anything: the drafters catch up later. So a text loses at most the credit, the share
 and one step, however useless its drafts are. Now and then drafters are asked what they would say, which may end the
-pause (see shadow.py).
+pause (see shadow.py). Where drafts must be right more often than such a look asks for, a text begins with a pause.
 
 Texts that run side by side share a balance. It outlives them, and there is one for every number of them: Python's time
 differs with it.

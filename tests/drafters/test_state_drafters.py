@@ -326,7 +326,7 @@ def test_a_head_that_is_seldom_asked_does_not_read_the_text(tmp_path: Path, monk
         prompt = session.prompt_ids(TEXT)
         plain = answer(session.engine, request(prompt, "off", 300)).ids
         with monkeypatch.context() as patch:
-            patch.setattr(DraftPolicy, "_begin", lambda *_: None)  # nobody asks it
+            patch.setattr(DraftPolicy, "ask", lambda *_: None)
             rows.clear()
             assert answer(session.engine, request(prompt, "auto", 300, draft=DraftFiles(eagle=head))).ids == plain
             assert 50 < sum(rows) < 200
