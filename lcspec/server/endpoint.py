@@ -40,20 +40,20 @@ async def respond(
     body: B,
     http: HttpRequest,
     *,
-    check: Callable[[B], None],
     prepare: Callable[[Service, B, str], P],
     whole: Callable[[P, Job], Awaitable[Response]],
     streamed: Callable[[P, Job], AsyncGenerator[str, None]],
+    check: Callable[[B], None] | None = None,
     on_error: Callable[[ApiError], str] = error_event,
     media_type: str = "text/event-stream",
 ) -> Response:
     """Answer `body`.
 
     Args:
-        check: refuses combinations that make no sense; cheap, on the event loop.
         prepare: renders, tokenizes and compiles, given the model's name for the answer; runs on another thread.
         whole: the answer in one piece.
         streamed: the answer as server-sent events.
+        check: refuses combinations that make no sense; cheap, on the event loop.
         on_error: the event for what fails after a stream has begun.
         media_type: what kind of stream it is.
 
@@ -63,7 +63,8 @@ async def respond(
     """
     models: Models = http.app.state.models
     entry, model = chosen(body, http, body.model)
-    check(body)
+    if check is not None:
+        check(body)
     models.check_open()
     if not body.stream:
         service = await unless_gone(http, models.use(entry, http))

@@ -143,17 +143,13 @@ ANSWERS = NativeAnswer | dict[str, Any] | list[NativeAnswer | dict[str, Any]]
 )
 async def completion(body: NativeCompletionBody, http: Request) -> Response:
     """The continuation of one or more prompts, at once or as server-sent events."""
-    return await respond(body, http, check=_check, prepare=prepare, whole=_whole, streamed=_streamed)
+    return await respond(body, http, prepare=prepare, whole=_whole, streamed=_streamed)
 
 
 @router.post("/infill", summary="Fill in a gap (llama-server's API)", responses=answered(ANSWERS, STREAM))
 async def infill(body: InfillBody, http: Request) -> Response:
     """The text between a prefix and a suffix, at once or as server-sent events."""
-    return await respond(body, http, check=_check, prepare=prepare_infill, whole=_whole, streamed=_streamed)
-
-
-def _check(body: NativeBody) -> None:
-    """Everything goes with everything."""
+    return await respond(body, http, prepare=prepare_infill, whole=_whole, streamed=_streamed)
 
 
 def prepare(service: Service, body: NativeCompletionBody, model: str) -> Native:
