@@ -28,6 +28,7 @@ TEXTS = ("the cat and the ", "a dog or a cat or a ", "one, two, three, ", "def f
 STRATEGIES = ("model:p_min=0", "model:branch=3:nodes=9:p_min=0", "ngram,model", "auto")
 APART = Placement(draft_threads=1)
 LEVELS = 8  # that the draft model goes ahead in every step, however long that takes
+BEGINS = 1.0  # seconds to wait for its thread, which may have nothing to draft
 
 
 class Counted:
@@ -37,13 +38,17 @@ class Counted:
         self.levels, self.left = levels, 0
         self.decodes = 0
         self.ready: list[int] = []
+        self.begun = threading.Event()
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         def start(ahead: Ahead, work: Any, seconds: float, real: Any = Ahead.start) -> None:
             self.left = self.levels
+            self.begun.clear()
             real(ahead, work, 0.0)
+            self.begun.wait(BEGINS)  # on a busy machine the target might have decoded before the thread runs
 
         def goes_on(ahead: Ahead, seconds: float) -> bool:
+            self.begun.set()
             self.left -= 1
             self.decodes += 1
             return self.left >= 0
