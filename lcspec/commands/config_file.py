@@ -20,10 +20,7 @@ def load_defaults(path: Path, group: click.Group, invoked: str | None) -> dict[s
         UsageError: it cannot be read, or names a command or an option that does not exist.
     """
     data = load_toml(path)
-    for name, table in data.items():
-        if name not in group.commands or not isinstance(table, dict):
-            known = ", ".join(sorted(group.commands))
-            raise UsageError(f"{path}: {name!r} is not the table of a command; there are {known}")
+    _check_tables(group, data, str(path))
     command = group.commands.get(invoked or "")
     if command is None or invoked not in data:
         return {}
@@ -52,13 +49,8 @@ def _defaults(command: click.Command, table: Mapping[str, Any], where: str) -> d
         UsageError: a name is none of the command's.
     """
     if isinstance(command, click.Group):
-        below = {}
-        for name, inner in table.items():
-            if name not in command.commands or not isinstance(inner, dict):
-                known = ", ".join(sorted(command.commands))
-                raise UsageError(f"{where}: {name!r} is not the table of a command; there are {known}")
-            below[name] = _defaults(command.commands[name], inner, f"{where} [{name}]")
-        return below
+        _check_tables(command, table, where)
+        return {name: _defaults(command.commands[name], inner, f"{where} [{name}]") for name, inner in table.items()}
     parameters = {name: p for p in command.params if p.name != "config" for name in _names(p)}
     values = {}
     for key, value in table.items():
@@ -69,6 +61,13 @@ def _defaults(command: click.Command, table: Mapping[str, Any], where: str) -> d
         several = getattr(parameter, "multiple", False) and not isinstance(value, list)
         values[str(parameter.name)] = [value] if several else value
     return values
+
+
+def _check_tables(group: click.Group, tables: Mapping[str, Any], where: str) -> None:
+    for name, table in tables.items():
+        if name not in group.commands or not isinstance(table, dict):
+            known = ", ".join(sorted(group.commands))
+            raise UsageError(f"{where}: {name!r} is not the table of a command; there are {known}")
 
 
 def _names(parameter: click.Parameter) -> set[str]:

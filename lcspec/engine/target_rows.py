@@ -42,7 +42,7 @@ class TargetRows:
     def choose(self, node: int, position: int) -> int:
         """The target's choice after `node`."""
         if self._kept is not None:
-            self._kept[node] = self.sampler.distribution(self._rows[self._row_of[node]], position)
+            self.distribution(node, position)
         return self.sampler.choose(self._rows[self._row_of[node]], position)
 
     def distribution(self, node: int, position: int) -> Distribution:

@@ -26,8 +26,8 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.shadow import LOOK, RIGHT, Shadows
-from lcspec.planner.worth import Item, choose, could_pay
+from lcspec.planner.shadow import Shadows, half_right_pays
+from lcspec.planner.worth import Item, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
@@ -97,7 +97,7 @@ class AutoPlanner:
         """A text begins. It is looked at before anything is drafted where drafts that a look calls right would not pay.
         Drafters that run a model cannot be looked at."""
         self._begins = False
-        looks = not (self.costly.records or could_pay(self._costs, [RIGHT] * LOOK, 0.0, promise=1.0))
+        looks = not (self.costly.records or half_right_pays(self._costs))
         self.budget.begin(looks)
         if looks:
             self._shadows.begin()

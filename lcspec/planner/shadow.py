@@ -16,6 +16,8 @@ from typing import Sequence
 
 from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.base import PlannedSequence
+from lcspec.planner.worth import could_pay
+from lcspec.profiles.stake import Costs
 from lcspec.spec.token_tree import TokenTree
 
 # The fewest steps between two looks, and tokens of a draft that are compared.
@@ -24,6 +26,11 @@ LOOK = 8
 LOOK_SHARE = 0.02
 # Share of the tokens that must have come.
 RIGHT = 0.5
+
+
+def half_right_pays(costs: Costs) -> bool:
+    """Whether chains whose tokens are right as often as a look asks for would be faster than plain decoding."""
+    return could_pay(costs, [RIGHT] * LOOK, 0.0, promise=1.0)
 
 
 class Shadows:

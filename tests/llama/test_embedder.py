@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from pathlib import Path
 
 import llama_cpp as ll
@@ -13,6 +12,7 @@ from lcspec.errors import ContextOverflow, UnsupportedModel, UsageError
 from lcspec.llama.embedder import CHUNK
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
+from tests.llama.pooled import pooled
 from tests.running import answer, options, request
 from tests.tiny_families import FAMILIES, write_family
 from tests.tiny_layers import SHAPE, Net
@@ -24,22 +24,7 @@ TEXTS = ["the cat", "a dog and a bird walk along the road", "x", "once upon a ti
 
 def of_the_library(session: Session, text: str, pooling: int) -> np.ndarray:
     """What llama.cpp's own pooling gives for a text that it sees at once."""
-    ids = session.model.vocab.tokenize(text)
-    params = ll.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 512
-    params.embeddings, params.pooling_type = True, pooling
-    params.n_threads = params.n_threads_batch = 1
-    context = ll.llama_init_from_model(session.model.handle, params)
-    batch = ll.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, 1
-    assert ll.llama_decode(context, batch) == 0
-    pointer = ll.llama_get_embeddings_seq(context, 0)
-    n = session.model.traits.n_embd
-    vector = np.ctypeslib.as_array(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float)), (n,)).astype(np.float64)
-    ll.llama_batch_free(batch)
-    ll.llama_free(context)
+    vector = pooled(session, session.model.vocab.tokenize(text), pooling, session.model.traits.n_embd)
     return vector / np.linalg.norm(vector)
 
 

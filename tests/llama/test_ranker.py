@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from lcspec.errors import ContextOverflow, UnsupportedModel
 from lcspec.llama.embedder import CHUNK
 from lcspec.session import Session, open_session
 from tests import tiny_gguf as tiny
+from tests.llama.pooled import pooled
 from tests.running import options
 from tests.tiny_families import write_family
 from tests.tiny_layers import Net
@@ -38,21 +38,7 @@ def ranked(session: Session, query: str, documents: Sequence[str]) -> tuple[list
 
 def of_the_library(session: Session, ids: Sequence[int]) -> float:
     """What llama.cpp gives for a pair that it sees at once."""
-    params = ll.llama_context_default_params()
-    params.n_ctx = params.n_batch = params.n_ubatch = 512
-    params.embeddings, params.pooling_type = True, ll.LLAMA_POOLING_TYPE_RANK
-    params.n_threads = params.n_threads_batch = 1
-    context = ll.llama_init_from_model(session.model.handle, params)
-    batch = ll.llama_batch_init(len(ids), 0, 1)
-    batch.n_tokens = len(ids)
-    for i, token in enumerate(ids):
-        batch.token[i], batch.pos[i], batch.n_seq_id[i], batch.seq_id[i][0], batch.logits[i] = token, i, 1, 0, 1
-    assert ll.llama_decode(context, batch) == 0
-    pointer = ll.llama_get_embeddings_seq(context, 0)
-    score = float(ctypes.cast(pointer, ctypes.POINTER(ctypes.c_float))[0])
-    ll.llama_batch_free(batch)
-    ll.llama_free(context)
-    return score
+    return float(pooled(session, ids, ll.LLAMA_POOLING_TYPE_RANK, 1)[0])
 
 
 @pytest.mark.parametrize("keys", [{}, PAIRED], ids=["nothing between", "with separators"])
