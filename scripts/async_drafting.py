@@ -140,7 +140,7 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
                 raise SystemExit("the draft model was never asked, so there is nothing to compare")
             if o.rtt is not None and not apart:
                 overlap = way.session.engine.drafting.auto.overlap
-                overlap.balance, overlap.rests = -math.inf, True  # for ever
+                overlap.balance, overlap.pauses = -math.inf, True  # for ever
         for mode, way in ways.items():
             if way.thread is not None and not elsewhere:
                 os.sched_setaffinity(way.thread, {cores[mode == "own core"]})
@@ -181,7 +181,7 @@ def report(ways: dict[str, Way]) -> None:
             f"{way.tokens / way.steps:4.2f} tokens a step of {1000 * way.decoding / way.steps:6.1f} ms, after "
             f"{1000 * way.drafting / way.steps:5.1f} ms of drafting; {same} of {len(ratios)} texts the same"
             + (f"; a level {1000 * auto.costly.records['model'].level_seconds:.1f} ms" if auto is not None else "")
-            + ("; at rest" if auto is not None and way.thread is not None and auto.overlap.rests else "")
+            + ("; paused" if auto is not None and way.thread is not None and auto.overlap.pauses else "")
         )
     auto = reference.session.engine.drafting.auto
     if auto is not None:

@@ -28,6 +28,7 @@ WAYS = {
     "one cache, products": ("products", None, False),
     "a cache each, products": ("products", None, True),
     "a cache each, products row by row": ("rows", None, True),
+    "a cache each, fused row by row": ("fused_rows", None, True),
 }
 
 

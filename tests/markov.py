@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.drafters.base import Window, probing
-from lcspec.engine.fitting import feed
+from lcspec.engine.fitting import Probes, feed
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.planner.auto import AutoPlanner
-from lcspec.planner.base import Limits, Planner, Proposal
+from lcspec.planner.base import Limits, Planner
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
@@ -103,21 +103,21 @@ def verify(target: Target, text: Sequence[int], tree: TokenTree) -> Verdict:
 
 def step(
     target: Target, view: Any, planner: Planner, limits: Limits, pool: SequencePool
-) -> tuple[Proposal, Verdict, int]:
-    """One step of one slot as the engine does it; returns what was proposed, the verdict, and the batch's width."""
+) -> tuple[Probes, Verdict, int]:
+    """One step of one slot as the engine does it; returns what was evaluated, the verdict, and the batch's width."""
     [p] = planner.propose([view], [limits], 0)
     plan = planner.select([p], 1, len(view.tokens))
     assert p.kept is not None
-    feed([p], limits.nodes - p.kept.n_drafted, pool)
-    evaluated = p.evaluated
+    [probes] = feed([p], limits.nodes - p.kept.n_drafted, pool)
+    evaluated = probes.evaluated
     verdict = verify(target, view.tokens, p.kept)
-    for window, nodes in p.asked():
+    for window, nodes in probes.asked():
         window.drafter.harvest(view, answers(target, view.tokens, evaluated, nodes))
     view.tokens += verdict.tokens
     for drafter in view.drafters:
         drafter.observe(view, p.kept, verdict)
     planner.observe(p, verdict.tokens)
-    return p, verdict, max(len(evaluated), plan.width)
+    return probes, verdict, max(len(evaluated), plan.width)
 
 
 def decode(
@@ -139,9 +139,9 @@ def decode(
     rng = random.Random(len(view.tokens))
     while len(view.tokens) < end:
         began = clock.now
-        p, verdict, width = step(target, view, planner, limits or Limits(len(relative) - 1, 64, 64), pool)
+        probes, verdict, width = step(target, view, planner, limits or Limits(len(relative) - 1, 64, 64), pool)
         seconds = UNIT * relative[width - 1] * rng.lognormvariate(0.0, noise)
-        columns = sum(len(w.tree.leaves()) for w in p.windows if w.tree.n_drafted)
+        columns = sum(len(w.tree.leaves()) for w in probes.windows if w.tree.n_drafted)
         clock.now += seconds + columns * column_seconds
         planner.timed(width, len(view.tokens), seconds)
         out.tokens += len(verdict.tokens)

@@ -163,7 +163,7 @@ class Drafting:
         for drafter in going:
             drafter.stop_ahead()
         if self.auto is not None:
-            self.auto.overlap.waited = time.perf_counter() - start
+            self.auto.overlap.gained -= time.perf_counter() - start
 
     def _going_ahead(self, plan: StepPlan) -> dict[str, list[ActiveSequence]]:
         """The drafters to go on, and for whom. Where the text depends on the drafts they must not depend on time."""

@@ -135,7 +135,7 @@ class Engine:
         events: list[Event] = []
         seconds, drafting = result.seconds, plan.drafting_seconds
         for found in result.parts:
-            sequence, stats, proposal = found.part.sequence, found.part.sequence.stats, found.part.proposal
+            sequence, stats = found.part.sequence, found.part.sequence.stats
             if found.error is not None:
                 events.append(self._fail(sequence, found.error))
                 continue
@@ -143,7 +143,7 @@ class Engine:
             if found.decoded is None:
                 stats.prefill_seconds += seconds
                 continue
-            probes = proposal.n_probes if proposal is not None else 0
+            probes = found.part.probes.rows if found.part.probes is not None else 0
             stats.target_seconds += seconds
             stats.draft_seconds += drafting
             stats.probes += probes

@@ -6,14 +6,45 @@ few rows in every step and pays where rows are nearly free. In `auto` it brought
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Sequence
+from typing import TYPE_CHECKING, Iterator, NamedTuple, Sequence
 
-from lcspec.drafters.base import probing
+from lcspec.drafters.base import Window, probing
 from lcspec.planner.base import Proposal
 from lcspec.spec import cutting
+from lcspec.spec.token_tree import TokenTree
 
 if TYPE_CHECKING:
     from lcspec.kv_cache.sequence_pool import SequencePool
+
+
+class Probes(NamedTuple):
+    """The drafts that a sequence keeps, and the `windows` of its drafters, whose probes are evaluated after them."""
+
+    kept: TokenTree
+    windows: tuple[Window, ...] = ()
+
+    @property
+    def rows(self) -> int:
+        """Number of probes in the step's batch."""
+        return sum([window.tree.n_drafted for window in self.windows])
+
+    @property
+    def evaluated(self) -> TokenTree:
+        """The tree that goes into the batch."""
+        return self.kept.with_probes(*(window.tree for window in self.windows)) if self.windows else self.kept
+
+    def asked(self) -> Iterator[tuple[Window, list[int]]]:
+        """Yield every window with the nodes of `evaluated` whose argmax of the target it reads."""
+        shift = len(self.kept) - 1
+        for window in self.windows:
+            yield window, [node + shift if node else 0 for node in window.ask] + list(window.drafted)
+            shift += window.tree.n_drafted
+
+    @property
+    def mute(self) -> frozenset[int]:
+        """Nodes of `evaluated` whose logits are not read."""
+        probes = range(len(self.kept), len(self.kept) + self.rows)
+        return frozenset(probes).difference(*(nodes for _, nodes in self.asked()))
 
 
 def fit(proposals: Sequence[Proposal], room: int, ids: SequencePool) -> None:
@@ -33,26 +64,28 @@ def fit(proposals: Sequence[Proposal], room: int, ids: SequencePool) -> None:
         free = min(free, leaves - len(kept.leaves()))
 
 
-def feed(proposals: Sequence[Proposal], room: int, pool: SequencePool) -> None:
-    """Fill the windows, within `probe_rows`, the step's `room` in rows, and the leaf ids that are left."""
+def feed(proposals: Sequence[Proposal], room: int, pool: SequencePool) -> list[Probes]:
+    """The filled windows of every proposal, within `probe_rows`, the step's `room` in rows, and the leaf ids that are
+    left."""
+    kept = [p.kept for p in proposals if p.kept is not None]
     if not any(probing(p.sequence.drafters) for p in proposals):
-        return
-    free = pool.free
-    owned = []
-    for p in proposals:
-        assert p.kept is not None
-        spare = p.sequence.cache.max_leaves - 1 - pool.free - (len(p.kept.leaves()) - 1)
+        return [Probes(tree) for tree in kept]
+    free, owned, found = pool.free, [], []
+    for p, tree in zip(proposals, kept):
+        spare = p.sequence.cache.max_leaves - 1 - pool.free - (len(tree.leaves()) - 1)
         owned.append(max(0, spare))
         free += min(0, spare)
-    for p, own in zip(proposals, owned):
-        assert p.kept is not None
+    for p, tree, own in zip(proposals, kept, owned):
+        windows = list[Window]()
         for drafter in probing(p.sequence.drafters):
             leaves = min(own + max(0, free), p.limits.depth) if p.limits.leaves > 1 else 0
-            window = drafter.window(p.sequence, p.kept, min(room, p.probe_rows), leaves)
+            window = drafter.window(p.sequence, tree, min(room, p.probe_rows), leaves)
             if not window.ask and not window.drafted:
                 continue
-            p.windows.append(window)
+            windows.append(window)
             room -= window.tree.n_drafted
             used = len(window.tree.leaves())
             free -= max(0, used - own)
             own = max(0, own - used)
+        found.append(Probes(tree, tuple(windows)))
+    return found

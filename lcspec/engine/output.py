@@ -61,8 +61,8 @@ class OutputProcessor:
         ends, ignored = sequence.vocab.end_tokens, sequence.request.ignore_end
         kept: dict[int, Distribution] | None = {} if sequence.request.sampled_probs else None
         rows = TargetRows(logits, where.row_of, sequence.sampler, ends, ignored, kept)
-        if part.proposal is not None and part.proposal.windows:
-            for window, nodes in part.proposal.asked():
+        if part.probes is not None:
+            for window, nodes in part.probes.asked():
                 window.drafter.harvest(sequence, rows.argmax(nodes))
         verdict = sequence.verifier.verify(tree, rows, before, sequence.seed)
         self._commit(sequence, where, verdict)

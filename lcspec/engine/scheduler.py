@@ -100,13 +100,13 @@ class Scheduler:
         if len(every) > 1:
             fit(every, max(0, room), ids)
         drafted = sum([p.kept.n_drafted for p in every if p.kept is not None])
-        feed(every, room - drafted, ids)
+        probes = feed(every, room - drafted, ids)
         # Hidden states are read by position, so they need an output row for every token, as exact requests do.
         every_row = any(p.sequence.wants_hidden or p.sequence.strict for p in parts)
-        for i, proposal in proposals.items():
-            mute = frozenset[int]() if every_row else frozenset(proposal.mute)
-            parts[i] = Part(parts[i].sequence, None, proposal.kept, proposal.evaluated, mute, proposal)
-        return drafted + sum([p.n_probes for p in every])
+        for (i, proposal), own in zip(proposals.items(), probes):
+            mute = frozenset[int]() if every_row else own.mute
+            parts[i] = Part(parts[i].sequence, None, own.kept, own.evaluated, mute, proposal, own)
+        return drafted + sum([own.rows for own in probes])
 
     def _padded(self, parts: Sequence[Part], plan: Plan, needed: int) -> int:
         """The width to pad the step to; 0: no padding."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple, Sequence
 
 from lcspec.engine.events import Event
+from lcspec.engine.fitting import Probes
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
 from lcspec.planner.base import Plan, Proposal
@@ -20,6 +21,7 @@ class Part(NamedTuple):
         kept: the drafts to verify, below the pending token; None: there are none.
         evaluated: `kept`, and what drafters need evaluated besides (see lcspec.engine.fitting).
         mute: nodes of `evaluated` whose rows are not read.
+        probes: whose windows read the rows of `evaluated`.
         proposal: the planner's proposal, from which it learns; None if it did not plan this part.
         unobserved: a plain step that planner and drafters observe later.
     """
@@ -30,6 +32,7 @@ class Part(NamedTuple):
     evaluated: TokenTree | None = None
     mute: frozenset[int] = frozenset()
     proposal: Proposal | None = None
+    probes: Probes | None = None
     unobserved: bool = False
 
     @property

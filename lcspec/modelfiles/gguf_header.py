@@ -133,7 +133,10 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class GGUFContents:
-    """Everything in a GGUF file but the weights. Sizes and offsets are in bytes."""
+    """Everything in a GGUF file but the weights. Sizes and offsets are in bytes.
+
+    `entries`: where each key's entry in the metadata begins and ends.
+    """
 
     path: Path
     version: int
@@ -142,6 +145,7 @@ class GGUFContents:
     data_offset: int
     file_size: int
     expected_size: int
+    entries: Mapping[str, tuple[int, int]]
 
 
 def format_size(n_bytes: int) -> str:
@@ -206,18 +210,22 @@ class _Parser:
         if n_tensors > _MAX_ENTRIES or n_metadata > _MAX_ENTRIES:
             self._damaged(f"it claims {n_tensors} tensors and {n_metadata} metadata keys")
         metadata: dict[str, Scalar | MetadataArray] = {}
+        entries: dict[str, tuple[int, int]] = {}
         for _ in range(n_metadata):
+            start = self._offset
             key = self._text(_MAX_KEY, "a metadata key")
             if key in metadata:
                 self._damaged(f"the metadata key {key!r} is there twice")
             metadata[key] = self._value(key)
+            entries[key] = start, self._offset
         alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
             self._damaged("its alignment is not a power of two")
         tensors = tuple(self._tensor() for _ in range(n_tensors))
         data_offset = _align(self._offset, alignment)
         expected = self._check_data(tensors, data_offset, alignment)
-        return GGUFContents(self._path, version, MappingProxyType(metadata), tensors, data_offset, self._size, expected)
+        named = MappingProxyType(metadata)
+        return GGUFContents(self._path, version, named, tensors, data_offset, self._size, expected, entries)
 
     # --- the parts ---
 

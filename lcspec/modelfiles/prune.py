@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,11 +10,9 @@ from typing import Any
 from lcspec.errors import ModelFileError, UnsupportedModel, UsageError
 from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray, TensorInfo, format_size, read_gguf
 from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.slice import LAYER, NOT_PER_LAYER
 from lcspec.modelfiles.windows import PATTERN, Windows, windows_of
 
-_LAYER = re.compile(r"blk\.(\d+)\.(.+)")
-# Arrays of an architecture that have an entry for something else than a layer, whatever their length is.
-_NOT_PER_LAYER = ("rope.dimension_sections", "classifier.output_labels")
 # What ties a layer to its number, so that the others cannot close the gap.
 _BY_NUMBER = (
     *("nextn_predict_layers", "full_attention_interval", "interleave_moe_layer_step"),
@@ -37,7 +34,7 @@ def count_layers(contents: GGUFContents) -> int:
         raise ModelFileError(f"{path} is split; merge its parts first with llama.cpp's llama-gguf-split --merge")
     architecture = metadata.get("general.architecture")
     n = metadata.get(f"{architecture}.block_count")
-    numbers = {int(match[1]) for t in contents.tensors if (match := _LAYER.fullmatch(t.name))}
+    numbers = {int(match[1]) for t in contents.tensors if (match := LAYER.fullmatch(t.name))}
     if not isinstance(n, int) or numbers != set(range(n)) or any(t.n_bytes is None for t in contents.tensors):
         raise ModelFileError(f"{path} has no plain stack of layers, so none of them can be left out")
     for key in _BY_NUMBER:
@@ -105,7 +102,7 @@ def write_pruned(src: Path, dst: Path, layers: Sequence[int], about: Mapping[str
 
 def _new_name(tensor: TensorInfo, layers: Sequence[int]) -> str | None:
     """The tensor's name in the pruned model, None if its layer is left out."""
-    match = _LAYER.fullmatch(tensor.name)
+    match = LAYER.fullmatch(tensor.name)
     if match is None:
         return tensor.name
     number = int(match[1])
@@ -160,7 +157,7 @@ def _copy_metadata(
             continue
         value, found = field.contents(), metadata.get(key)
         per_layer = isinstance(found, MetadataArray) and found.count == n and key.startswith(prefix)
-        if per_layer and not key.endswith(_NOT_PER_LAYER):
+        if per_layer and not key.endswith(NOT_PER_LAYER):
             value = [value[i] for i in layers]
         copy_field(writer, field, value)
     for key, (value, kind, element) in changed.items():

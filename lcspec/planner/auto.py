@@ -200,7 +200,7 @@ class AutoPlanner:
         seconds = max(0.0, seconds - self.curve.change.price) if width != self._plain_width else seconds
         # No draft saves more time than its tokens would have taken plainly.
         least = max(0.0, expected / streams * self._narrowest - seconds - drafting)
-        self.overlap.saved = min(self.costly.saved, least)
+        self.overlap.gained = min(self.costly.saved, least)
         return Plan(width, expected, seconds, considered)
 
     def _stakes(self, pool: Sequence[Item], proposals: Sequence[Proposal], base: int) -> Iterator[float]:
@@ -225,7 +225,7 @@ class AutoPlanner:
         """Correct the cost curve, by steps during which nothing was drafted ahead."""
         if self.overlap.running:
             alone = self.curve.seconds(width, context)
-            self.overlap.slower = seconds - alone if math.isfinite(alone) else 0.0
+            self.overlap.gained -= seconds - alone if math.isfinite(alone) else 0.0
         else:
             plain = width == self._plain_width
             after = max(0, width - self._plain_width) if self.in_turn and self._plain_width > 1 else 0

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Iterator, NamedTuple, Protocol, Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, Sequence
 
 from lcspec.config import SpeculationParams
-from lcspec.drafters.base import Budget, Drafter, SequenceView, Window
+from lcspec.drafters.base import Budget, Drafter, SequenceView
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import VerifierInfo
@@ -73,8 +73,7 @@ class Limits(NamedTuple):
 class Proposal:
     """What the drafters of one sequence proposed in this step, and what was kept of it.
 
-    `probe_rows`: rows granted to the windows of drafters that have one; `windows`: their contents (see
-    lcspec.engine.fitting).
+    `probe_rows`: rows granted to the windows of drafters that have one (see lcspec.engine.fitting).
     """
 
     sequence: PlannedSequence
@@ -83,35 +82,6 @@ class Proposal:
     seconds: float = 0.0
     kept: TokenTree | None = None
     probe_rows: int = 0
-    windows: list[Window] = field(default_factory=list)
-
-    @property
-    def n_probes(self) -> int:
-        """Number of probes in the step's batch."""
-        return sum(window.tree.n_drafted for window in self.windows) if self.windows else 0
-
-    @property
-    def evaluated(self) -> TokenTree:
-        """The tree that goes into the batch: the kept drafts, and the probes after them."""
-        assert self.kept is not None
-        return self.kept.with_probes(*(window.tree for window in self.windows)) if self.windows else self.kept
-
-    def asked(self) -> Iterator[tuple[Window, list[int]]]:
-        """Yield every window with the nodes of `evaluated` whose argmax of the target it reads."""
-        assert self.kept is not None
-        shift = len(self.kept) - 1
-        for window in self.windows:
-            yield window, [node + shift if node else 0 for node in window.ask] + list(window.drafted)
-            shift += window.tree.n_drafted
-
-    @property
-    def mute(self) -> set[int]:
-        """Nodes of `evaluated` whose logits are not read."""
-        if not self.windows:
-            return set()
-        assert self.kept is not None
-        probes = range(len(self.kept), len(self.kept) + self.n_probes)
-        return set(probes).difference(*(nodes for _, nodes in self.asked()))
 
 
 @dataclass(slots=True)

@@ -3,7 +3,7 @@
 Drafting ahead saves the time of the levels that are ready when they are wanted. It has two costs: the target's decode
 takes longer, and at its end the target waits for the draft's thread. If the two share cores or a memory bus, drafting
 ahead costs more than it saves. Each step is measured, and its savings and costs go into a balance. At a balance of 0
-drafting ahead rests until a share of every step has paid for another trial. So it loses at most the credit and that
+drafting ahead pauses until a share of every step has paid for another trial. So it loses at most the credit and that
 share.
 """
 
@@ -25,32 +25,30 @@ class Overlap:
 
     Attributes:
         running: draft models go on during the current step's decode.
-        saved, waited, slower: seconds of the current step: those that ready levels saved, those of waiting for the
-            draft's thread after the decode, and those by which the decode was longer than by itself.
+        gained: seconds of the current step: those that ready levels saved, less those of waiting for the draft's thread
+            after the decode, and those by which the decode was longer than by itself.
         balance: what may still be lost, in plain steps.
-        rests: nothing is drafted ahead until `balance` has grown to the credit.
+        pauses: nothing is drafted ahead until `balance` has grown to the credit.
     """
 
     running: bool = False
-    saved: float = 0.0
-    waited: float = 0.0
-    slower: float = 0.0
+    gained: float = 0.0
     balance: float = CREDIT - 7.5 * SHARE  # it is first tried after eight steps
-    rests: bool = True
+    pauses: bool = True
     _steps: int = 0
 
     def start(self) -> bool:
         """A step begins to decode; returns whether draft models go on drafting meanwhile."""
         self._steps += 1
-        self.running = not self.rests and self._steps % EVERY > 0
+        self.running = not self.pauses and self._steps % EVERY > 0
         return self.running
 
     def finish(self, plain: float) -> None:
         """The step is over; a plain decode takes `plain` seconds."""
         if self.running:
-            self.balance = min(CREDIT, self.balance + (self.saved - self.waited - self.slower) / plain)
-            self.rests = self.balance <= 0.0
-        elif self.rests:
+            self.balance = min(CREDIT, self.balance + self.gained / plain)
+            self.pauses = self.balance <= 0.0
+        elif self.pauses:
             self.balance += SHARE
-            self.rests = self.balance < CREDIT
-        self.running, self.saved, self.waited, self.slower = False, 0.0, 0.0, 0.0
+            self.pauses = self.balance < CREDIT
+        self.running, self.gained = False, 0.0

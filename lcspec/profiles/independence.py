@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+import tempfile
 from dataclasses import replace
+from pathlib import Path
+from typing import Iterator
 
 import numpy as np
 
@@ -13,6 +18,7 @@ from lcspec.kv_cache.prompt_reader import LEAST_ROWS, InPlaceReader, PromptReade
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
+from lcspec.modelfiles.slice import Slice, find_slice, write_slice
 from lcspec.profiles.certification import Prober
 from lcspec.profiles.exactness import Certificate, ScratchPad
 from lcspec.profiles.step_cost import curve_key, sample_tokens
@@ -28,8 +34,10 @@ PIECES = (32, 128)
 CUTS = ((INDEPENDENT_SPOT,), (37, 101, 200, INDEPENDENT_SPOT))
 WHOLE_CUTS = ((4 * LEAST_ROWS,), (LEAST_ROWS, 3 * LEAST_ROWS, 4 * LEAST_ROWS))
 # Positions that are looked at, and what all that takes: prompt rows read, here and apart, and narrow steps.
-CHECKED_CONTEXT = INDEPENDENT_SPOT + 2 * max(INDEPENDENT_WIDTHS)
+CHECKED_CONTEXT = INDEPENDENT_SPOT + 6 * max(INDEPENDENT_WIDTHS)
 CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
+# Files of less than so many bytes are asked whole: that takes no longer than to write a part of them.
+SMALL = 64 << 20
 
 
 def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
@@ -41,20 +49,60 @@ def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
     found = certified(model, options)
     if found is not None:
         return found
-    in_order = options.texts_in_order
-    slots = 2 if options.slots > 1 or not in_order else 1
     try:
-        with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
-            if not context.memory.exists:  # an encoder
-                return None
-            certificate = _independence(context)
-            if certificate.independent and in_order and not _reads_alike_in_place(context):
-                certificate = replace(certificate, independent=False)
-        if certificate.independent and not in_order and not _reads_alike(model, options):
-            certificate = replace(certificate, independent=False)
+        with _sliced(model, options) as (asked, small, rows):
+            certificate = _measured(asked, small, rows)
     except LcspecError:
         return None
-    disk_cache.save("exact", _independence_key(model, options), certificate.as_dict())
+    if certificate is not None:
+        disk_cache.save("exact", _independence_key(model, options), certificate.as_dict())
+    return certificate
+
+
+@contextlib.contextmanager
+def _sliced(model: Model, options: ModelOptions) -> Iterator[tuple[Model, ModelOptions, int]]:
+    """The model's first layers in its place if most can be left out, and how many rows to compare: more, as there
+    are fewer layers. A difference shows in few of them, because inputs of quantized matrices are rounded to 8 bits.
+    """
+    found = slice_of(model, options)
+    if found is None:
+        yield model, options, INDEPENDENT_ROWS
+        return
+    with contextlib.ExitStack() as stack:
+        try:
+            disk_cache.cache_dir().mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=disk_cache.cache_dir()))
+            small = replace(options, path=Path(folder) / "slice.gguf", gpu_layers=0)
+            write_slice(found, small.path)
+            sliced = stack.enter_context(Model.load(small))
+        except (OSError, LcspecError):  # no room, or the library wants more of it
+            sliced, small = model, options
+        rows = INDEPENDENT_ROWS if sliced is model else math.ceil(INDEPENDENT_ROWS * found.stands_for)
+        yield sliced, small, rows
+
+
+def slice_of(model: Model, options: ModelOptions) -> Slice | None:
+    """The part of the model that is asked in its place; None: there is none, or it is small anyway."""
+    plain = model.gpu_layers == 0 and not options.acting
+    return find_slice(options.path) if plain and model.header.file_size >= SMALL else None
+
+
+def _measured(model: Model, options: ModelOptions, rows: int) -> Certificate | None:
+    """What `independence_of` finds by so many rows; None for an encoder.
+
+    Raises:
+        LcspecError: the library refuses.
+    """
+    in_order = options.texts_in_order
+    slots = 2 if options.slots > 1 or not in_order else 1
+    with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
+        if not context.memory.exists:
+            return None
+        certificate = _independence(context, rows)
+        if certificate.independent and in_order and not _reads_alike_in_place(context):
+            certificate = replace(certificate, independent=False)
+    if certificate.independent and not in_order and not _reads_alike(model, options):
+        certificate = replace(certificate, independent=False)
     return certificate
 
 
@@ -77,14 +125,14 @@ def _independence_key(model: Model, options: ModelOptions) -> str:
     return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), "independence")
 
 
-def _independence(context: Context) -> Certificate:
+def _independence(context: Context, n: int = INDEPENDENT_ROWS) -> Certificate:
     """Compare every row with that of the same text alone, token by token, also beside another text if there are slots
     for two, and in a tree if a context may have any.
     """
     pool, chains = SequencePool(context.n_seq), context.options.texts_in_order
     *others, own = [pool.take() for _ in range(min(3, pool.n) if context.options.slots > 1 else 1)]
     prober = Prober(context, own, ScratchPad(context, others[0] if others else own))  # which pads nothing here
-    spot, n = INDEPENDENT_SPOT, INDEPENDENT_ROWS
+    spot = INDEPENDENT_SPOT
     prober.read(spot, PIECES[0])
     alone = prober.rows(spot, 1, n)
     repeatable = bool(np.array_equal(alone[:4], prober.rows(spot, 1, 4)))

@@ -16,7 +16,7 @@ from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED
 from lcspec.llama import Context, Model, build, functions_switched, version
 from lcspec.profiles.attention import PIECE, WIDTHS, Layer, Times, times_for
-from lcspec.profiles.independence import CHECKED_ROWS, CHECKED_STEPS, certified
+from lcspec.profiles.independence import CHECKED_ROWS, CHECKED_STEPS, certified, slice_of
 from lcspec.profiles.steadiness import Presence
 from lcspec.profiles.step_cost import adapter_key, sample_tokens
 
@@ -141,9 +141,11 @@ def _of_work(model: Model, way: ModelOptions, work: dict[str, Work] | None) -> P
 
 
 def _check(model: Model, way: ModelOptions, work: Work) -> float:
-    """Seconds that certifying a way takes."""
-    rows = CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
-    return 0.0 if certified(model, way) is not None else rows
+    """Seconds that certifying a way takes. A part of a model reads prompts sooner, but is asked for more rows."""
+    if certified(model, way) is not None:
+        return 0.0
+    share = found.share if (found := slice_of(model, way)) is not None else 1.0
+    return share * CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
 
 
 def _reading_apart(usual: Work, work: Work, apart: float) -> tuple[float, int | None]:

@@ -280,9 +280,9 @@ def test_texts_are_the_target_s_own_and_come_sooner(spec: str) -> None:
     _, view = started(spec, [1, 2])
     planner, pool, steps = FixedPlanner(), SequencePool(64), 0
     while len(view.tokens) < 200:
-        p, verdict, _ = step(target, view, planner, ROOM, pool)
+        probes, verdict, _ = step(target, view, planner, ROOM, pool)
         steps += 1
-        assert set(verdict.path) <= set(range(1, len(cast(TokenTree, p.kept)))), "probes are never accepted"
+        assert set(verdict.path) <= set(range(1, len(probes.kept))), "probes are never accepted"
     text = [1, 2]
     while len(text) < len(view.tokens):
         text.append(target(text))
@@ -295,8 +295,8 @@ def test_probes_never_see_drafts_nor_drafts_probes() -> None:
     drafter, view = started("lookahead:w=5:n=4:g=4", [1, 2, 3])
     both = 0
     for _ in range(40):
-        p, _, _ = step(target, view, FixedPlanner(), ROOM, SequencePool(64))
-        tree, drafted = p.evaluated, len(cast(TokenTree, p.kept))
+        probes, _, _ = step(target, view, FixedPlanner(), ROOM, SequencePool(64))
+        tree, drafted = probes.evaluated, len(probes.kept)
         both += drafted > 1 and len(tree) > drafted
         for node in range(1, len(tree)):
             kinds = {v >= drafted for v in tree.path_to(node)[1:]}

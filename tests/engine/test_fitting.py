@@ -40,9 +40,9 @@ def test_several_slots_share_rows_and_ids() -> None:
         view.cache.max_leaves = 1 + pool.free
         proposals.append(Proposal(view, TokenTree.root(2), Limits(29, 64, 13)))
     planner.select(proposals, 3, 2)
-    feed(proposals, 29, pool)
-    assert sum(p.n_probes for p in proposals) <= 29
-    assert 0 < sum(len(p.evaluated.leaves()) for p in proposals) <= 12 + 3
+    probes = feed(proposals, 29, pool)
+    assert sum(own.rows for own in probes) <= 29
+    assert 0 < sum(len(own.evaluated.leaves()) for own in probes) <= 12 + 3
 
 
 def test_the_user_s_width_takes_half_of_a_narrow_step_at_most() -> None:

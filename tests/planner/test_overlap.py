@@ -68,7 +68,7 @@ def run(planner: AutoPlanner, drafter: AheadDrafter, clock: Clock, tokens: int, 
         if drafter.went:
             seconds *= slower
             clock.now += waited
-            planner.overlap.waited = waited
+            planner.overlap.gained -= waited
         clock.now += seconds
         new = emitted(proposal.kept, range(len(slot.tokens), len(slot.tokens) + 64))
         slot.tokens += new
@@ -92,19 +92,19 @@ def rates(clock: Clock, slower: float, waited: float = 0.0) -> tuple[float, floa
 
 def test_it_goes_on_where_the_draft_model_has_cores_of_its_own(clock: Clock) -> None:
     with_it, without, balance = rates(clock, slower=1.0)
-    assert with_it > 1.1 * without and not balance.rests
+    assert with_it > 1.1 * without and not balance.pauses
 
 
 def test_a_little_slower_is_worth_it_if_more_is_saved(clock: Clock) -> None:
     with_it, without, balance = rates(clock, slower=1.03)
-    assert with_it > 1.05 * without and not balance.rests
+    assert with_it > 1.05 * without and not balance.pauses
 
 
 @pytest.mark.parametrize("slower, waited", [(1.6, 0.0), (3.0, 0.0), (30.0, 0.0), (1.0, UNIT)])
 def test_it_stops_where_it_costs_more_than_it_saves(clock: Clock, slower: float, waited: float) -> None:
     with_it, without, balance = rates(clock, slower, waited)
     # a trial costs a step beside the drafter at least, however slow that is
-    assert with_it > 0.99 * without * (1.0 if slower < 10.0 else 0.9) and balance.rests
+    assert with_it > 0.99 * without * (1.0 if slower < 10.0 else 0.9) and balance.pauses
 
 
 def test_what_a_decode_takes_by_itself_is_learned_from_steps_without_it(clock: Clock) -> None:
@@ -122,17 +122,17 @@ def test_the_first_steps_and_some_later_ones_are_for_comparison() -> None:
     assert not any(went[:FIRST]) and went[FIRST:].count(False) == 3
 
 
-def test_it_rests_until_a_trial_is_paid_for() -> None:
+def test_it_pauses_until_a_trial_is_paid_for() -> None:
     overlap = Overlap()
     for _ in range(FIRST):
         overlap.start()
         overlap.finish(1.0)
     assert overlap.start()
-    overlap.slower = 1.5 * CREDIT
+    overlap.gained = -1.5 * CREDIT
     overlap.finish(1.0)
-    assert overlap.rests and overlap.balance < 0
+    assert overlap.pauses and overlap.balance < 0
     steps = 0
-    while overlap.rests:
+    while overlap.pauses:
         assert not overlap.start()
         overlap.finish(1.0)
         steps += 1

@@ -1,0 +1,137 @@
+"""The first layers of a model as a model of its own, and what is asked of it in the whole one's place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+
+from lcspec.config import ModelOptions
+from lcspec.llama import Context, Model
+from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.modelfile import read_header
+from lcspec.modelfiles.slice import Slice, find_slice, write_slice
+from lcspec.modelfiles.windows import windows_of
+from lcspec.profiles import independence, price
+from lcspec.profiles.independence import independence_of, slice_of
+from tests import tiny_gguf as tiny
+from tests.tiny_families import write_family
+from tests.tiny_windows import write_gemma3
+
+
+def found(path: Path) -> Slice:
+    out = find_slice(path)
+    assert out is not None
+    return out
+
+
+def sliced(path: Path, folder: Path) -> Path:
+    out = folder / f"slice-{path.name}"
+    write_slice(found(path), out)
+    return out
+
+
+def with_last_layer(path: Path, quant: gguf.GGMLQuantizationType, number: int) -> Path:
+    """A copy whose layer `number` has a matrix of another type."""
+    out, source = path.with_name(f"mixed-{number}.gguf"), gguf.GGUFReader(path)
+    writer = gguf.GGUFWriter(out, "llama")
+    for field in source.fields.values():
+        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
+            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1])
+    for tensor in source.tensors:
+        data: Any = tensor.data
+        if tensor.name == f"blk.{number}.ffn_down.weight":
+            data = gguf.quantize(gguf.dequantize(tensor.data, tensor.tensor_type), quant)
+            writer.add_tensor(tensor.name, data, raw_dtype=quant)
+        else:
+            writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of eight layers that are alike."""
+    return tiny.write_llama(tmp_path_factory.mktemp("slice") / "deep.gguf", n_layer=8, quant="Q8_0")
+
+
+def test_tensors_and_metadata_stay_as_they_are(deep: Path, tmp_path: Path) -> None:
+    assert found(deep)[1:] == (2, 0.25, 4.0)
+    ours, theirs = read_gguf(sliced(deep, tmp_path)), read_gguf(deep)
+    changed = {key for key in theirs.metadata if ours.metadata[key] != theirs.metadata[key]}
+    assert changed == {"llama.block_count"} and ours.metadata["llama.block_count"] == 2
+    kept = {t.name: np.asarray(t.data) for t in gguf.GGUFReader(ours.path).tensors}
+    whole = {t.name: np.asarray(t.data) for t in gguf.GGUFReader(deep).tensors}
+    assert kept.keys() == {name for name in whole if not name.startswith(tuple(f"blk.{n}." for n in range(2, 8)))}
+    assert all(np.array_equal(data, whole[name]) for name, data in kept.items())
+
+
+def test_every_kind_of_layer_is_among_them(deep: Path) -> None:
+    assert found(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 2))[1:2] == (3,)
+    assert found(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 3)).stands_for == pytest.approx(7 / 3)
+    assert find_slice(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 4)) is None, "that is most of them"
+
+
+@pytest.mark.model
+def test_the_library_runs_it(deep: Path, tmp_path: Path) -> None:
+    windowed = write_gemma3(tmp_path / "gemma3.gguf", n_layer=12, window=16)
+    marks = windows_of(read_header(windowed))
+    out = sliced(windowed, tmp_path)
+    left = windows_of(read_header(out))
+    assert marks is not None and left is not None
+    assert left.layers == marks.layers[: len(left.layers)] and set(left.layers) == {True, False}
+    for path in (sliced(deep, tmp_path), out):
+        options = ModelOptions(path, ctx=64, gpu_layers=0, threads=1)
+        with Model.load(options) as model, Context(model, options) as context:
+            context.batch.add(5, 0, (0,), logits=True)
+            context.decode()
+            assert np.isfinite(context.logits()).all()
+
+
+@pytest.mark.parametrize("name", ["gemma4", "qwen3"])
+def test_what_cannot_be_cut_stays_whole(tmp_path: Path, name: str) -> None:
+    assert find_slice(write_family(name, tmp_path / "family.gguf")) is None  # shared layers; too few
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    "way",
+    [
+        {"attention": "fused"},
+        {"attention": "fused", "kv_type_v": "bf16", "exact": True},
+        {"attention": "rows", "exact": True, "streams": True},
+    ],
+)
+def test_it_is_certified_as_the_whole_model_is(
+    demo: tuple[Path, Path], way: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    options = replace(ModelOptions(demo[0], ctx=512, slots=2, gpu_layers=0, threads=1), **way)
+    made = []
+    for small in (1 << 40, 0):
+        monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path / str(small)))
+        monkeypatch.setattr(independence, "SMALL", small)
+        with Model.load(options) as model:
+            assert (slice_of(model, options) is None) == (small > 0)
+            certificate = independence_of(model, options)
+            assert certificate is not None
+            made.append(replace(certificate, positions=0))
+    assert made[0] == made[1] and made[0].independent == bool(way.get("exact"))
+    assert not list(tmp_path.rglob("*.gguf")), "what is asked is removed"
+
+
+def test_a_part_is_asked_sooner(demo: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    options = ModelOptions(demo[0], ctx=512, gpu_layers=0, threads=1)
+    work, checks = {1: 0.1, 2: 0.1, 4: 0.1, 64: 1.0}, []
+    with Model.load(options) as model:
+        for small in (1 << 40, 0):
+            monkeypatch.setattr(independence, "SMALL", small)
+            checks.append(price._check(model, replace(options, exact=True), work))
+    steps = independence.CHECKED_STEPS * 0.1
+    assert checks[1] - steps == pytest.approx((checks[0] - steps) / 3)  # two layers of six
