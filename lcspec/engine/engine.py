@@ -309,6 +309,8 @@ class Engine:
     def _finish(self, sequence: ActiveSequence) -> Event:
         """End a request; its cache stays for others."""
         self.counters.ended(sequence.reason or "cancelled", sequence)
+        if self.prompts.keeps_answers:
+            sequence.cache.handed = sequence.cache.length
         self.prefix_cache.put(sequence.cache, sequence.tokens)
         return self._dismiss(sequence)
 

@@ -8,10 +8,11 @@ from typing import NamedTuple, Sequence
 from lcspec.drafters.base import pass_states
 from lcspec.engine.sequence import ActiveSequence
 from lcspec.errors import LcspecError
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, UNNOTICED, InPlaceReader, PromptReader
+from lcspec.kv_cache.prompt_reader import EVERY_PROMPT, LEAST_ROWS, UNNOTICED, InPlaceReader, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context
+from lcspec.modelfiles.windows import BLOCK_ROWS
 
 # A piece is read ahead when nothing has run for so many times the seconds that it takes. So who comes back after a
 # while waits at most this share of it longer, and who comes back at once does not wait at all.
@@ -27,11 +28,16 @@ class Piece(NamedTuple):
 
 
 class PromptReading:
-    """Which sequences' prompts are read apart, and how far they are."""
+    """Which sequences' prompts are read apart, and how far they are.
+
+    Attributes:
+        beyond: prompts of more tokens are read apart; None: none are.
+        keeps_answers: what continues a text goes on from its cells as they were decoded; elsewhere it is read again.
+    """
 
     def __init__(self, context: Context, pool: SequencePool, beyond: int | None) -> None:
         """Read prompts of more than `beyond` tokens apart, which `context` will decode; None: no prompt."""
-        self.beyond = beyond
+        self.beyond, self.keeps_answers = beyond, beyond == EVERY_PROMPT
         self.reader: PromptReader | InPlaceReader | None = None  # made for the first long prompt
         self._context = context
         self._pool = pool
@@ -116,7 +122,8 @@ class PromptReading:
     def _reader(self) -> PromptReader | InPlaceReader:
         if self.reader is None:
             ctx = self._context
-            self.reader = (
-                InPlaceReader(ctx) if ctx.options.texts_in_order else PromptReader(ctx.model, ctx.options, ctx.n_ctx)
-            )
+            if ctx.options.texts_in_order:
+                self.reader = InPlaceReader(ctx, BLOCK_ROWS if self.keeps_answers else LEAST_ROWS)
+            else:
+                self.reader = PromptReader(ctx.model, ctx.options, ctx.n_ctx)
         return self.reader

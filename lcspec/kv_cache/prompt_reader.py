@@ -34,6 +34,8 @@ from lcspec.modelfiles.windows import BLOCK_ROWS, EXACT_ROWS
 LEAST_ROWS = EXACT_ROWS
 # Tokens beyond which a prompt is usually read this way: shorter ones are read as fast where they are decoded.
 LONG_PROMPT = 512
+# Where answers cannot be read again in time, every prompt is read this way, and answers stay as they were decoded.
+EVERY_PROMPT = 0
 # Called with a position and a number of tokens.
 Told = Callable[[int, int], None]
 # The longest time in seconds that a new request may wait for a piece of LEAST_ROWS that is read ahead.
@@ -133,8 +135,9 @@ class PromptReader:
 class InPlaceReader:
     """Reads prompts into the cells they are decoded in. A place is the number of a cache's main id."""
 
-    def __init__(self, context: Context) -> None:
-        self.context = context
+    def __init__(self, context: Context, least: int = LEAST_ROWS) -> None:
+        """`least`: rows of the smallest piece; fewer are filled up."""
+        self.context, self._least = context, least
         self.whole = not context.model.traits.attention_only  # pieces are whole blocks
         self._caches: dict[int, SequenceCache] = {}
 
@@ -163,7 +166,7 @@ class InPlaceReader:
         for at in range(0, len(tokens), most):
             start, piece = cache.length, tokens[at : at + most]
             try:
-                seconds += _read_piece(context, piece, start, cache.main)
+                seconds += _read_piece(context, piece, start, cache.main, self._least)
             except DecodeError:
                 if self.whole or not context.memory.remove(cache.main, start):
                     cache.empty()
@@ -185,9 +188,9 @@ class InPlaceReader:
         """The context is its owner's."""
 
 
-def _read_piece(context: Context, tokens: Sequence[int], start: int, seq: int) -> float:
-    """Evaluate `tokens` from position `start` on, in whole blocks of rows and at least LEAST_ROWS; returns seconds."""
-    padding = max(LEAST_ROWS - len(tokens), -len(tokens) % BLOCK_ROWS)
+def _read_piece(context: Context, tokens: Sequence[int], start: int, seq: int, least: int = LEAST_ROWS) -> float:
+    """Evaluate `tokens` from position `start` on, in whole blocks of rows and at least `least`; returns seconds."""
+    padding = max(least - len(tokens), -len(tokens) % BLOCK_ROWS)
     context.batch.clear()
     context.batch.add_run([*tokens, *([tokens[-1]] * padding)], start, seq)
     seconds = context.decode(many=True)

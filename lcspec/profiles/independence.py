@@ -19,6 +19,7 @@ from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.modelfiles.slice import Slice, find_slice, write_slice
+from lcspec.modelfiles.windows import BLOCK_ROWS
 from lcspec.profiles.certification import Prober
 from lcspec.profiles.exactness import Certificate, ScratchPad
 from lcspec.profiles.step_cost import curve_key, sample_tokens
@@ -32,6 +33,7 @@ INDEPENDENT_WIDTHS = (2, 3, 4, 5, 6, 7, 8, 16, 32)
 PIECES = (32, 128)
 # The same of a text that is read apart from steps, and where pieces are whole blocks (see InPlaceReader).
 CUTS = ((INDEPENDENT_SPOT,), (37, 101, 200, INDEPENDENT_SPOT))
+SMALL_CUTS = ((INDEPENDENT_SPOT,), (1, 9, 37, 101, 103, 200, INDEPENDENT_SPOT))
 WHOLE_CUTS = ((4 * LEAST_ROWS,), (LEAST_ROWS, 3 * LEAST_ROWS, 4 * LEAST_ROWS))
 # Positions that are looked at, and what all that takes: prompt rows read, here and apart, and narrow steps.
 CHECKED_CONTEXT = INDEPENDENT_SPOT + 6 * max(INDEPENDENT_WIDTHS)
@@ -40,22 +42,22 @@ CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
 SMALL = 64 << 20
 
 
-def independence_of(model: Model, options: ModelOptions) -> Certificate | None:
+def independence_of(model: Model, options: ModelOptions, small_pieces: bool = False) -> Certificate | None:
     """Whether rows have the same bits at every width, beside other requests and after any pieces of the prompt.
 
     Measured in a small context of its own with `options`' types, attention and threads, and kept for later sessions.
-    None where it cannot be measured.
+    None where it cannot be measured. `small_pieces`: pieces that are read in place may have any number of tokens.
     """
-    found = certified(model, options)
+    found = certified(model, options, small_pieces)
     if found is not None:
         return found
     try:
         with _sliced(model, options) as (asked, small, rows):
-            certificate = _measured(asked, small, rows)
+            certificate = _measured(asked, small, rows, small_pieces)
     except LcspecError:
         return None
     if certificate is not None:
-        disk_cache.save("exact", _independence_key(model, options), certificate.as_dict())
+        disk_cache.save("exact", _independence_key(model, options, small_pieces), certificate.as_dict())
     return certificate
 
 
@@ -87,7 +89,7 @@ def slice_of(model: Model, options: ModelOptions) -> Slice | None:
     return find_slice(options.path) if plain and model.header.file_size >= SMALL else None
 
 
-def _measured(model: Model, options: ModelOptions, rows: int) -> Certificate | None:
+def _measured(model: Model, options: ModelOptions, rows: int, small_pieces: bool) -> Certificate | None:
     """What `independence_of` finds by so many rows; None for an encoder.
 
     Raises:
@@ -99,30 +101,33 @@ def _measured(model: Model, options: ModelOptions, rows: int) -> Certificate | N
         if not context.memory.exists:
             return None
         certificate = _independence(context, rows)
-        if certificate.independent and in_order and not _reads_alike_in_place(context):
+        if certificate.independent and in_order and not _reads_alike_in_place(context, small_pieces):
             certificate = replace(certificate, independent=False)
     if certificate.independent and not in_order and not _reads_alike(model, options):
         certificate = replace(certificate, independent=False)
     return certificate
 
 
-def certified(model: Model, options: ModelOptions) -> Certificate | None:
+def certified(model: Model, options: ModelOptions, small_pieces: bool = False) -> Certificate | None:
     """What `independence_of` found in an earlier session, if it was asked."""
     try:
-        return Certificate.from_dict(disk_cache.load("exact", _independence_key(model, options)))
+        return Certificate.from_dict(disk_cache.load("exact", _independence_key(model, options, small_pieces)))
     except ValueError:
         return None
 
 
 def revoke(model: Model, options: ModelOptions) -> None:
     """A longer look has shown that rows depend on more than their own text: later sessions know."""
-    if (found := certified(model, options)) is not None:
-        disk_cache.save("exact", _independence_key(model, options), replace(found, independent=False).as_dict())
+    for small_pieces in (False, True):
+        if (found := certified(model, options, small_pieces)) is not None:
+            key = _independence_key(model, options, small_pieces)
+            disk_cache.save("exact", key, replace(found, independent=False).as_dict())
 
 
-def _independence_key(model: Model, options: ModelOptions) -> str:
+def _independence_key(model: Model, options: ModelOptions, small_pieces: bool) -> str:
     planes = options.rollback if options.planes and not model.traits.attention_only else 0
-    return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), "independence")
+    asked = "independence, small pieces" if small_pieces else "independence"
+    return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), asked)
 
 
 def _independence(context: Context, n: int = INDEPENDENT_ROWS) -> Certificate:
@@ -169,13 +174,14 @@ def _reads_alike(model: Model, options: ModelOptions) -> bool:
         reader.close()
 
 
-def _reads_alike_in_place(context: Context) -> bool:
+def _reads_alike_in_place(context: Context, small_pieces: bool) -> bool:
     """The same of cells read where they are decoded."""
-    reader, cache = InPlaceReader(context), SequenceCache(context.memory, SequencePool(context.n_seq))
+    reader = InPlaceReader(context, BLOCK_ROWS if small_pieces else LEAST_ROWS)
+    cache = SequenceCache(context.memory, SequencePool(context.n_seq))
     block = max(PIECES)
     tokens = sample_tokens(context, INDEPENDENT_SPOT)
     states = []
-    for cuts in WHOLE_CUTS if reader.whole else CUTS:
+    for cuts in WHOLE_CUTS if reader.whole else SMALL_CUTS if small_pieces else CUTS:
         place = reader.begin([], cache)
         for start, stop in zip((0, *cuts), cuts):
             for at in range(start, stop, block):

@@ -13,7 +13,7 @@ import numpy as np
 from lcspec import disk_cache
 from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.errors import LcspecError
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, UNNOTICED
+from lcspec.kv_cache.prompt_reader import EVERY_PROMPT, LEAST_ROWS, LONG_PROMPT, UNNOTICED
 from lcspec.llama import Context, Model, build, functions_switched, version
 from lcspec.profiles.attention import PIECE, WIDTHS, Layer, Times, times_for
 from lcspec.profiles.independence import CHECKED_ROWS, CHECKED_STEPS, certified, slice_of
@@ -40,7 +40,8 @@ class Price(NamedTuple):
     Attributes:
         alone, crowd: a decode step's time over that of the fastest context, for a single text, and for all slots.
         first: the same of the time to a prompt's first token.
-        beyond: prompts of more tokens are read apart (see lcspec.kv_cache.prompt_reader); None: none are.
+        beyond: prompts of more tokens are read apart (see lcspec.kv_cache.prompt_reader); None: none are. EVERY_PROMPT:
+            all are, and answers stay as they were decoded.
         check: seconds that certifying it takes, once.
     """
 
@@ -114,13 +115,13 @@ def prices(
 
     def price(way: ModelOptions) -> Price:
         work = by_rows if way.attention in BY_ROWS else usual
-        check = _check(model, way, work)
         if times.rows is not None and way.attention == "rows":
-            return Price(*measured.dearer(work, times.rows), *_reading_by_rows(measured, work, times.rows), check)
-        if way.attention == "fused_rows":  # that the kernel sums each row by itself costs nothing
-            apart = measured.slower(usual, times.fused)
-            return Price(*measured.dearer(work, times.fused), *_reading_apart(usual, work, apart), check)
-        return Price(*measured.dearer(work, times.exact), *_reading_fused(measured, way), check)
+            layer, reading = times.rows, _reading_by_rows(measured, work, times.rows, strict=bool(options.exact))
+        elif way.attention == "fused_rows":  # that the kernel sums each row by itself costs nothing
+            layer, reading = times.fused, _reading_apart(usual, work, measured.slower(usual, times.fused))
+        else:
+            layer, reading = times.exact, _reading_fused(measured, way)
+        return Price(*measured.dearer(work, layer), *reading, _check(model, way, work, reading[1]))
 
     return [(way, price(way)) for way in ways]
 
@@ -137,12 +138,13 @@ def _of_work(model: Model, way: ModelOptions, work: dict[str, Work] | None) -> P
     usual = work["fused"]
     by_rows = {**work["fused_rows"], 1: usual[1]}  # a single row takes the same code either way
     dearer = float(np.average([by_rows[n] / usual[n] for n in WIDTHS], weights=FREQUENCY))
-    return Price(dearer, dearer, *_reading_apart(usual, by_rows, 1.0), _check(model, way, by_rows))
+    first, beyond = _reading_apart(usual, by_rows, 1.0)
+    return Price(dearer, dearer, first, beyond, _check(model, way, by_rows, beyond))
 
 
-def _check(model: Model, way: ModelOptions, work: Work) -> float:
+def _check(model: Model, way: ModelOptions, work: Work, beyond: int | None) -> float:
     """Seconds that certifying a way takes. A part of a model reads prompts sooner, but is asked for more rows."""
-    if certified(model, way) is not None:
+    if certified(model, way, beyond == EVERY_PROMPT) is not None:
         return 0.0
     share = found.share if (found := slice_of(model, way)) is not None else 1.0
     return share * CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
@@ -162,15 +164,19 @@ def _reading_fused(measured: _Measured, way: ModelOptions) -> tuple[float, int |
     return first, LONG_PROMPT if way.kv_type_v == "bf16" else None
 
 
-def _reading_by_rows(measured: _Measured, work: Work, rows: Layer) -> tuple[float, int | None]:
+def _reading_by_rows(measured: _Measured, work: Work, rows: Layer, strict: bool) -> tuple[float, int | None]:
     """The same where products are made row by row: prompts are read apart where that is noticed.
 
-    But not by a slow model: of a prompt that is read apart, the answers in it are read as well.
+    Of a prompt that is read apart, the answers in it are read as well, and a slow model does not: then they stay as
+    they were decoded, or (`strict`) no prompt is read apart.
     """
     short, long = work[LEAST_ROWS] / measured.usual[LEAST_ROWS], measured.slower(work, rows)
-    if max(short, long) <= 1 + MOST_FIRST or measured.usual[LEAST_ROWS] > UNNOTICED:
+    slow = measured.usual[LEAST_ROWS] > UNNOTICED
+    if max(short, long) <= 1 + MOST_FIRST or (slow and strict):
         return max(short, long), None
     apart = measured.slower(measured.usual, measured.times.products)
+    if slow:
+        return apart, EVERY_PROMPT
     return (max(short, apart), LONG_PROMPT) if short <= 1 + MOST_FIRST else (apart, LEAST_ROWS)
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from lcspec.engine.request import Request
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT, converted
+from lcspec.kv_cache.prompt_reader import EVERY_PROMPT, LEAST_ROWS, LONG_PROMPT, converted
 from lcspec.llama import Context, can_go_row_by_row
-from lcspec.profiles import kernels
+from lcspec.profiles import independence, kernels
 from lcspec.profiles.kernels import choose_kernels
 from lcspec.profiles.price import Price
 from lcspec.session import Session, open_session
@@ -35,7 +35,7 @@ def by_rows(path: Path, **changes: Any) -> Any:
     return options(path, **{"attention": "rows", "exact": True, "ctx": 1024, **changes})
 
 
-@pytest.fixture(scope="module", params=[None, LEAST_ROWS, LONG_PROMPT])
+@pytest.fixture(scope="module", params=[None, LEAST_ROWS, LONG_PROMPT, EVERY_PROMPT])
 def session(
     request: pytest.FixtureRequest, demo: tuple[Path, Path], demo_as: Callable[[str], Path]
 ) -> Iterator[Session]:
@@ -129,18 +129,48 @@ def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
     assert first.started.reused == 0
     again = answer(engine, wanted(texts, 4, "greedy", "ngram"))
     assert again.started.reused == len(texts[4]) - 1 and again.bits == first.bits
-    # The answer was decoded; as the beginning of the next turn it is read as a prompt, now or while nobody asks.
-    turn = (*texts[4], *(token for token, _ in first.bits), *texts[1])
+    # The answer was decoded; as the beginning of the next turn it is read as a prompt, now or while nobody asks. A
+    # model that is too slow for that keeps it.
+    turn, kept = (*texts[4], *(token for token, _ in first.bits), *texts[1]), engine.prompts.keeps_answers
     now = answer(engine, request(turn, "ngram", N, logprobs=0))
-    assert (len(texts[4]) - 1 <= now.started.reused < len(texts[4]) + N - 1) is apart
+    assert (len(texts[4]) - 1 <= now.started.reused < len(texts[4]) + N - 1) is (apart and not kept)
     answer(engine, wanted(texts, 4, "greedy", "off"))
     while engine.read_ahead():
         pass
     later = answer(engine, request(turn, "auto", N, logprobs=0))
     assert later.started.reused >= len(texts[4]) + N - 1
     with open_session(by_rows(session.model.options.path)) as fresh:
+        if kept:
+            answer(fresh.engine, wanted(texts, 4, "greedy", "off"))
         alone: Answer = answer(fresh.engine, request(turn, "off", N, logprobs=0))
     assert now.bits == alone.bits == later.bits
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_conversations_of_a_slow_model(slots: int, demo: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their prompts are read with other kernels, in pieces of any size, and no answer is read again."""
+    monkeypatch.setattr(kernels, "prices", at_price(Price(1.0, 1.0, 1.0, EVERY_PROMPT, 0.0)))
+    monkeypatch.setattr(independence, "SMALL", 0)
+    told = list[list[Bits]]()
+    for strategy in STRATEGIES if slots == 1 else ("off", "auto"):
+        with open_session(by_rows(demo[0], repack=True, slots=slots), demo[1]) as session:
+            engine, found, said = session.engine, list[Bits](), list[tuple[int, ...]]()
+            assert engine.exact.independent and engine.prompts.keeps_answers
+            for turn in range(3):
+                asked = [session.prompt_ids(text)[: 5 + 30 * turn] for text in CODE[:slots]]
+                said = [before + new for before, new in zip(said or [()] * slots, asked)]
+                given = [request(text, strategy, N, sampling=SEEDED, logprobs=0) for text in said]
+                answers = side_by_side(engine, given)
+                for i, one in enumerate(answers):
+                    assert turn == 0 or one.started.reused >= len(said[i]) - len(asked[i]) - 1
+                    said[i] += tuple(one.ids)
+                    found.append(one.bits)
+            told.append(found)
+    assert all(found == told[0] for found in told)
+    if slots > 1:  # as each of them alone
+        with open_session(by_rows(demo[0], repack=True)) as session:
+            prompt = session.prompt_ids(CODE[0])[:5]
+            assert answer(session.engine, request(prompt, "off", N, sampling=SEEDED, logprobs=0)).bits == told[0][0]
 
 
 @pytest.mark.parametrize("slots", [1, 2])

@@ -132,6 +132,6 @@ def test_a_part_is_asked_sooner(demo: tuple[Path, Path], monkeypatch: pytest.Mon
     with Model.load(options) as model:
         for small in (1 << 40, 0):
             monkeypatch.setattr(independence, "SMALL", small)
-            checks.append(price._check(model, replace(options, exact=True), work))
+            checks.append(price._check(model, replace(options, exact=True), work, None))
     steps = independence.CHECKED_STEPS * 0.1
     assert checks[1] - steps == pytest.approx((checks[0] - steps) / 3)  # two layers of six

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lcspec.config import ModelOptions
-from lcspec.kv_cache.prompt_reader import LEAST_ROWS, LONG_PROMPT
+from lcspec.kv_cache.prompt_reader import EVERY_PROMPT, LEAST_ROWS, LONG_PROMPT
 from lcspec.llama import Model
 from lcspec.profiles import price
 from lcspec.profiles.attention import WIDTHS, Layer, Times
@@ -24,7 +24,14 @@ def model(llama: Path) -> Model:
 
 
 def priced(
-    model: Model, patch: pytest.MonkeyPatch, *, steps: float = 1.0, short: float = 1.0, long: float = 1.0, piece: float
+    model: Model,
+    patch: pytest.MonkeyPatch,
+    *,
+    steps: float = 1.0,
+    short: float = 1.0,
+    long: float = 1.0,
+    piece: float,
+    exact: bool | None = None,
 ) -> Price:
     """The price of going row by row, where that takes `steps` times as long over a layer's steps, `short` and `long`
     times as long over reading prompts, of which LEAST_ROWS take `piece` seconds otherwise.
@@ -39,7 +46,7 @@ def priced(
     works = {"fused": usual, "products": usual, "rows": {**usual, LEAST_ROWS: piece * short}}
     patch.setattr(price, "_work", lambda *_: works)
     way = replace(model.options, attention="rows", exact=True)
-    ((_, found),) = prices(model, way, [way])
+    ((_, found),) = prices(model, replace(way, exact=exact), [way])
     assert found is not None
     return found
 
@@ -59,9 +66,11 @@ def test_all_are_where_weights_are_slower_too(model: Model, monkeypatch: pytest.
     assert found.beyond == LEAST_ROWS and found.first == pytest.approx(1.0) and found.is_small
 
 
-def test_a_slow_model_does_not_read_answers_again(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = priced(model, monkeypatch, short=1.9, long=1.9, piece=2.0)
-    assert found.beyond is None and found.first == pytest.approx(1.9) and not found.is_small
+def test_a_slow_model_keeps_its_answers_as_they_were_decoded(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = priced(model, monkeypatch, short=1.9, long=1.9, piece=0.6)
+    assert found.beyond == EVERY_PROMPT and found.first == pytest.approx(1.0) and found.is_small
+    insisting = priced(model, monkeypatch, short=1.9, long=1.9, piece=0.6, exact=True)
+    assert insisting.beyond is None and insisting.first == pytest.approx(1.9)
 
 
 def test_dear_steps_are_not_small(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
