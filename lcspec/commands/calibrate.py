@@ -168,6 +168,7 @@ def exactness(session: Session) -> dict[str, Any] | None:
     return {
         "by_default": engine.exact.independent,
         "slots": engine.options.slots,
+        "keeps_answers": engine.prompts.keeps_answers,
         "decode": found.decode,
         "first_token": found.first,
         "check": found.check,
@@ -179,7 +180,8 @@ def exactness_text(found: dict[str, Any]) -> str:
     costs = f"{found['decode'] - 1:+.1%} a step, {found['first_token'] - 1:+.1%} to a long prompt's first token"
     if found["by_default"]:
         beside = "" if found["slots"] == 1 else ", whoever else is served"
-        return f"Texts are exact by default: the same bits with drafts and without{beside} ({costs})."
+        text = f"Texts are exact by default: the same bits with drafts and without{beside} ({costs})."
+        return text + " A conversation that is not in the cache any more may go on otherwise." * found["keeps_answers"]
     return f"Texts are not exact by default ({costs}): --exact insists."
 
 

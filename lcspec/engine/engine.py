@@ -235,7 +235,7 @@ class Engine:
         sequence = ActiveSequence(number, request, cache, sampler, self.model.vocab, seed, self.context.n_ctx)
         sequence.prompt.apart, sequence.strict = apart, self.exact.strict(request)
         if apart and self.prefix_cache.checkpoints is not None:
-            cache.pauses = self.prompts.stops(cache.pauses, len(request.prompt) - 1)
+            cache.pauses = self.prompts.stops(cache.length, cache.pauses, len(request.prompt) - 1)
         for token in request.prompt:
             sampler.accept(token, generated=False)
         # Prompt rows may differ from decoded rows in their last bits, unless a row depends only on its own text.

@@ -55,12 +55,12 @@ class PromptReading:
         Raises:
             LcspecError: there is no memory for the context, or the library failed.
         """
-        reader = self._reader()
-        end = self._whole(sequence.n_prompt - 1)
+        reader, end = self._reader(), sequence.n_prompt - 1
         if sequence.prompt.place is None:
             sequence.prompt.place = reader.begin(sequence.tokens[:end], sequence.cache)
             sequence.prompt.reused = max(sequence.prompt.reused, reader.length(sequence.prompt.place))
         place, start = sequence.prompt.place, reader.length(sequence.prompt.place)
+        end = start + self._whole(end - start)
         stop = sequence.cache.next_pause(min(end, start + self._whole(n)))
 
         def told(at: int, tokens: int) -> None:
@@ -79,13 +79,18 @@ class PromptReading:
             self.reader.end(sequence.prompt.place)
             sequence.prompt.place = None
 
-    def stops(self, pauses: Sequence[int], end: int) -> list[int]:
-        """Where reading a prompt up to `end` stops for checkpoints, which are wanted at `pauses`."""
-        return sorted({self._whole(min(stop, end)) for stop in [*pauses, end]})
+    def stops(self, start: int, pauses: Sequence[int], end: int) -> list[int]:
+        """Where reading a prompt from `start` up to `end` stops for checkpoints, which are wanted at `pauses`."""
+        return sorted({start + self._whole(min(stop, end) - start) for stop in [*pauses, end]})
 
     def unread(self, cache: SequenceCache, text: Sequence[int]) -> bool:
         """Whether `ahead` would read more of an ended conversation: not if a new request would notice."""
-        return self._ahead <= UNNOTICED and self.wants(text) and cache.handed < self._whole(len(text))
+        return (
+            not self.keeps_answers
+            and self._ahead <= UNNOTICED
+            and self.wants(text)
+            and cache.handed < self._whole(len(text))
+        )
 
     @property
     def patience(self) -> float:

@@ -104,7 +104,10 @@ def prices(
     times, kinds = times_for(model, options), {way.attention for way in ways}
     if times is None:  # heads that are not alike, or layers without any: fused attention is all there is
         work = _work(model, options, ("fused", "fused_rows")) if "fused_rows" in kinds else None
-        return [(way, _of_work(model, way, work) if way.attention == "fused_rows" else None) for way in ways]
+        return [
+            (way, _of_work(model, way, work, bool(options.exact)) if way.attention == "fused_rows" else None)
+            for way in ways
+        ]
     work = _work(model, options, ("fused", "products", "rows") if kinds & set(BY_ROWS) else ("fused",))
     if work is None or ("rows" in kinds and times.rows is None):
         return [(way, None) for way in ways]
@@ -131,14 +134,15 @@ def read_apart(model: Model, way: ModelOptions) -> int | None:
     return LONG_PROMPT if way.attention in BY_ROWS or way.kv_type_v == "bf16" else None
 
 
-def _of_work(model: Model, way: ModelOptions, work: dict[str, Work] | None) -> Price | None:
+def _of_work(model: Model, way: ModelOptions, work: dict[str, Work] | None, strict: bool) -> Price | None:
     """What going row by row costs with the fused kernel, which is the fastest there is for this model."""
     if work is None:
         return None
     usual = work["fused"]
     by_rows = {**work["fused_rows"], 1: usual[1]}  # a single row takes the same code either way
     dearer = float(np.average([by_rows[n] / usual[n] for n in WIDTHS], weights=FREQUENCY))
-    first, beyond = _reading_apart(usual, by_rows, 1.0)
+    keeps = not strict and not model.traits.attention_only  # whole blocks are read apart, the rest is decoded
+    first, beyond = _reading_apart(usual, by_rows, 1.0, keeps)
     return Price(dearer, dearer, first, beyond, _check(model, way, by_rows, beyond))
 
 
@@ -150,11 +154,13 @@ def _check(model: Model, way: ModelOptions, work: Work, beyond: int | None) -> f
     return share * CHECKED_ROWS * work[LEAST_ROWS] / LEAST_ROWS + CHECKED_STEPS * work[WIDTHS[-1]]
 
 
-def _reading_apart(usual: Work, work: Work, apart: float) -> tuple[float, int | None]:
-    """`Price.first` and `beyond` where long prompts are read apart, at `apart` of the usual time."""
+def _reading_apart(usual: Work, work: Work, apart: float, keeps: bool = False) -> tuple[float, int | None]:
+    """`Price.first` and `beyond` where long prompts are read apart, at `apart` of the usual time. `keeps`: answers may
+    stay as they were decoded."""
     short = work[LEAST_ROWS] / usual[LEAST_ROWS]
     if usual[LEAST_ROWS] > UNNOTICED:  # see _reading_by_rows
-        return max(short, apart), None
+        noticed = short > 1 + MOST_FIRST
+        return (apart, EVERY_PROMPT) if keeps and noticed else (max(short, apart), None)
     return (max(short, apart), LONG_PROMPT) if short <= 1 + MOST_FIRST else (apart, LEAST_ROWS)
 
 

@@ -147,17 +147,23 @@ def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-def test_conversations_of_a_slow_model(slots: int, demo: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their prompts are read with other kernels, in pieces of any size, and no answer is read again."""
+@pytest.mark.parametrize("family", ["", "lfm2", "qwen35"])
+def test_conversations_of_a_slow_model(
+    family: str, slots: int, demo: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their prompts are read with other kernels, in pieces of any size or whole blocks, and no answer is read again."""
+    path, draft = (write_family(family, tmp_path / "m.gguf"), None) if family else demo
+    way = {"attention": "fused_rows" if family else "rows", "repack": True}
     monkeypatch.setattr(kernels, "prices", at_price(Price(1.0, 1.0, 1.0, EVERY_PROMPT, 0.0)))
     monkeypatch.setattr(independence, "SMALL", 0)
     told = list[list[Bits]]()
-    for strategy in STRATEGIES if slots == 1 else ("off", "auto"):
-        with open_session(by_rows(demo[0], repack=True, slots=slots), demo[1]) as session:
+    strategies = ("off", "ngram:branch=3:nodes=9", "lookahead", "ngram,suffix") if family else STRATEGIES
+    for strategy in strategies if slots == 1 else strategies[::3]:
+        with open_session(by_rows(path, **way, slots=slots), draft) as session:
             engine, found, said = session.engine, list[Bits](), list[tuple[int, ...]]()
             assert engine.exact.independent and engine.prompts.keeps_answers
             for turn in range(3):
-                asked = [session.prompt_ids(text)[: 5 + 30 * turn] for text in CODE[:slots]]
+                asked = [session.prompt_ids(text)[: 5 + 70 * turn] for text in CODE[:slots]]
                 said = [before + new for before, new in zip(said or [()] * slots, asked)]
                 given = [request(text, strategy, N, sampling=SEEDED, logprobs=0) for text in said]
                 answers = side_by_side(engine, given)
@@ -168,7 +174,7 @@ def test_conversations_of_a_slow_model(slots: int, demo: tuple[Path, Path], monk
             told.append(found)
     assert all(found == told[0] for found in told)
     if slots > 1:  # as each of them alone
-        with open_session(by_rows(demo[0], repack=True)) as session:
+        with open_session(by_rows(path, **way)) as session:
             prompt = session.prompt_ids(CODE[0])[:5]
             assert answer(session.engine, request(prompt, "off", N, sampling=SEEDED, logprobs=0)).bits == told[0][0]
 
