@@ -180,7 +180,7 @@ def exactness_text(found: dict[str, Any]) -> str:
     costs = f"{found['decode'] - 1:+.1%} a step, {found['first_token'] - 1:+.1%} to a long prompt's first token"
     if found["by_default"]:
         beside = "" if found["slots"] == 1 else ", whoever else is served"
-        lost = " A conversation that is not in the cache any more may go on otherwise." if found["keeps_answers"] else ""
+        lost = " A conversation that the cache has lost may go on otherwise." if found["keeps_answers"] else ""
         return f"Texts are exact by default: the same bits with drafts and without{beside} ({costs}).{lost}"
     return f"Texts are not exact by default ({costs}): --exact insists."
 
