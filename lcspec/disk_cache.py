@@ -6,12 +6,15 @@ written, it is repeated next time; that is never an error.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
+import shutil
+import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, Iterator
 
 import platformdirs
 
@@ -23,6 +26,23 @@ FORMAT = 1
 def cache_dir() -> Path:
     """The user's cache directory (LCSPEC_CACHE_DIR moves it)."""
     return Path(os.environ.get("LCSPEC_CACHE_DIR") or platformdirs.user_cache_dir("lcspec"))
+
+
+@contextlib.contextmanager
+def temporary_folder(prefix: str) -> Iterator[Path]:
+    """An empty folder for what is too large for the system's own, which may be in memory. What a killed process left is
+    removed after an hour.
+
+    Raises:
+        OSError: the directory cannot be written.
+    """
+    root = cache_dir()
+    root.mkdir(parents=True, exist_ok=True)
+    for old in root.glob(f"{prefix}*"):
+        if time.time() - old.stat().st_mtime > 3600:
+            shutil.rmtree(old, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=prefix, dir=root) as folder:
+        yield Path(folder)
 
 
 def file_identity(path: Path) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -133,3 +134,16 @@ def test_a_file_s_identity_changes_with_the_file(tmp_path: Path) -> None:
     file.write_bytes(b"abcd")
     os.utime(file, ns=(2, 2))
     assert len({first, second, disk_cache.file_identity(file)}) == 3
+
+
+def test_a_temporary_folder_is_removed_by_those_who_come_later(folder: Path) -> None:
+    with disk_cache.temporary_folder("large-") as first:
+        (first / "file").write_bytes(b"much")
+        assert first.parent == folder
+    assert not first.exists()
+    for name, age in (("large-killed", 4000), ("large-running", 60), ("other", 4000)):
+        (folder / name).mkdir()
+        (folder / name / "file").touch()
+        os.utime(folder / name, (then := time.time() - age, then))
+    with disk_cache.temporary_folder("large-") as second:
+        assert {path.name for path in folder.iterdir()} == {"large-running", "other", second.name}

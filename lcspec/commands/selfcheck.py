@@ -105,7 +105,8 @@ def describe(session: Session, options: ModelOptions) -> dict[str, Any]:
 
     engine, model, ways = session.engine, session.model, list[dict[str, Any]]()
     for way, price in priced_ways(model, options):
-        certificate, name = independence_of(model, way), name_of(way)
+        certificate = independence_of(model, way, price is not None and price.keeps_answers)
+        name = name_of(way)
         row: dict[str, Any] = {"way": name, "taken": engine.exact.independent and name == name_of(engine.options)}
         row |= {"independent": certificate is not None and certificate.independent}
         row |= {"trees": certificate is not None and certificate.trees}

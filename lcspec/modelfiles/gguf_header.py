@@ -31,7 +31,7 @@ _MAX_TEXT = 1 << 26  # bytes
 _MAX_DIMS = 4
 _MAX_ELEMENTS = (1 << 63) - 1
 
-_ARRAY, _STRING, _BOOL = 9, 8, 7
+ARRAY, STRING, _BOOL = 9, 8, 7
 _SCALAR_FORMATS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", _BOOL: "?", 10: "Q", 11: "q", 12: "d"}
 
 
@@ -252,9 +252,9 @@ class _Parser:
 
     def _value(self, key: str) -> Scalar | MetadataArray:
         kind = self._scalar("I")
-        if kind == _STRING:
+        if kind == STRING:
             return self._text(_MAX_TEXT, f"the value of {key!r}")
-        if kind == _ARRAY:
+        if kind == ARRAY:
             return self._array(key)
         if kind not in _SCALAR_FORMATS:
             self._damaged(f"{key!r} has the unknown type {kind}")
@@ -263,10 +263,10 @@ class _Parser:
 
     def _array(self, key: str) -> MetadataArray:
         kind, count = self._scalar("I"), self._scalar("Q")
-        if count > _MAX_ARRAY or (kind != _STRING and kind not in _SCALAR_FORMATS):
+        if count > _MAX_ARRAY or (kind != STRING and kind not in _SCALAR_FORMATS):
             self._damaged(f"{key!r} is an array of {count} elements of type {kind}")
         wanted = key in self._arrays
-        if kind == _STRING:
+        if kind == STRING:
             return MetadataArray(kind, count, self._strings(count, wanted))
         data = self._take(count * _width(kind))
         values = struct.unpack(f"<{count}{_SCALAR_FORMATS[kind]}", data) if wanted else None

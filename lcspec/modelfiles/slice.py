@@ -14,7 +14,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from lcspec.errors import ModelFileError
-from lcspec.modelfiles.gguf_header import DEFAULT_ALIGNMENT, MAGIC, GGUFContents, MetadataArray, TensorInfo, read_gguf
+from lcspec.modelfiles.gguf_header import (
+    ARRAY,
+    DEFAULT_ALIGNMENT,
+    MAGIC,
+    STRING,
+    GGUFContents,
+    MetadataArray,
+    TensorInfo,
+    read_gguf,
+)
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.windows import windows_of
 
@@ -133,10 +142,13 @@ def _cut(contents: GGUFContents, key: str, n: int, entry: bytes) -> bytes:
     value, layers = contents.metadata[key], contents.metadata[f"{prefix}block_count"]
     head = 8 + len(key.encode())  # of the entry: its key
     if isinstance(value, MetadataArray):
-        if not key.startswith(prefix) or value.count != layers or key.endswith(NOT_PER_LAYER):
+        per_layer = key.startswith(prefix) and value.count == layers and not key.endswith(NOT_PER_LAYER)
+        if not per_layer or value.element_type == STRING:
             return entry
         each = (len(entry) - head - 16) // value.count
-        return entry[:head] + struct.pack("<IIQ", 9, value.element_type, n) + entry[head + 16 : head + 16 + n * each]
+        return (
+            entry[:head] + struct.pack("<IIQ", ARRAY, value.element_type, n) + entry[head + 16 : head + 16 + n * each]
+        )
     changed = {
         f"{prefix}block_count": n,
         f"{prefix}{_PREDICTING}": 0,

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-import tempfile
 from dataclasses import replace
-from pathlib import Path
 from typing import Iterator
 
 import numpy as np
@@ -72,9 +70,8 @@ def _sliced(model: Model, options: ModelOptions) -> Iterator[tuple[Model, ModelO
         return
     with contextlib.ExitStack() as stack:
         try:
-            disk_cache.cache_dir().mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(dir=disk_cache.cache_dir()))
-            small = replace(options, path=Path(folder) / "slice.gguf", gpu_layers=0)
+            folder = stack.enter_context(disk_cache.temporary_folder("slice-"))
+            small = replace(options, path=folder / "slice.gguf", gpu_layers=0)
             write_slice(found, small.path)
             sliced = stack.enter_context(Model.load(small))
         except (OSError, LcspecError):  # no room, or the library wants more of it

@@ -18,7 +18,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from lcspec.config import BY_ROWS, ModelOptions
-from lcspec.kv_cache.prompt_reader import EVERY_PROMPT
 from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
 from lcspec.modelfiles.memory import machine_memory, needed
 from lcspec.profiles.attention import WORTH, with_attention
@@ -45,8 +44,7 @@ def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
         return Kernels(replace(with_attention(model, options), exact=False))
     for exact, found in priced_ways(model, options):
         wanted = options.exact is True or (found is not None and found.is_small and _fits(model, exact))
-        small_pieces = found is not None and found.beyond == EVERY_PROMPT
-        certificate = independence_of(model, exact, small_pieces) if wanted else None
+        certificate = independence_of(model, exact, found is not None and found.keeps_answers) if wanted else None
         if certificate is not None and certificate.independent:
             beyond = found.beyond if found is not None else read_apart(model, exact)
             # What fills a piece of a prompt up that is read apart would take positions that nobody has learned.

@@ -57,6 +57,11 @@ class Price(NamedTuple):
         return max(self.alone, self.crowd)
 
     @property
+    def keeps_answers(self) -> bool:
+        """Whether prompts are read apart in pieces of any size, and answers stay as they were decoded."""
+        return self.beyond == EVERY_PROMPT
+
+    @property
     def is_small(self) -> bool:
         """Whether exactness is worth it without being asked for."""
         return self.decode <= 1 + MOST_DECODE and self.first <= 1 + MOST_FIRST and self.check <= LONGEST_CHECK
