@@ -278,7 +278,8 @@ def make_engine(
     def assemble(
         wanted: ModelOptions, drafters: dict[str, Drafter] | None = None, known: Kernels | None = None
     ) -> Engine:
-        options, certificate, beyond = known.with_options(wanted) if known else choose_kernels(model, wanted)
+        told = env.progress if env is not None else None
+        options, certificate, beyond = known.with_options(wanted) if known else choose_kernels(model, wanted, told)
         context = Context(model, options)
         pool = SequencePool(context.n_seq, shared=not context.memory.streams)
         # Without drafts nothing is padded and no step's cost measured: a recurrent model then has no id to spare.
@@ -337,7 +338,8 @@ def loading_line() -> Progress | None:
 
     def show(what: str, fraction: float) -> None:
         end = "\r\x1b[K" if fraction >= 1.0 else ""
-        sys.stderr.write(f"\r\x1b[Kloading {what} {fraction:4.0%}{end}")
+        verb = "loading " if what.endswith(".gguf") else ""  # else it is a sentence
+        sys.stderr.write(f"\r\x1b[K{verb}{what} {fraction:4.0%}{end}")
         sys.stderr.flush()
 
     return show

@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import replace
-from typing import Iterator
+from typing import Callable, Iterator
 
 import numpy as np
 
 from lcspec import disk_cache
 from lcspec.config import ModelOptions
-from lcspec.errors import LcspecError
+from lcspec.errors import ExactnessError, LcspecError
 from lcspec.kv_cache.prompt_reader import LEAST_ROWS, InPlaceReader, PromptReader
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
@@ -21,6 +21,8 @@ from lcspec.modelfiles.windows import BLOCK_ROWS
 from lcspec.profiles.certification import Prober
 from lcspec.profiles.exactness import Certificate, ScratchPad
 from lcspec.profiles.step_cost import curve_key, sample_tokens
+
+Progress = Callable[[float], bool | None]
 
 # What a look at independence compares: so many rows of a text behind so many tokens, which are cells enough for the
 # kernels that split a row's keys (from 512 on; the library rounds up to 256).
@@ -36,22 +38,27 @@ WHOLE_CUTS = ((4 * LEAST_ROWS,), (LEAST_ROWS, 3 * LEAST_ROWS, 4 * LEAST_ROWS))
 # Positions that are looked at, and what all that takes: prompt rows read, here and apart, and narrow steps.
 CHECKED_CONTEXT = INDEPENDENT_SPOT + 6 * max(INDEPENDENT_WIDTHS)
 CHECKED_ROWS, CHECKED_STEPS = 4 * INDEPENDENT_SPOT, 40
+# Parts of the check that are told of, of which reading twice more is the last.
+PARTS = len(INDEPENDENT_WIDTHS) + 4
 # Files of less than so many bytes are asked whole: that takes no longer than to write a part of them.
 SMALL = 64 << 20
 
 
-def independence_of(model: Model, options: ModelOptions, small_pieces: bool = False) -> Certificate | None:
+def independence_of(
+    model: Model, options: ModelOptions, small_pieces: bool = False, progress: Progress | None = None
+) -> Certificate | None:
     """Whether rows have the same bits at every width, beside other requests and after any pieces of the prompt.
 
     Measured in a small context of its own with `options`' types, attention and threads, and kept for later sessions.
     None where it cannot be measured. `small_pieces`: pieces that are read in place may have any number of tokens.
+    `progress` is called with 0.0 .. 1.0; returning False gives up (None).
     """
     found = certified(model, options, small_pieces)
     if found is not None:
         return found
     try:
         with _sliced(model, options) as (asked, small, rows):
-            certificate = _measured(asked, small, rows, small_pieces)
+            certificate = _measured(asked, small, rows, small_pieces, _Counter(progress))
     except LcspecError:
         return None
     if certificate is not None:
@@ -86,18 +93,35 @@ def slice_of(model: Model, options: ModelOptions) -> Slice | None:
     return find_slice(options.path) if plain and model.header.file_size >= SMALL else None
 
 
-def _measured(model: Model, options: ModelOptions, rows: int, small_pieces: bool) -> Certificate | None:
+class _Counter:
+    """Tells how much of a check is done, part by part."""
+
+    def __init__(self, progress: Progress | None) -> None:
+        self._progress, self._done = progress, 0
+
+    def __call__(self) -> None:
+        """Another part is done.
+
+        Raises:
+            ExactnessError: it was given up.
+        """
+        self._done += 1
+        if self._progress is not None and self._progress(self._done / PARTS) is False:
+            raise ExactnessError("given up")
+
+
+def _measured(model: Model, options: ModelOptions, rows: int, small_pieces: bool, done: _Counter) -> Certificate | None:
     """What `independence_of` finds by so many rows; None for an encoder.
 
     Raises:
-        LcspecError: the library refuses.
+        LcspecError: the library refuses, or it was given up.
     """
     in_order = options.texts_in_order
     slots = 2 if options.slots > 1 or not in_order else 1
     with Context(model, replace(options, ctx=CHECKED_CONTEXT, slots=slots, batch=max(PIECES))) as context:
         if not context.memory.exists:
             return None
-        certificate = _independence(context, rows)
+        certificate = _independence(context, rows, done)
         if certificate.independent and in_order and not _reads_alike_in_place(context, small_pieces):
             certificate = replace(certificate, independent=False)
     if certificate.independent and not in_order and not _reads_alike(model, options):
@@ -127,7 +151,7 @@ def _independence_key(model: Model, options: ModelOptions, small_pieces: bool) -
     return disk_cache.key_of(curve_key(options, options.threads, model.gpu_layers, planes), asked)
 
 
-def _independence(context: Context, n: int = INDEPENDENT_ROWS) -> Certificate:
+def _independence(context: Context, n: int, done: _Counter) -> Certificate:
     """Compare every row with that of the same text alone, token by token, also beside another text if there are slots
     for two, and in a tree if a context may have any.
     """
@@ -136,11 +160,18 @@ def _independence(context: Context, n: int = INDEPENDENT_ROWS) -> Certificate:
     prober = Prober(context, own, ScratchPad(context, others[0] if others else own))  # which pads nothing here
     spot = INDEPENDENT_SPOT
     prober.read(spot, PIECES[0])
+    done()
     alone = prober.rows(spot, 1, n)
     repeatable = bool(np.array_equal(alone[:4], prober.rows(spot, 1, 4)))
-    alike = [w for w in INDEPENDENT_WIDTHS if np.array_equal(alone, prober.rows(spot, w, n))]
+    alike = []
+    for width in INDEPENDENT_WIDTHS:
+        done()
+        if np.array_equal(alone, prober.rows(spot, width, n)):
+            alike.append(width)
     trees = not chains and prober.tree_is_alike(spot, alone, others[1])
+    done()
     prober.read(spot, PIECES[1])
+    done()
     pieces = np.array_equal(alone, prober.rows(spot, 4, n))
     beside = not others or np.array_equal(alone, prober.rows_beside(spot, n, others[-1]))
     # Without planes for two rows a state is saved and loaded, and tokens are decoded again.

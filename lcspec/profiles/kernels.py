@@ -15,7 +15,9 @@ Each is certified where it runs (independence.py), and taken by itself where it 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
+from typing import Callable
 
 from lcspec.config import BY_ROWS, ModelOptions
 from lcspec.llama import Model, can_fuse_row_by_row, can_go_row_by_row
@@ -24,6 +26,10 @@ from lcspec.profiles.attention import WORTH, with_attention
 from lcspec.profiles.exactness import Kernels
 from lcspec.profiles.independence import CHECKED_CONTEXT, independence_of
 from lcspec.profiles.price import Price, prices, read_apart
+
+# What is told of at the first start of a model.
+MEASURING, CHECKING = "measuring this model, once", "checking that its texts stay the same, once"
+Progress = Callable[[str, float], bool | None]
 
 WAYS = {"rows": "matrix products, row by row", "fused_rows": "the fused kernel, row by row"}
 
@@ -34,17 +40,23 @@ def name_of(way: ModelOptions) -> str:
     return WAYS.get(way.attention, f"the fused kernel with {types}")
 
 
-def choose_kernels(model: Model, options: ModelOptions) -> Kernels:
-    """Decide on cache types and attention.
+def choose_kernels(model: Model, options: ModelOptions, progress: Progress | None = None) -> Kernels:
+    """Decide on cache types and attention. `progress` is told what takes seconds at a model's first start.
 
     `exact` None is decided by what it costs here. Where it is True and this model has no exact types, the library's
     own attention is taken, whose widths fall into classes (see lcspec.profiles.exactness).
     """
     if options.exact is False or (options.exact is None and not _is_open(options)):
         return Kernels(replace(with_attention(model, options), exact=False))
-    for exact, found in priced_ways(model, options):
+    told = progress or (lambda what, share: None)
+    told(MEASURING, 0.0)
+    ways = priced_ways(model, options)
+    told(MEASURING, 1.0)
+    for exact, found in ways:
         wanted = options.exact is True or (found is not None and found.is_small and _fits(model, exact))
-        certificate = independence_of(model, exact, found is not None and found.keeps_answers) if wanted else None
+        small_pieces = found is not None and found.keeps_answers
+        checking = functools.partial(told, CHECKING)
+        certificate = independence_of(model, exact, small_pieces, checking) if wanted else None
         if certificate is not None and certificate.independent:
             beyond = found.beyond if found is not None else read_apart(model, exact)
             # What fills a piece of a prompt up that is read apart would take positions that nobody has learned.

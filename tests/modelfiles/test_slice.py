@@ -17,7 +17,8 @@ from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.slice import Slice, find_slice, write_slice
 from lcspec.modelfiles.windows import windows_of
 from lcspec.profiles import independence, price
-from lcspec.profiles.independence import independence_of, slice_of
+from lcspec.profiles.independence import PARTS, independence_of, slice_of
+from lcspec.profiles.kernels import CHECKING, MEASURING, choose_kernels
 from tests import tiny_gguf as tiny
 from tests.tiny_families import write_family
 from tests.tiny_windows import write_gemma3
@@ -135,3 +136,27 @@ def test_a_part_is_asked_sooner(demo: tuple[Path, Path], monkeypatch: pytest.Mon
             checks.append(price._check(model, replace(options, exact=True), work, None))
     steps = independence.CHECKED_STEPS * 0.1
     assert checks[1] - steps == pytest.approx((checks[0] - steps) / 3)  # two layers of six
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("given_up", [False, True])
+def test_a_first_start_says_what_takes_long_and_can_be_given_up(
+    demo: tuple[Path, Path], given_up: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(independence, "SMALL", 0)
+    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path))
+    options = ModelOptions(demo[0], ctx=512, gpu_layers=0, threads=1, exact=True, attention="measured")
+    told = list[tuple[str, float]]()
+
+    def progress(what: str, share: float) -> bool:
+        told.append((what, share))
+        return not given_up
+
+    with Model.load(options) as model:
+        chosen = choose_kernels(model, options, progress)
+    assert told[:2] == [(MEASURING, 0.0), (MEASURING, 1.0)]
+    checked = [share for what, share in told if what == CHECKING]
+    if given_up:
+        assert chosen.certificate is None and set(checked) == {1 / PARTS}
+    else:
+        assert chosen.certificate is not None and checked[-PARTS + 1 :] == [n / PARTS for n in range(1, PARTS)]
