@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from lcspec.engine.learned import as_dict, restore
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.calibrator import SHIFT_VARIANCE, SLOPE_VARIANCE
 
@@ -36,7 +37,7 @@ def taught(recording: Recording, machine: Machine) -> dict[str, Any]:
     planner = AutoPlanner(machine.curve())
     for number, answer in enumerate(recording.answers):
         decoded(planner, answer, machine, number)
-    return planner.as_dict(NAMES)
+    return as_dict(planner, NAMES)
 
 
 def decoded(planner: AutoPlanner, answer: Answer, machine: Machine, number: int) -> Any:
@@ -55,7 +56,7 @@ def first_answers(recording: Recording, machine: Machine, data: dict[str, Any] |
     for number, answer in enumerate(recording.answers):
         planner = AutoPlanner(machine.curve())
         if data is not None:
-            planner.restore(data, NAMES)
+            restore(planner, data, NAMES)
             for line in planner.acceptance.calibrators.values():  # what another model taught counts for little
                 line.var_shift, line.var_both = max(line.var_shift, SHIFT_VARIANCE / 4), 0.0
                 line.var_slope = max(line.var_slope, SLOPE_VARIANCE / 4)

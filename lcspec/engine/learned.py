@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Iterable, Sequence
+import math
+from dataclasses import astuple
+from typing import Any, Iterable, Sequence
 
 from lcspec.drafters.base import Drafter, DrafterEnv
 from lcspec.errors import DecodeError
 from lcspec.llama import Branching, Context
+from lcspec.planner.acceptance import HIGHEST, Acceptance
 from lcspec.planner.auto import AutoPlanner
+from lcspec.planner.calibrator import SHIFT_VARIANCE, SLOPE_VARIANCE, Calibrator
+from lcspec.planner.record import DrafterRecord
 from lcspec.profiles import history
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.step_cost import Progress, load_curve, measure, save_curve
@@ -17,6 +22,8 @@ from lcspec.profiles.step_cost import Progress, load_curve, measure, save_curve
 QUICK_SECONDS = 3.0
 # How many steps of a draft model are timed before it is first asked.
 DRAFT_STEPS = 3
+# What is stored of a DrafterRecord.
+RECORD = ("acceptance", "tested", "level_seconds")
 
 
 def prepare(
@@ -44,7 +51,7 @@ def prepare(
         stored = history.load(context.options.path, env.draft, history.pair_key(env.draft))
         if stored is not None:
             with contextlib.suppress(ValueError):
-                planner.restore(stored, names)
+                restore(planner, stored, names)
     return planner
 
 
@@ -65,5 +72,52 @@ def keep(planner: AutoPlanner | None, context: Context, env: DrafterEnv, names: 
         return
     save_curve(context, planner.curve)
     if env.history:
-        learned = planner.as_dict(names)
-        history.save(context.options.path, env.draft, history.pair_key(env.draft), learned)
+        history.save(context.options.path, env.draft, history.pair_key(env.draft), as_dict(planner, names))
+
+
+def as_dict(planner: AutoPlanner, names: Sequence[str]) -> dict[str, Any]:
+    """What a planner learned. `names[i]` is the drafter of bit i; a later session may number the drafters anew."""
+    trends = [[*kind, *astuple(calibrator)] for kind, calibrator in planner.acceptance.calibrators.items()]
+    known = planner.costly.records.items()
+    records = {name: {key: getattr(record, key) for key in RECORD} for name, record in known}
+    return {"acceptance": {"drafters": list(names), "trends": trends}, "records": records}
+
+
+def restore(planner: AutoPlanner, data: Any, names: Sequence[str]) -> None:
+    """Let a planner start with what `as_dict` gave, with the bits changed to those of `names`; what other drafters
+    taught is dropped.
+
+    Raises:
+        ValueError: the data has another form, or impossible numbers; nothing has changed.
+    """
+    try:
+        acceptance = data["acceptance"]
+        bits = {1 << i: 1 << list(names).index(n) for i, n in enumerate(acceptance["drafters"]) if n in names}
+        calibrators = {}
+        for source, feature, *line in acceptance["trends"]:
+            calibrator, known = _calibrator(*map(float, line)), [bit for bit in bits if source & bit]
+            if not 0 <= int(feature) <= HIGHEST:
+                raise ValueError("bad numbers")
+            if source == sum(known):
+                calibrators[sum(bits[bit] for bit in known), int(feature)] = calibrator
+        records = {str(name): _record(*(float(told[key]) for key in RECORD)) for name, told in data["records"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
+        raise ValueError(f"not a planner's record: {error}") from error
+    planner.acceptance = Acceptance(calibrators)
+    planner.costly.records = {name: record for name, record in records.items() if name in names}
+
+
+def _calibrator(shift: float, slope: float, a: float, b: float, c: float) -> Calibrator:
+    sound = 0.0 < a <= 2 * SHIFT_VARIANCE and 0.0 < c <= 2 * SLOPE_VARIANCE and b * b <= a * c
+    if not (sound and abs(shift) + abs(slope) <= 100.0):
+        raise ValueError("bad numbers")
+    return Calibrator(shift, slope, a, b, c)
+
+
+def _record(acceptance: float, tested: float, level_seconds: float) -> DrafterRecord:
+    """It counts as an earlier text's."""
+    if not (0.0 <= acceptance <= 1.0 and tested >= 0 and 0.0 <= level_seconds < math.inf):
+        raise ValueError("bad numbers")
+    record = DrafterRecord(acceptance, int(tested), level_seconds)
+    record.renew()
+    return record

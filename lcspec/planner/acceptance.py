@@ -12,7 +12,7 @@ and that were never verified. So the calibration of drafters that are switched o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Iterator, Sequence
+from typing import Iterator, Sequence
 
 from lcspec.planner.calibrator import Calibrator
 from lcspec.spec.token_tree import TokenTree
@@ -63,27 +63,3 @@ class Acceptance:
             if calibrator is None:
                 calibrator = self.calibrators[kind] = Calibrator()
             calibrator.learn(tree.probs[node], hit)
-
-    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """For the history file. `names[i]` is the drafter of bit i; a later session may number the drafters anew."""
-        return {
-            "drafters": list(names),
-            "trends": [[*kind, *calibrator.as_list()] for kind, calibrator in self.calibrators.items()],
-        }
-
-    @classmethod
-    def from_dict(cls, data: Any, names: Sequence[str]) -> Acceptance:
-        """Read what `as_dict` wrote, with the bits changed to those of `names`; kinds with other drafters are dropped.
-
-        Raises:
-            ValueError, TypeError, KeyError, AttributeError, OverflowError: the data has another form.
-        """
-        bits = {1 << i: 1 << list(names).index(n) for i, n in enumerate(data["drafters"]) if n in names}
-        calibrators: dict[Kind, Calibrator] = {}
-        for source, feature, *line in data["trends"]:
-            calibrator, known = Calibrator.from_list(line), [bit for bit in bits if source & bit]
-            if not 0 <= int(feature) <= HIGHEST:
-                raise ValueError("not a record of acceptance: bad numbers")
-            if source == sum(known):
-                calibrators[sum(bits[bit] for bit in known), int(feature)] = calibrator
-        return cls(calibrators)

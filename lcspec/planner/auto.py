@@ -17,7 +17,7 @@ import itertools
 import math
 import time
 from collections import defaultdict
-from typing import Any, Iterator, Sequence
+from typing import Iterator, Sequence
 
 from lcspec.drafters.base import Budget
 from lcspec.planner.acceptance import Acceptance
@@ -25,10 +25,10 @@ from lcspec.planner.base import Limits, Plan, PlannedSequence, Proposal, ask
 from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
-from lcspec.planner.record import DrafterRecord
 from lcspec.planner.shadow import Shadows, half_right_pays
 from lcspec.planner.worth import Item, choose
 from lcspec.profiles.cost_curve import CostCurve
+from lcspec.profiles.stake import Costs
 from lcspec.spec import cutting
 from lcspec.spec.token_tree import TokenTree
 
@@ -39,8 +39,6 @@ FREE_NODES = 24
 # The displayed speed-up averages over about RECENT plain steps, and is None before KNOWN of them.
 RECENT = 64.0
 KNOWN = 16.0
-
-Table = dict[int, tuple[float, int]]
 
 
 class AutoPlanner:
@@ -57,8 +55,8 @@ class AutoPlanner:
         self.budgets = defaultdict[int, LossBudget](LossBudget)  # by how many sequences decode
         self.overlap = Overlap()
         self.decode_seconds = 0.0
-        self._costs: Table = {}
-        self._tables: dict[tuple[frozenset[int] | None, int, int], Table] = {}
+        self._costs: Costs = {}
+        self._tables: dict[tuple[frozenset[int] | None, int, int], Costs] = {}
         self._steps = 0
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, or only looks what drafters would say; sequences that decode, those of
@@ -256,32 +254,13 @@ class AutoPlanner:
         self._backing_off = self._looking = False
         self._tokens, self._decode, self.costly.reading = 0, 0.0, 0.0
 
-    def as_dict(self, names: Sequence[str]) -> dict[str, Any]:
-        """What was learned, for the history; `names` are the engine's drafters in order."""
-        records = {name: record.as_dict() for name, record in self.costly.records.items()}
-        return {"acceptance": self.acceptance.as_dict(names), "records": records}
-
-    def restore(self, data: Any, names: Sequence[str]) -> None:
-        """Start with what `as_dict` gave.
-
-        Raises:
-            ValueError: the data has another form; nothing has changed.
-        """
-        try:
-            acceptance = Acceptance.from_dict(data["acceptance"], names)
-            records = {str(name): DrafterRecord.from_dict(r) for name, r in data["records"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
-            raise ValueError(f"not a planner's record: {error}") from error
-        self.acceptance = acceptance
-        self.costly.records = {n: r for n, r in records.items() if n in names}
-
     def forget(self, sequence: PlannedSequence) -> None:
         """The request has ended: the next single text has a loss budget of its own, and earlier ones count for less."""
         self._begins = True
         for record in self.costly.records.values():
             record.renew()
 
-    def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Table:
+    def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Costs:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
         `base` has drafts; if its width is another one, it costs later steps something, too."""
         change = self.curve.change

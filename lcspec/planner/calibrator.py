@@ -8,8 +8,7 @@ The line starts as the identity; ten examples move it most of the way if a draft
 from __future__ import annotations
 
 import math
-from dataclasses import astuple, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 # Variances of the prior; forgetting lets them grow back to these at most.
 SHIFT_VARIANCE = 4.0
@@ -55,20 +54,3 @@ class Calibrator:
         self.slope += v * error
         k = weight / scale
         self.var_shift, self.var_both, self.var_slope = a - k * u * u, b - k * u * v, c - k * v * v
-
-    def as_list(self) -> list[float]:
-        """For the history file."""
-        return list(astuple(self))
-
-    @classmethod
-    def from_list(cls, data: Any) -> Calibrator:
-        """Read what `as_list` wrote.
-
-        Raises:
-            ValueError, TypeError: the data has another form, or impossible numbers.
-        """
-        shift, slope, a, b, c = map(float, data)
-        sound = 0.0 < a <= 2 * SHIFT_VARIANCE and 0.0 < c <= 2 * SLOPE_VARIANCE and b * b <= a * c
-        if not (sound and abs(shift) + abs(slope) <= 100.0):
-            raise ValueError("not a calibrator: bad numbers")
-        return cls(shift, slope, a, b, c)

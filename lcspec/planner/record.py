@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import Any
 
 # Weight of a new observation in the averages: acceptance, and the seconds of a level (three times this if it is less).
 RATE, TIME_RATE = 0.015, 0.1
@@ -60,20 +58,3 @@ class DrafterRecord:
     def renew(self) -> None:
         """Another text starts: what earlier ones taught counts for less."""
         self.tested = min(self.tested, EARLIER)
-
-    def as_dict(self) -> dict[str, Any]:
-        """For the history file."""
-        return {"acceptance": self.acceptance, "tested": self.tested, "level_seconds": self.level_seconds}
-
-    @classmethod
-    def from_dict(cls, data: Any) -> DrafterRecord:
-        """Read what `as_dict` wrote; it counts as an earlier text's.
-
-        Raises:
-            ValueError, TypeError, KeyError, OverflowError: the data has another form, or impossible numbers.
-        """
-        out = cls(float(data["acceptance"]), int(data["tested"]), float(data["level_seconds"]))
-        if not (0.0 <= out.acceptance <= 1.0 and out.tested >= 0 and 0.0 <= out.level_seconds < math.inf):
-            raise ValueError("not a drafter's record: bad numbers")
-        out.renew()
-        return out

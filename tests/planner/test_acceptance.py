@@ -5,12 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import random
+from dataclasses import astuple
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lcspec.engine.learned import as_dict, restore
 from lcspec.planner.acceptance import HIGHEST, Acceptance
 from lcspec.planner.acceptance import tested as fates
 from lcspec.planner.auto import AutoPlanner
@@ -167,29 +169,39 @@ def learned() -> Acceptance:
     return acceptance
 
 
+def stored(acceptance: Acceptance) -> Any:
+    """As a file holds it for the drafters a and b."""
+    return json.loads(json.dumps(as_dict(AutoPlanner(CostCurve(), acceptance), ["a", "b"])))
+
+
+def restored(data: Any, names: list[str]) -> Acceptance:
+    planner = AutoPlanner(CostCurve())
+    restore(planner, data, names)
+    return planner.acceptance
+
+
 def test_round_trip() -> None:
     acceptance = learned()
-    again = Acceptance.from_dict(json.loads(json.dumps(acceptance.as_dict(["a", "b"]))), ["a", "b"])
+    again = restored(stored(acceptance), ["a", "b"])
     assert again.calibrators == acceptance.calibrators and again.calibrators
 
 
 def test_what_an_earlier_version_kept_is_refused() -> None:
     """It also told apart nodes by the drafters that proposed a sibling."""
-    data = {"acceptance": {"drafters": ["a"], "trends": [[1, 0, 0, *Calibrator().as_list()]]}, "records": {}}
+    data = {"acceptance": {"drafters": ["a"], "trends": [[1, 0, 0, *astuple(Calibrator())]]}, "records": {}}
     with pytest.raises(ValueError, match="not a planner's record"):
-        AutoPlanner(CostCurve()).restore(data, ["a"])
+        restored(data, ["a"])
 
 
 def test_drafters_are_renumbered_and_unknown_ones_dropped() -> None:
     acceptance = learned()
-    data = acceptance.as_dict(["a", "b"])
-    swapped = Acceptance.from_dict(data, ["b", "new", "a"])
+    swapped = restored(stored(acceptance), ["b", "new", "a"])
     turn = {0: 0, 1: 4, 2: 1, 3: 5}
     assert swapped.calibrators == {(turn[k[0]], k[1]): v for k, v in acceptance.calibrators.items()}
     only = TokenTree.root(0)
     only.add(0, 1, 0.5, source=1)
     acceptance.observe(only, [1])
-    rest = Acceptance.from_dict(acceptance.as_dict(["a", "b"]), ["a"])
+    rest = restored(stored(acceptance), ["a"])
     assert set(rest.calibrators) == {(1, 0)}
 
 
@@ -203,7 +215,7 @@ JSON = st.recursive(
 @fixed
 @given(JSON, st.sampled_from(["", "drafters", "trends", "calibrator", "line"]))
 def test_junk_is_a_value_error_or_sound_trends(junk: Any, where: str) -> None:
-    data: Any = {"drafters": ["a", "b"], "trends": [[1, 0, *Calibrator().as_list()]]}
+    data: Any = {"drafters": ["a", "b"], "trends": [[1, 0, *astuple(Calibrator())]]}
     if where == "calibrator":
         data["trends"] = [junk]
     elif where == "line":
@@ -212,6 +224,6 @@ def test_junk_is_a_value_error_or_sound_trends(junk: Any, where: str) -> None:
         data = {**data, where: junk} if where else junk
     planner = AutoPlanner(CostCurve())
     with contextlib.suppress(ValueError):
-        planner.restore({"acceptance": data, "records": {}}, ["b", "a"])
+        restore(planner, {"acceptance": data, "records": {}}, ["b", "a"])
     found = planner.acceptance.calibrators.values()
     assert all(0.0 <= calibrator.value(p) <= 1.0 for calibrator in found for p in (0.0, 0.5, 1.0))

@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lcspec.engine.learned import as_dict, restore
+from lcspec.planner.acceptance import Acceptance
+from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.calibrator import SHIFT_VARIANCE, SLOPE_VARIANCE, Calibrator, log_odds
+from lcspec.profiles.cost_curve import CostCurve
 
 fixed = settings(derandomize=True, deadline=None, max_examples=200)
 
@@ -51,7 +55,10 @@ def test_whatever_it_sees_its_belief_stays_one(examples: list[tuple[float, bool]
         assert 0.0 < calibrator.var_shift <= SHIFT_VARIANCE and 0.0 < calibrator.var_slope <= SLOPE_VARIANCE
         assert calibrator.var_both**2 <= calibrator.var_shift * calibrator.var_slope
         assert 0.0 <= calibrator.value(p) <= 1.0
-    assert Calibrator.from_list(calibrator.as_list()) == calibrator
+    planner = AutoPlanner(CostCurve(), Acceptance({(1, 0): calibrator}))
+    stored, again = as_dict(planner, ["a"]), AutoPlanner(CostCurve())
+    restore(again, stored, ["a"])
+    assert again.acceptance.calibrators == {(1, 0): calibrator}
 
 
 def test_it_follows_a_change() -> None:

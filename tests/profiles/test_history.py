@@ -14,6 +14,7 @@ import pytest
 from lcspec import disk_cache
 from lcspec.config import DraftFiles
 from lcspec.drafters.suffix import MAX_KEPT, SuffixDrafter
+from lcspec.engine.learned import as_dict
 from lcspec.planner.record import FIRST_GUESS
 from lcspec.profiles import history
 from lcspec.session import open_session
@@ -175,11 +176,11 @@ def planned(path: Path, draft: Path) -> dict[str, Any]:
         auto = session.engine.drafting.auto
         assert auto is not None
         names = list(session.engine.drafting.drafters)
-        before = auto.as_dict(names)
+        before = as_dict(auto, names)
         while session.engine.busy:
             session.engine.step()
         answer(session.engine, request(prompt, "auto", 80, draft=session.engine.drafting.env.draft, sampling=GREEDY))
-        return {"before": before, "after": auto.as_dict(names)}
+        return {"before": before, "after": as_dict(auto, names)}
 
 
 def knows_nothing(learned: dict[str, Any]) -> bool:
