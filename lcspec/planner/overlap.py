@@ -1,10 +1,9 @@
 """Whether draft models go on while the target decodes (see lcspec.drafters.ahead).
 
 Drafting ahead saves the time of the levels that are ready when they are wanted. It has two costs: the target's decode
-takes longer, and at its end the target waits for the draft's thread. If the two share cores or a memory bus, drafting
-ahead costs more than it saves. Each step is measured, and its savings and costs go into a balance. At a balance of 0
-drafting ahead pauses until a share of every step has paid for another trial. So it loses at most the credit and that
-share.
+takes longer, and at its end the target waits for the draft's thread. If the two share cores or a memory bus, it costs
+more than it saves. Each step is measured, and its savings and costs go into a balance. At 0 nothing is drafted ahead
+until a share of every step has paid for another trial. So at most the credit and that share are lost.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ text. While it drafts, it goes on level by level as long as another level promis
 
 from __future__ import annotations
 
+import functools
 import time
 from dataclasses import dataclass
 from typing import Iterable, Sequence
@@ -104,11 +105,8 @@ class Levels:
         below = self._price * (row + self._level / 2) / max(0.1, self._hope)
         patience = reading(request.sequence, request.others) if self.worth else 0.0  # a mere probe does not wait
         nodes, depth, leaves, _ = request.limits
-        branch = 1 if leaves == 1 else BRANCH
-        return Budget(nodes, depth, branch, self.bit, self._price * row, below, patience, self._expects, self)
-
-    def _expects(self, depth: int, rank: int, prob: float) -> float:
-        return self.request.acceptance.expected(self.bit, rank, prob)
+        branch, expects = 1 if leaves == 1 else BRANCH, functools.partial(request.acceptance.expected, self.bit)
+        return Budget(nodes, depth, branch, self.bit, self._price * row, below, patience, expects, self)
 
     def start(self) -> None:
         """Start the clock: a level begins."""
@@ -181,7 +179,7 @@ class DraftPolicy:
         for request in requests:
             if drafter.name in [d.name for d in request.sequence.drafters]:
                 levels = Levels(drafter, record, request)
-                if levels.worth or record.waited * PROBE_SHARE >= record.probe_seconds:
+                if levels.worth or record.waited * PROBE_SHARE >= record.level_seconds + record.reading:
                     asked.append(levels)
         if not asked:
             return

@@ -32,11 +32,6 @@ class DrafterRecord:
     reading: float = 0.0
     waited: float = 0.0
 
-    @property
-    def probe_seconds(self) -> float:
-        """What it takes to ask it for a level."""
-        return self.level_seconds + self.reading
-
     def share(self, sequences: int) -> float:
         """What a level costs each of `sequences` that may be asked together, seconds."""
         return self.level_seconds / (min(self.sharing, sequences) or sequences)
