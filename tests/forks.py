@@ -27,7 +27,10 @@ from tests.running import hasty_measuring
 ROOT = Path(__file__).resolve().parents[1]
 COMMAND_LINE = "lcspec.cli"
 # What the commands import when they need it.
-PRELOADED = ("lcspec.cli", "lcspec.session", "lcspec.engine.engine", "lcspec.commands.generate", "lcspec.bench.runner")
+PRELOADED = (
+    *("lcspec.cli", "lcspec.session", "lcspec.engine.engine", "lcspec.drafters.all"),
+    *("lcspec.commands.generate", "lcspec.bench.runner", "numpy.random"),
+)
 SERVER = "lcspec.commands.serving"
 
 
@@ -121,6 +124,8 @@ def _serve(control: socket.socket) -> dict[str, Any] | None:
             order: dict[str, Any] = json.loads(line)
             if order["arguments"][:1] == ["serve"]:
                 __import__(SERVER)
+            if order["module"] != COMMAND_LINE:
+                __import__(order["module"])  # and so all that it imports
             pid = os.fork()
             if not pid:
                 os.close(control.detach())
@@ -167,6 +172,7 @@ def _main() -> None:
             sys.modules["__main__"].__package__ = None  # click would take this module's name for the command's
             sys.modules[COMMAND_LINE].main()
         else:
+            sys.modules.pop(order["module"], None)  # it runs as __main__
             runpy.run_module(order["module"], run_name="__main__", alter_sys=True)
 
 

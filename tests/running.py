@@ -8,7 +8,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any, Iterable, Sequence
 from unittest.mock import patch
@@ -20,8 +19,9 @@ from lcspec.engine.request import Request
 from lcspec.errors import LcspecError
 from lcspec.llama import Context, offloads
 from lcspec.placement import Placement
+from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.price import Price
-from lcspec.profiles.step_cost import measure
+from lcspec.profiles.step_cost import SHORT_CONTEXT, measure
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, parse_speculation
 
@@ -96,6 +96,12 @@ def until(condition: Callable[[], object], told: Callable[[], object] = str, pat
         time.sleep(0.02)
 
 
+def _measure_once(*given: Any, **named: Any) -> CostCurve:
+    """T(n) of every width at one length, one decode each."""
+    with patch("lcspec.profiles.step_cost.LONG_CONTEXT", SHORT_CONTEXT):
+        return measure(*given, repeat=1, **named)
+
+
 @contextlib.contextmanager
 def hasty_measuring() -> Iterator[None]:
     """Inside, what this machine takes is measured in a hurry: tests share the processors, so that no figure would be
@@ -104,7 +110,7 @@ def hasty_measuring() -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch("lcspec.profiles.steadiness.SHARE", 0.0))
         stack.enter_context(patch("lcspec.profiles.step_cost.RETRIES", 0))
-        stack.enter_context(patch("lcspec.engine.learned.measure", partial(measure, repeat=1)))
+        stack.enter_context(patch("lcspec.engine.learned.measure", _measure_once))
         stack.enter_context(patch.multiple("lcspec.profiles.attention", LAYERS=1, READS=1, REPEAT=1))
         yield
 
