@@ -57,11 +57,22 @@ def imagined(
     `known`: acceptance, descending; `chain`: the tokens that its nodes bring, each of which takes `level` seconds.
     """
     best, probs = rate(costs, known, base, spent), list(known)
+    tokens = list(itertools.accumulate(probs, initial=float(base)))  # by the number of nodes
     for n, more in enumerate(chain, start=1):
         if best > enough:
             break
-        bisect.insort(probs, more, key=operator.neg)
-        best = max(best, rate(costs, probs, base, spent + n * level))
+        at = bisect.bisect_right(probs, -more, key=operator.neg)
+        probs.insert(at, more)
+        tokens[at:] = itertools.accumulate(probs[at:], initial=tokens[at])
+        drafting = spent + n * level
+        # Fewer nodes bring what they brought before, in no less time.
+        for nodes in range(at + 1, len(tokens)):
+            cost = costs.get(base + nodes)
+            if cost is None:
+                break
+            seconds = cost[0] + drafting
+            if tokens[nodes] > best * seconds:
+                best = tokens[nodes] / seconds
     return best
 
 
