@@ -179,7 +179,7 @@ def drafting(model: Model, plan: str, depth: int) -> Draft:
                         # A counter of its own for every draw at a position, on whichever branch: `best` may drop one
                         # branch because of what another drew, which must say nothing about its own draws.
                         # (Looked up in the module, because the tests read this noise from tables.)
-                        u = float(sampling.uniform_noise(seed, position, [draws], DRAFT_STREAM)[0])
+                        u = sampling.uniform(seed, position, draws, DRAFT_STREAM)
                         draws += 1
                         tree.add_sampled(node, inverse_cdf(q, u), q)
                     elif symbol == "L":
@@ -238,12 +238,11 @@ class NoiseTables:
         self._uniform: dict[tuple[int, int], FloatTable] = {}
         self._gumbel: dict[int, FloatTable] = {}
 
-    def uniform(self, seed: int, position: int, ids: Any, stream: int = 0) -> FloatTable:
+    def uniform(self, seed: int, position: int, token: int, stream: int = 0) -> float:
         table = self._uniform.get((position, stream))
         if table is None:
             table = self._uniform[position, stream] = noise_of_seeds(self.n_seeds, position, stream, N_IDS[stream])
-        out: FloatTable = table[seed][ids]
-        return out
+        return table.item(seed, token)
 
     def gumbel(self, seed: int, position: int, ids: Any) -> FloatTable:
         table = self._gumbel.get(position)
@@ -254,8 +253,8 @@ class NoiseTables:
 
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """Let the code under test read these tables."""
-        patch.setattr(verify, "uniform_noise", self.uniform)
-        patch.setattr(sampling, "uniform_noise", self.uniform)
+        patch.setattr(verify, "uniform", self.uniform)
+        patch.setattr(sampling, "uniform", self.uniform)
         patch.setattr(sampling, "gumbel_noise", self.gumbel)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lcspec.llama.lib import C
 from lcspec.llama.vocab import Vocab
-from lcspec.sampling.parameters import XTC_STREAM, SamplingParams, uniform_noise
+from lcspec.sampling.parameters import XTC_STREAM, SamplingParams, uniform
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 # The library allocates as many entries as a penalty is told to look back.
@@ -204,7 +204,7 @@ class Chain:
         seed, probability = self._seed, self._xtc_probability
 
         def stage(left: Candidates, position: int) -> None:
-            if uniform_noise(seed, position, [0], XTC_STREAM)[0] <= probability:
+            if uniform(seed, position, 0, XTC_STREAM) <= probability:
                 left.run(xtc)
 
         return stage

@@ -103,6 +103,15 @@ def uniform_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> 
     return uniform
 
 
+def uniform(seed: int, position: int, token: int, stream: int = 0) -> float:
+    """`uniform_noise` of one token."""
+    return _uniform(_key(seed, position, stream), token)
+
+
+def _uniform(key: int, token: int) -> float:
+    return ((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * 2.0**-52
+
+
 def gumbel_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> NDArray[np.float64]:
     """Standard Gumbel noise for token `ids` at `position`, float64 [k]."""
     noise: NDArray[np.float64] = -np.log(-np.log(uniform_noise(seed, position, ids, stream)))
@@ -111,7 +120,7 @@ def gumbel_noise(seed: int, position: int, ids: ArrayLike, stream: int = 0) -> N
 
 def _gumbel(key: int, token: int) -> float:
     """`gumbel_noise` of one token, but for the last bit."""
-    return -math.log(-math.log(((_mix((key + (token + 1) * _GOLDEN) & _MASK) >> 12) + 0.5) * 2.0**-52))
+    return -math.log(-math.log(_uniform(key, token)))
 
 
 def log_sum_exp(logits: NDArray[np.float32]) -> float:

@@ -20,7 +20,7 @@ import numpy as np
 
 from lcspec.errors import UsageError
 from lcspec.sampling.distribution import Distribution
-from lcspec.sampling.parameters import inverse_cdf, normalized, uniform_noise
+from lcspec.sampling.parameters import inverse_cdf, normalized, uniform
 from lcspec.spec.token_tree import TokenTree, Trial
 
 # Streams of the counter-based noise (stream 0 is the target's choice, see sampling.coupled_choice).
@@ -114,9 +114,9 @@ def _attempt(p: Distribution, tree: TokenTree, trial: Trial, u: float) -> _Outco
     else:
         if u * trial.draft.prob_of(token) < p.prob_of(token):
             return _Outcome(trial.child, p)
-        q = np.zeros_like(p.probs)
-        order = np.argsort(p.ids, kind="stable")
-        at = np.searchsorted(p.ids, trial.draft.ids, sorter=order)
+        q = np.zeros(p.probs.size)
+        order = p.ids.argsort(kind="stable")
+        at = p.ids.searchsorted(trial.draft.ids, sorter=order)
         at = order[np.minimum(at, p.ids.size - 1)]
         known = p.ids[at] == trial.draft.ids
         q[at[known]] = trial.draft.probs[known]
@@ -136,12 +136,12 @@ def _sample(tree: TokenTree, target: Target, position: int, seed: int, lenience:
         p = target.distribution(node, position)
         child = None
         for k, trial in enumerate(tree.trials_of(node)):
-            u = lenience * float(uniform_noise(seed, position, [k], ACCEPT_STREAM)[0])
+            u = lenience * uniform(seed, position, k, ACCEPT_STREAM)
             child, p = _attempt(p, tree, trial, u)
             if child is not None:
                 break
         if child is None:
-            token = inverse_cdf(p, float(uniform_noise(seed, position, [0], RESAMPLE_STREAM)[0]))
+            token = inverse_cdf(p, uniform(seed, position, 0, RESAMPLE_STREAM))
             bonus = bool(path) and not tree.children(node)
         else:
             token = tree.tokens[child]

@@ -16,7 +16,7 @@ from lcspec.llama.grammar import compile_grammar
 from lcspec.llama.sampler import Sampler
 from lcspec.llama.vocab import Vocab
 from lcspec.sampling.distribution import Distribution
-from lcspec.sampling.parameters import SamplingParams, inverse_cdf, uniform_noise
+from lcspec.sampling.parameters import SamplingParams, inverse_cdf, uniform
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import DRAFT_STREAM, VERIFIERS
@@ -79,7 +79,7 @@ def drafted(vocab: Vocab, verifier: str, seed: int) -> TokenTree:
         return tree
     q = Distribution(np.array(tokens, dtype=np.int32), np.array([0.5, 0.2, 0.3]))
     for k in range(min(2, VERIFIERS[verifier].draws)):
-        tree.add_sampled(0, inverse_cdf(q, float(uniform_noise(seed, 9, [k], DRAFT_STREAM)[0])), q)
+        tree.add_sampled(0, inverse_cdf(q, uniform(seed, 9, k, DRAFT_STREAM)), q)
     return tree
 
 

@@ -21,6 +21,7 @@ from lcspec.sampling.parameters import (
     gumbel_noise,
     inverse_cdf,
     normalized,
+    uniform,
     uniform_noise,
 )
 from tests.oracle import assert_sample_of, sparse
@@ -42,6 +43,7 @@ GOLDEN = [
 @pytest.mark.parametrize(("seed", "position", "token", "stream", "noise"), GOLDEN)
 def test_golden_values(seed: int, position: int, token: int, stream: int, noise: float) -> None:
     assert uniform_noise(seed, position, [token], stream)[0] == noise
+    assert uniform(seed, position, token, stream) == noise
 
 
 def test_golden_choices() -> None:
@@ -77,7 +79,7 @@ def test_golden_choices() -> None:
 def test_noise_of_an_id_does_not_depend_on_its_company() -> None:
     together = uniform_noise(3, 9, np.arange(100), 2)
     alone = [uniform_noise(3, 9, [i], 2)[0] for i in range(100)]
-    assert together.tolist() == alone
+    assert together.tolist() == alone == [uniform(3, 9, i, 2) for i in range(100)]
     assert uniform_noise(3, 9, np.arange(100, dtype=np.int32)[::-1], 2).tolist() == alone[::-1]
     assert uniform_noise(3, 9, [5, 5], 2).tolist() == [alone[5], alone[5]]
 
