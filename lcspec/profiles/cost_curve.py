@@ -70,9 +70,9 @@ class CostCurve:
         by_context = self.points.get(width)
         if not by_context:
             return math.inf
+        if len(by_context) == 1:
+            return next(iter(by_context.values()))
         lengths = sorted(by_context)
-        if len(lengths) == 1:
-            return by_context[lengths[0]]
         below = max((c for c in lengths if c <= context), default=lengths[0])
         i = min(lengths.index(below), len(lengths) - 2)
         a, b = lengths[i], lengths[i + 1]
