@@ -10,6 +10,7 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from lcspec.errors import DecodeError
 from lcspec.kv_cache.checkpoints import INTERVAL, Checkpoints, pauses
@@ -58,8 +59,9 @@ def agent(session: Session) -> tuple[AgentSession, list[int]]:
     return AgentSession(lambda text: vocab.tokenize(text, special=False), begin, end, ask), evaluated
 
 
-def common(a: Ids, b: Ids) -> int:
-    return next((i for i, (x, y) in enumerate(zip(a, b)) if x != y), min(len(a), len(b)))
+def common(a: NDArray[np.int32], b: NDArray[np.int32]) -> int:
+    n = min(len(a), len(b))
+    return int(np.append(a[:n] == b[:n], False).argmin())
 
 
 # With two slots one family of each memory that needs checkpoints.
@@ -70,11 +72,12 @@ def test_an_agent_s_session_reads_what_is_new(family: str, slots: int, tmp_path:
     path = FAMILIES[family](tmp_path / "m.gguf", n_ctx=8192)
     with open_session(options(path, slots=slots, ctx=8192)) as session:
         session_, evaluated = agent(session)
-        new, texts = 0, list[Ids]()
+        new, texts = 0, list[NDArray[np.int32]]()
         for prompt, found in session_.play():
-            new += len(prompt) - min(len(prompt) - 1, max((common(prompt, t) for t in texts), default=0))
+            text = np.array([*prompt, *found[:-1]], dtype=np.int32)
+            new += len(prompt) - min(len(prompt) - 1, max((common(text, t) for t in texts), default=0))
             new += len(found) - 1  # the last token of an answer is never evaluated
-            texts.append((*prompt, *found[:-1]))
+            texts.append(text)
         print(f"{family}, {slots} slots: {sum(evaluated)} tokens evaluated, {new} new: {sum(evaluated) / new:.3f}")
         assert sum(evaluated) <= 1.1 * new
 

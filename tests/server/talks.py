@@ -128,12 +128,13 @@ class OpenAIResponses(Talk):
         client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=WAIT)
         asked: Any = {
             "model": self.model,
-            "input": self.history,
+            "input": [] if stream else self.history,
             "tools": [{"type": "function", **tool} for tool in self.tools],
             "max_output_tokens": LIMIT,
             "temperature": 0,
             "store": False,
-            "extra_body": {"seed": self.seed},
+            # The client takes long to look through a history: where it streams it does not see it.
+            "extra_body": {"seed": self.seed, **({"input": self.history} if stream else {})},
         }
         if self.forced:
             asked |= {"tool_choice": "required", "parallel_tool_calls": self.parallel}
