@@ -65,8 +65,9 @@ class Checkpoints:
 
     def longest(self, text: NDArray[np.int32], limit: int, apart: bool = False) -> Checkpoint | None:
         """The longest one whose tokens are the beginning of `text`, of at most `limit` tokens, read as `apart` says."""
-        for one in sorted(self._kept, key=lambda one: -one.length):
-            if one.apart is apart and one.length <= limit and np.array_equal(one.tokens, text[: one.length]):
+        able = [one for one in self._kept if one.apart is apart and len(one.tokens) <= limit]
+        for one in sorted(able, key=lambda one: -len(one.tokens)):
+            if np.array_equal(one.tokens, text[: one.length]):
                 return one
         return None
 

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 
 from lcspec.kv_cache.sequence_cache import SequenceCache
 
+# Tokens that are compared at once.
+BLOCK = 512
+
 
 class Reuse(enum.Enum):
     """Which cells a request may take over: exact ones want those that were computed as theirs would be."""
@@ -33,5 +36,9 @@ class Reuse(enum.Enum):
 def common_prefix(a: Sequence[int] | NDArray[np.int32], b: Sequence[int] | NDArray[np.int32]) -> int:
     """Length of the longest common prefix of two token sequences."""
     n = min(len(a), len(b))
-    same = np.asarray(a[:n]) == np.asarray(b[:n])
-    return n if same.all() else int(same.argmin())
+    for start in range(0, n, BLOCK):  # most texts part early: the rest need not become an array
+        end = min(start + BLOCK, n)
+        same = np.asarray(a[start:end]) == np.asarray(b[start:end])
+        if not same.all():
+            return start + int(same.argmin())
+    return n
