@@ -89,6 +89,7 @@ class Reference:
         self.kept = replace(session.engine.options, attention="library")
         file = case.files.mtp or case.files.eagle
         assert file is not None
+        self._chains: dict[tuple[tuple[int, ...], int], list[list[int]]] = {}
         self.own = None if file == case.target else Model.load(ModelOptions(file, threads=1, mtp=True), head=True)
 
     def chain(self, text: Sequence[int], n: int) -> list[list[int]]:
@@ -164,7 +165,10 @@ class Reference:
         for i, step in enumerate(found.steps):
             drafted = [step.tree.tokens[v] for v in range(1, len(step.tree))]
             if i % every == 1 and drafted:
-                for depth, (token, close) in enumerate(zip(drafted, self.chain(text, len(drafted)))):
+                key = tuple(text), len(drafted)
+                if key not in self._chains:
+                    self._chains[key] = self.chain(*key)
+                for depth, (token, close) in enumerate(zip(drafted, self._chains[key])):
                     assert token in close, f"step {i}: {token} at depth {depth}, the library says {close}"
                     if token != close[0]:
                         break  # from here on it is another draft
