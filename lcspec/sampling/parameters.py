@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from lcspec.errors import SamplingError
-from lcspec.sampling.distribution import Distribution
+from lcspec.sampling.distribution import SMALL, Distribution
 
 if TYPE_CHECKING:
     from lcspec.sampling.grammar import CompiledGrammar
@@ -42,9 +42,6 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MIX1 = 0xBF58476D1CE4E5B9
 _MIX2 = 0x94D049BB133111EB
 _MASK = SEED_LIMIT - 1
-# Candidates that are looked at one after the other: numpy's functions have long been out of the processor's caches when
-# a decode has streamed a model through them, and take four times as long as this does.
-SMALL = 64
 # What an impossible candidate counts as: no noise makes up for its logarithm of -708.
 TINY = 2.0**-1022
 

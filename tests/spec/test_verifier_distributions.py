@@ -173,7 +173,7 @@ def draft(case: Case, text: tuple[int, ...], seed: int, draws: int) -> TokenTree
         for node, here in level.items():
             q = case.drafts[here]
             tree.add(node, int(WORDS[sum(here) % WORDS.size]), 0.3)
-            for word in case.drawn(here)[seed][node * 4 :][:wanted]:
+            for word in case.drawn(here)[seed][node * 4 : node * 4 + wanted] if wanted else ():
                 tree.add_sampled(node, word, q)
             if not draws:
                 for place in np.argsort(-q.probs)[:2]:
