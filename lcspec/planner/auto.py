@@ -37,8 +37,7 @@ TABLE_STEPS = 8
 # The most nodes that a drafter is asked for which costs nothing.
 FREE_NODES = 24
 # The displayed speed-up averages over about RECENT plain steps, and is None before KNOWN of them.
-RECENT = 64.0
-KNOWN = 16.0
+RECENT, KNOWN = 64.0, 16.0
 
 
 class AutoPlanner:
@@ -62,8 +61,7 @@ class AutoPlanner:
         # The current step: whether it backs off, or only looks what drafters would say; sequences that decode, those of
         # them planned for, tokens so far, seconds of a decode without drafts, and seconds of its decode.
         self._backing_off = self._looking = False
-        self._shadows = Shadows()
-        self._begins = True  # the next single text is another one
+        self._shadows, self._begins = Shadows(), True  # the next single text is another one
         self._streams = self._planned = 1
         self._tokens = 0
         self._narrowest = self._decode = 0.0

@@ -23,8 +23,7 @@ def log_odds(p: float) -> float:
     """Log-odds of a probability, clipped to +-SUREST."""
     if p <= 0.0 or p >= 1.0:
         return SUREST if p >= 1.0 else -SUREST
-    odds = math.log(p / (1.0 - p))
-    return odds if -SUREST < odds < SUREST else math.copysign(SUREST, odds)
+    return max(-SUREST, min(SUREST, math.log(p / (1.0 - p))))
 
 
 @dataclass

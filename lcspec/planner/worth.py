@@ -64,15 +64,9 @@ def imagined(
         at = bisect.bisect_right(probs, -more, key=operator.neg)
         probs.insert(at, more)
         tokens[at:] = itertools.accumulate(probs[at:], initial=tokens[at])
-        drafting = spent + n * level
         # Fewer nodes bring what they brought before, in no less time.
-        for nodes in range(at + 1, len(tokens)):
-            cost = costs.get(base + nodes)
-            if cost is None:
-                break
-            seconds = cost[0] + drafting
-            if tokens[nodes] > best * seconds:
-                best = tokens[nodes] / seconds
+        wider = [i for i in range(at + 1, len(tokens)) if base + i in costs]
+        best = max([best, *(tokens[i] / (costs[base + i][0] + spent + n * level) for i in wider)])
     return best
 
 

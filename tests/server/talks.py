@@ -128,13 +128,12 @@ class OpenAIResponses(Talk):
         client = openai.OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=WAIT)
         asked: Any = {
             "model": self.model,
-            "input": [] if stream else self.history,
+            "input": self.history,
             "tools": [{"type": "function", **tool} for tool in self.tools],
             "max_output_tokens": LIMIT,
             "temperature": 0,
             "store": False,
-            # The client takes long to look through a history: where it streams it does not see it.
-            "extra_body": {"seed": self.seed, **({"input": self.history} if stream else {})},
+            "extra_body": {"seed": self.seed},
         }
         if self.forced:
             asked |= {"tool_choice": "required", "parallel_tool_calls": self.parallel}
