@@ -68,5 +68,5 @@ async def test_measuring_is_shown_as_it_goes_on(start: Start, tmp_path: Path, mo
     monkeypatch.setattr(Progress, "__call__", note)
     async with start() as driver:
         await driver.ready()
-    measuring = [fraction for what, fraction in seen if what.startswith("measuring")]
+    measuring = [fraction for what, fraction in seen if what.startswith("measuring how fast")]
     assert len(measuring) > 10 and measuring == sorted(measuring) and measuring[0] < 0.2 and measuring[-1] <= 1.0
