@@ -6,10 +6,10 @@ are, so this takes about as long as reading what is kept.
 
 from __future__ import annotations
 
-import math
 import re
 import shutil
 import struct
+from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,7 +30,7 @@ from lcspec.modelfiles.windows import windows_of
 LAYER = re.compile(r"blk\.(\d+)\.(.+)")
 # Arrays of an architecture that have an entry for something else than a layer, whatever their length is.
 NOT_PER_LAYER = ("rope.dimension_sections", "classifier.output_labels")
-# A second layer reads cells that depend on the first one's; and one of so many layers is kept at least.
+# A second layer reads cells that depend on the first one's; and of every kind one of so many layers is kept at least.
 _LEAST_LAYERS, _MOST_APART = 2, 8
 # Layers at the end that predict further tokens: a text does without.
 _PREDICTING = "nextn_predict_layers"
@@ -52,8 +52,8 @@ class Slice(NamedTuple):
 
 
 def find_slice(path: Path) -> Slice | None:
-    """The fewest first layers among which there is one of every kind (of tensors, their shapes and types, and windows);
-    None if that is most of them, or if a model cannot be cut there.
+    """The fewest first layers among which there are enough of every kind (of tensors, their shapes and types, and
+    windows); None if that is most of them, or if a model cannot be cut there.
 
     Raises:
         ModelFileError: it cannot be read.
@@ -71,12 +71,12 @@ def find_slice(path: Path) -> Slice | None:
             sizes[int(match[1])] += tensor.n_bytes or 0
             kinds[int(match[1])].add((match[2], tensor.shape, tensor.type_id))
     every = [frozenset(kind) for kind in kinds]
-    needed = 1 + max(every.index(kind) for kind in every)
-    layers = max(_LEAST_LAYERS, needed, math.ceil(n / _MOST_APART))
-    if 2 * layers > n or not all(sizes):
-        return None
-    stands_for = max(every.count(kind) / every[:layers].count(kind) for kind in every)
-    return Slice(contents, layers, sum(sizes[:layers]) / sum(sizes), stands_for)
+    counts = Counter(every)
+    for layers in range(_LEAST_LAYERS, n // 2 + 1) if all(sizes) else ():
+        kept = Counter(every[:layers])
+        if kept.keys() == counts.keys() and (apart := max(counts[k] / kept[k] for k in kept)) <= _MOST_APART:
+            return Slice(contents, layers, sum(sizes[:layers]) / sum(sizes), apart)
+    return None
 
 
 def _count(contents: GGUFContents) -> int | None:

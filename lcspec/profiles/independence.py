@@ -69,7 +69,7 @@ def independence_of(
 @contextlib.contextmanager
 def _sliced(model: Model, options: ModelOptions) -> Iterator[tuple[Model, ModelOptions, int]]:
     """The model's first layers in its place if most can be left out, and how many rows to compare: more, as there
-    are fewer layers. A difference shows in few of them, because inputs of quantized matrices are rounded to 8 bits.
+    are fewer layers. A difference shows in a few only, because inputs of quantized matrices are rounded to 8 bits.
     """
     found = slice_of(model, options)
     if found is None:

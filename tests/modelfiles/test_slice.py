@@ -12,6 +12,7 @@ import pytest
 
 from lcspec.config import ModelOptions
 from lcspec.llama import Context, Model
+from lcspec.modelfiles import slice as slice_file
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.slice import Slice, find_slice, write_slice
@@ -78,6 +79,15 @@ def test_every_kind_of_layer_is_among_them(deep: Path) -> None:
     assert found(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 2))[1:2] == (3,)
     assert found(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 3)).stands_for == pytest.approx(7 / 3)
     assert find_slice(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 4)) is None, "that is most of them"
+
+
+def test_none_stands_for_too_many(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A difference shows in a few layers only: of every kind there must be enough."""
+    for most, layers in ((8, 2), (3, 3), (2, 4)):
+        monkeypatch.setattr(slice_file, "_MOST_APART", most)
+        assert found(deep).layers == layers and found(deep).stands_for <= most
+    monkeypatch.setattr(slice_file, "_MOST_APART", 1.5)
+    assert find_slice(deep) is None
 
 
 @pytest.mark.model
