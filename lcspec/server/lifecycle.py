@@ -55,6 +55,8 @@ def listen_on_file(path: Path) -> socket.socket:
     """
     if not hasattr(socket, "AF_UNIX"):
         raise UsageError("this system has no Unix sockets: use --host and --port")
+    if path.is_dir():
+        raise UsageError(f"--uds {path} is a directory: name a file in it")
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         if path.is_socket():

@@ -158,3 +158,5 @@ def test_a_socket_that_was_left_behind_is_replaced(tmp_path: Path) -> None:
     with pytest.raises(LcspecError, match="cannot listen"):
         listen(f"unix:{tmp_path}/file", 0)
     assert (tmp_path / "file").read_text() == "mine"
+    with pytest.raises(UsageError, match="is a directory: name a file in it"):
+        listen(f"unix:{tmp_path}", 0)
