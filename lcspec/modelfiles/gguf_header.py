@@ -222,7 +222,7 @@ class _Parser:
         if type(alignment) is not int or alignment <= 0 or alignment & (alignment - 1):
             self._damaged("its alignment is not a power of two")
         tensors = tuple(self._tensor() for _ in range(n_tensors))
-        data_offset = _align(self._offset, alignment)
+        data_offset = align(self._offset, alignment)
         expected = self._check_data(tensors, data_offset, alignment)
         named = MappingProxyType(metadata)
         return GGUFContents(self._path, version, named, tensors, data_offset, self._size, expected, entries)
@@ -358,7 +358,8 @@ def _width(kind: int) -> int:
     return struct.calcsize("<" + _SCALAR_FORMATS[kind])
 
 
-def _align(offset: int, alignment: int) -> int:
+def align(offset: int, alignment: int) -> int:
+    """The least multiple of `alignment` that is not below `offset`."""
     return (offset + alignment - 1) // alignment * alignment
 
 

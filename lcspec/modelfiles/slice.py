@@ -13,6 +13,8 @@ from collections import Counter
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from lcspec.errors import ModelFileError
 from lcspec.modelfiles.gguf_header import (
     ARRAY,
@@ -22,6 +24,7 @@ from lcspec.modelfiles.gguf_header import (
     GGUFContents,
     MetadataArray,
     TensorInfo,
+    align,
     read_gguf,
 )
 from lcspec.modelfiles.modelfile import read_header
@@ -103,37 +106,27 @@ def write_slice(found: Slice, dst: Path) -> None:
     assert isinstance(alignment, int)
     if sum(t.n_bytes or 0 for t in kept) > shutil.disk_usage(dst.parent).free // 2:
         raise ModelFileError(f"there is not enough room in {dst.parent} for the first layers of {contents.path.name}")
-    with contents.path.open("rb") as source, dst.open("wb") as out:
+    source = np.memmap(contents.path, dtype=np.uint8, mode="r")
+    with dst.open("wb") as out:
         out.write(MAGIC + struct.pack("<IQQ", contents.version, len(kept), len(contents.metadata)))
         for key, (start, stop) in contents.entries.items():
-            source.seek(start)
-            out.write(_cut(contents, key, n, source.read(stop - start)))
+            out.write(_cut(contents, key, n, source[start:stop].tobytes()))
         offset = 0
         for tensor in kept:
             name = tensor.name.encode()
             out.write(struct.pack("<Q", len(name)) + name + struct.pack("<I", len(tensor.shape)))
             out.write(struct.pack(f"<{len(tensor.shape)}QIQ", *tensor.shape, tensor.type_id, offset))
-            offset += _padded(tensor.n_bytes or 0, alignment)
+            offset += align(tensor.n_bytes or 0, alignment)
         for tensor in kept:
             out.write(b"\0" * (-out.tell() % alignment))
-            source.seek(contents.data_offset + tensor.offset)
-            left = tensor.n_bytes or 0
-            while left:
-                piece = source.read(min(left, 1 << 24))
-                if not piece:
-                    raise OSError(f"{contents.path} ended")
-                out.write(piece)
-                left -= len(piece)
+            start = contents.data_offset + tensor.offset
+            out.write(source[start : start + (tensor.n_bytes or 0)].data)
         out.write(b"\0" * (-out.tell() % alignment))
 
 
 def _is_kept(tensor: TensorInfo, n: int) -> bool:
     match = LAYER.fullmatch(tensor.name)
     return match is None or int(match[1]) < n
-
-
-def _padded(size: int, alignment: int) -> int:
-    return (size + alignment - 1) // alignment * alignment
 
 
 def _cut(contents: GGUFContents, key: str, n: int, entry: bytes) -> bytes:

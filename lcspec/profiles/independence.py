@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from dataclasses import replace
-from typing import Callable, Iterator
+from typing import Iterator
 
 import numpy as np
 
@@ -16,13 +16,12 @@ from lcspec.kv_cache.prompt_reader import LEAST_ROWS, InPlaceReader, PromptReade
 from lcspec.kv_cache.sequence_cache import SequenceCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
+from lcspec.llama.model import Progress
 from lcspec.modelfiles.slice import Slice, find_slice, write_slice
 from lcspec.modelfiles.windows import BLOCK_ROWS
 from lcspec.profiles.certification import Prober
 from lcspec.profiles.exactness import Certificate, ScratchPad
 from lcspec.profiles.step_cost import curve_key, sample_tokens
-
-Progress = Callable[[float], bool | None]
 
 # What a look at independence compares: so many rows of a text behind so many tokens, which are cells enough for the
 # kernels that split a row's keys (from 512 on; the library rounds up to 256).

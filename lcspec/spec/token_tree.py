@@ -73,12 +73,12 @@ class TokenTree:
         cls, pending: int, tokens: Iterable[int], probs: Iterable[float] | None = None, source: int = 0
     ) -> TokenTree:
         """A single path below the pending token."""
-        path = [int(pending), *map(int, tokens)]
-        n = len(path)
-        estimates = [1.0, *map(float, probs)] if probs is not None else [1.0] * n
-        below = [{token: node} for node, token in enumerate(path[1:], start=1)]
-        parents, depths, sources = list(range(-1, n - 1)), list(range(n)), [0, *[source] * (n - 1)]
-        return cls(path, parents, depths, estimates, sources, [0] * n, {}, 0, [*below, {}])
+        tree = cls.root(pending)
+        tokens = list(tokens)
+        node = 0
+        for token, prob in zip(tokens, probs if probs is not None else [1.0] * len(tokens)):
+            node = tree.add(node, token, prob, source)
+        return tree
 
     def __len__(self) -> int:
         return len(self.tokens)

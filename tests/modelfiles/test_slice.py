@@ -20,6 +20,7 @@ from lcspec.modelfiles.windows import windows_of
 from lcspec.profiles import independence, price
 from lcspec.profiles.independence import PARTS, independence_of, slice_of
 from lcspec.profiles.kernels import CHECKING, MEASURING, choose_kernels
+from scripts.gguf_copy import write_copy
 from tests import tiny_gguf as tiny
 from tests.tiny_families import write_family
 from tests.tiny_windows import write_gemma3
@@ -37,25 +38,11 @@ def sliced(path: Path, folder: Path) -> Path:
     return out
 
 
-def with_last_layer(path: Path, quant: gguf.GGMLQuantizationType, number: int) -> Path:
-    """A copy whose layer `number` has a matrix of another type."""
-    out, source = path.with_name(f"mixed-{number}.gguf"), gguf.GGUFReader(path)
-    writer = gguf.GGUFWriter(out, "llama")
-    for field in source.fields.values():
-        if not field.name.startswith("GGUF.") and field.name != "general.architecture":
-            writer.add_key_value(field.name, field.contents(), field.types[0], field.types[-1])
-    for tensor in source.tensors:
-        data: Any = tensor.data
-        if tensor.name == f"blk.{number}.ffn_down.weight":
-            data = gguf.quantize(gguf.dequantize(tensor.data, tensor.tensor_type), quant)
-            writer.add_tensor(tensor.name, data, raw_dtype=quant)
-        else:
-            writer.add_tensor(tensor.name, data, raw_dtype=tensor.tensor_type)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-    return out
+def with_another(path: Path, number: int) -> Path:
+    """A copy whose layer `number` has a matrix more."""
+    more = {f"blk.{number}.ffn_gate_inp.weight": np.zeros((32, 32), np.float32)}
+    out = path.with_name(f"mixed-{number}.gguf")
+    return write_copy(gguf.GGUFReader(path), out, lambda _, value: value, lambda _, data: data, more=more)
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +63,9 @@ def test_tensors_and_metadata_stay_as_they_are(deep: Path, tmp_path: Path) -> No
 
 
 def test_every_kind_of_layer_is_among_them(deep: Path) -> None:
-    assert found(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 2))[1:2] == (3,)
-    assert found(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 3)).stands_for == pytest.approx(7 / 3)
-    assert find_slice(with_last_layer(deep, gguf.GGMLQuantizationType.F16, 4)) is None, "that is most of them"
+    assert found(with_another(deep, 2))[1:2] == (3,)
+    assert found(with_another(deep, 3)).stands_for == pytest.approx(7 / 3)
+    assert find_slice(with_another(deep, 4)) is None, "that is most of them"
 
 
 def test_none_stands_for_too_many(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
