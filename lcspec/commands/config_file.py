@@ -46,7 +46,7 @@ def _defaults(command: click.Command, table: Mapping[str, Any], where: str) -> d
     """The values of a table by the names of the command's parameters; one value stands for a list where one goes.
 
     Raises:
-        UsageError: a name is none of the command's.
+        UsageError: a name is none of the command's, or a value is not one that its option takes.
     """
     if isinstance(command, click.Group):
         _check_tables(command, table, where)
@@ -60,6 +60,10 @@ def _defaults(command: click.Command, table: Mapping[str, Any], where: str) -> d
             raise UsageError(f"{where}: there is no option {key.replace('_', '-')!r}; there are {names}")
         several = getattr(parameter, "multiple", False) and not isinstance(value, list)
         values[str(parameter.name)] = [value] if several else value
+        try:
+            parameter.type_cast_value(click.Context(command), values[str(parameter.name)])
+        except click.BadParameter as error:
+            raise UsageError(f"{where}: {key}: {error.message}") from error
     return values
 
 

@@ -38,6 +38,8 @@ def run(**o: Any) -> int:
     from lcspec.llama import log_to_stderr
 
     log_to_stderr(o["verbose"])
+    if o["system"] and not o["chat"]:
+        raise UsageError("--system needs --chat: a plain prompt has no system message")
     prompt = read_prompt(o["prompt"], o["prompt_file"])
     grammar = read_grammar(o["grammar_file"], o["json_schema"])
     named = (f.name for f in fields(SamplingParams) if f.name not in MADE)

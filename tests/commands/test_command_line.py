@@ -167,6 +167,7 @@ def test_chat_uses_the_template(demo_session: Session) -> None:
     told = json.loads(done.stdout)
     assert told["prompt_tokens"] == len(ids)
     assert told["text"] == expected.text
+    assert "--chat" in fails(2, "generate", "-p", "Hello!", "--system", "Be brief.")
 
 
 def test_stats_go_to_stderr(llama: Path, plain_text: str) -> None:
@@ -488,7 +489,8 @@ def test_configuration_files(llama: Path, tmp_path: Path) -> None:
     fails(2, "--config", file, "generate", llama, "-p", "x")
     fails(2, "--config", tmp_path / "none.toml", "generate", llama, "-p", "x")
     file.write_text("[generate]\nmax-tokens = -3\n")
-    fails(2, "--config", file, "generate", llama, "-p", "x")
+    told = fails(2, "--config", file, "generate", llama, "-p", "x")
+    assert f"{file}: [generate]: max-tokens: -3 is not" in " ".join(told.split())
 
 
 def test_a_configuration_file_calls_options_as_the_command_line_does(llama: Path, tmp_path: Path) -> None:

@@ -30,6 +30,10 @@ def test_health(http: httpx.Client) -> None:
 def test_tokens_and_back(http: httpx.Client, text: str) -> None:
     ids = http.post("/tokenize", json={"content": text}).json()["tokens"]
     assert http.post("/detokenize", json={"tokens": ids}).json()["content"] == text
+    mixed = {"content": [text, *ids, text], "add_special": True}
+    begin = http.post("/tokenize", json={"content": text, "add_special": True}).json()["tokens"]
+    assert http.post("/tokenize", json=mixed).json()["tokens"] == begin + ids + ids
+    assert http.post("/tokenize", json={"content": [2**31 - 1]}).status_code == 400
     pieces = http.post("/tokenize", json={"content": text, "with_pieces": True}).json()["tokens"]
     assert [p["id"] for p in pieces] == ids
     assert (
