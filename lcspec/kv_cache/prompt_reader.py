@@ -8,7 +8,7 @@ prompt do not depend on the pieces it was read in.
 
 *In place*, where decoding goes row by row: that is switched off for a prompt's pieces. What fills a piece up cannot be
 taken back from a recurrent state, so there pieces are whole blocks of LEAST_ROWS, and what is left at a prompt's end is
-decoded.
+decoded. Elsewhere pieces may be smaller: then the tiled kernel is not taken for any.
 """
 
 from __future__ import annotations
@@ -137,8 +137,9 @@ class InPlaceReader:
 
     def __init__(self, context: Context, least: int = LEAST_ROWS) -> None:
         """`least`: rows of the smallest piece; fewer are filled up."""
-        self.context, self._least = context, least
+        self.context = context
         self.whole = not context.model.traits.attention_only  # pieces are whole blocks
+        self._least = LEAST_ROWS if self.whole else least
         self._caches: dict[int, SequenceCache] = {}
 
     def begin(self, prompt: Sequence[int], cache: SequenceCache) -> int:
@@ -193,7 +194,7 @@ def _read_piece(context: Context, tokens: Sequence[int], start: int, seq: int, l
     padding = max(least - len(tokens), -len(tokens) % BLOCK_ROWS)
     context.batch.clear()
     context.batch.add_run([*tokens, *([tokens[-1]] * padding)], start, seq)
-    seconds = context.decode(many=True)
+    seconds = context.decode(many=True, tiles=least >= LEAST_ROWS)
     if padding:
         context.memory.remove(seq, start + len(tokens))
     return seconds

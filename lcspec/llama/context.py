@@ -111,10 +111,11 @@ class Context:
         self._backend = cpu_backend(self.handle) if options.attention == "fused_rows" else None
         self._joined: Outputs | None = None  # of a decode in pieces
 
-    def decode(self, batch: Batch | None = None, *, many: bool = False) -> float:
+    def decode(self, batch: Batch | None = None, *, many: bool = False, tiles: bool = True) -> float:
         """Evaluate the batch; returns the seconds it took.
 
-        `many`: with the kernels for many rows, where others are decoded row by row (`ModelOptions.attention`).
+        `many`: with the kernels for many rows, where others are decoded row by row (`ModelOptions.attention`). Without
+        `tiles` fused attention still goes row by row.
 
         Raises:
             DecodeError: the library failed. For recoverable failures its memory is as it was before, but for texts that
@@ -128,7 +129,8 @@ class Context:
             self._switch_states()
         self._pace.begin(batch.n)
         start = time.perf_counter()
-        with row_by_row(not many, self._backend) if self._by_rows else AS_IT_IS:
+        backend = None if many and tiles else self._backend
+        with row_by_row(not many, backend) if self._by_rows else AS_IT_IS:
             code = self._evaluate(batch)
             self._logits_at = logits_address(self.handle) or 0  # waits until the computation is done
         seconds = time.perf_counter() - start

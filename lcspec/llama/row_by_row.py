@@ -93,20 +93,19 @@ def can_fuse_row_by_row() -> bool:
 def row_by_row(on: bool, backend: int | None = None) -> Iterator[None]:
     """Inside, decodes multiply row by row, or (not `on`) as fast as they can; for one thread at a time.
 
-    `backend`: that of the context that decodes (see `cpu_backend`), if its attention goes row by row as well.
+    `backend`: that of the context that decodes (see `cpu_backend`), if its attention goes row by row.
     """
     with _lock:
         switch = _switch() if on else None
-        if switch is None:
-            yield
-            return
-        switch.set(refuse=True)
+        if switch is not None:
+            switch.set(refuse=True)
         if backend is not None:
             C.llama_cpp._lib.ggml_backend_cpu_set_use_ref(ctypes.c_void_p(backend), ctypes.c_bool(True))
         try:
             yield
         finally:
-            switch.set(refuse=False)
+            if switch is not None:
+                switch.set(refuse=False)
             if backend is not None:
                 C.llama_cpp._lib.ggml_backend_cpu_set_use_ref(ctypes.c_void_p(backend), ctypes.c_bool(False))
 

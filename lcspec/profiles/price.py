@@ -146,8 +146,7 @@ def _of_work(model: Model, way: ModelOptions, work: dict[str, Work] | None, stri
     usual = work["fused"]
     by_rows = {**work["fused_rows"], 1: usual[1]}  # a single row takes the same code either way
     dearer = float(np.average([by_rows[n] / usual[n] for n in WIDTHS], weights=FREQUENCY))
-    keeps = not strict and not model.traits.attention_only  # whole blocks are read apart, the rest is decoded
-    first, beyond = _reading_apart(usual, by_rows, 1.0, keeps)
+    first, beyond = _reading_apart(usual, by_rows, 1.0, keeps=not strict)
     return Price(dearer, dearer, first, beyond, _check(model, way, by_rows, beyond))
 
 

@@ -147,7 +147,7 @@ def test_a_long_prompt_is_read_in_place_and_its_cells_are_reused(
 
 
 @pytest.mark.parametrize("slots", [1, 3])
-@pytest.mark.parametrize("family", ["", "lfm2", "qwen35"])
+@pytest.mark.parametrize("family", ["", "lfm2", "qwen35", "gemma3", "gpt-oss"])
 def test_conversations_of_a_slow_model(
     family: str, slots: int, demo: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
