@@ -18,7 +18,7 @@ from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Context, Model
 from lcspec.llama.model import Progress
 from lcspec.modelfiles.slice import Slice, find_slice, write_slice
-from lcspec.modelfiles.windows import BLOCK_ROWS
+from lcspec.modelfiles.windows import BLOCK_ROWS, windows_of
 from lcspec.profiles.certification import Prober
 from lcspec.profiles.exactness import Certificate, ScratchPad
 from lcspec.profiles.step_cost import curve_key, sample_tokens
@@ -88,8 +88,11 @@ def _sliced(model: Model, options: ModelOptions) -> Iterator[tuple[Model, ModelO
 
 def slice_of(model: Model, options: ModelOptions) -> Slice | None:
     """The part of the model that is asked in its place; None: there is none, or it is small anyway."""
-    plain = model.gpu_layers == 0 and not options.acting
-    return find_slice(options.path) if plain and model.header.file_size >= SMALL else None
+    if model.gpu_layers != 0 or options.acting or model.header.file_size < SMALL:
+        return None
+    if model.traits.n_swa and windows_of(model.header) is None:
+        return None  # which layers see all positions is not known: with none of them the library ends the process
+    return find_slice(options.path)
 
 
 class _Counter:

@@ -99,6 +99,17 @@ def test_what_cannot_be_cut_stays_whole(tmp_path: Path, name: str) -> None:
 
 
 @pytest.mark.model
+def test_without_a_layer_that_sees_all_the_library_would_end_the_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first layers of Llama 4 see chunks; nothing in its file says which the others are."""
+    options = ModelOptions(write_family("llama4", tmp_path / "llama4.gguf"), ctx=64, gpu_layers=0, threads=1)
+    monkeypatch.setattr(independence, "SMALL", 0)
+    with Model.load(options) as model:
+        assert find_slice(options.path) is not None and slice_of(model, options) is None
+
+
+@pytest.mark.model
 @pytest.mark.parametrize(
     "way",
     [
