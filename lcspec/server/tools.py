@@ -18,6 +18,8 @@ from lcspec.server.turns import parsed, shapes
 ROLES = {"developer": "system", "function": "tool"}
 # Forced calls at once, at most.
 MAX_PARALLEL = 8
+# The parameters of a function that names none.
+NO_PARAMETERS: dict[str, Any] = {"type": "object", "properties": {}}
 INSTRUCTIONS = (
     "You may call these functions. Each line is one, as JSON with the schema of its parameters:\n{tools}\n"
     "To call a function, answer with a JSON object of its name and arguments inside tags, and nothing else:\n"
@@ -74,7 +76,7 @@ class ToolUse:
             function = tool["function"]
             if self.choice not in ("required", "auto", function["name"]):
                 continue
-            defs[f"tool{i}"] = _moved(function.get("parameters") or {"type": "object"}, f"#/$defs/tool{i}")
+            defs[f"tool{i}"] = _moved(function.get("parameters") or NO_PARAMETERS, f"#/$defs/tool{i}")
             calls.append(
                 {
                     "type": "object",

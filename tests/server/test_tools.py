@@ -55,6 +55,18 @@ def test_a_required_call_comes(client: openai.OpenAI, seed: int) -> None:
     check(call.function.name, call.function.arguments)
 
 
+@pytest.mark.parametrize("parameters", [{}, {"parameters": {}}, {"parameters": None}])
+def test_a_function_without_parameters_takes_nothing(client: openai.OpenAI, parameters: Any) -> None:
+    tool: Any = {"type": "function", "function": {"name": "do_nothing", **parameters}}
+    for seed in range(3):
+        got = client.chat.completions.create(
+            model=MODEL, messages=HELLO, tools=[tool], tool_choice="required", seed=seed, max_tokens=120
+        )
+        call = (got.choices[0].message.tool_calls or [None])[0]
+        assert call is not None and call.type == "function"
+        check(call.function.name, call.function.arguments)
+
+
 def test_a_named_function_is_called_and_streamed(client: openai.OpenAI) -> None:
     name, arguments, reason, content, pieces = "", "", None, "", 0
     for chunk in client.chat.completions.create(
