@@ -17,7 +17,7 @@ from lcspec.sampling.parameters import MADE, SamplingParams
 from lcspec.server import answer
 from lcspec.server.answer import Text
 from lcspec.server.endpoint import respond
-from lcspec.server.errors import invalid
+from lcspec.server.errors import ApiError, invalid
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_prompt
 from lcspec.server.models import Models
@@ -308,10 +308,12 @@ async def props(http: Request, model: str | None = None) -> Response:
 
 
 @router.get("/slots", summary="What the slots do (llama-server's API)", responses=answered(list[SlotState]))
-async def slots(http: Request, model: str | None = None) -> Response:
-    """Every slot, without anybody's text; `model` names one of several."""
+async def slots(http: Request, model: str | None = None, fail_on_no_slot: str = "") -> Response:
+    """Every slot, without anybody's text; `model` names one of several. With `fail_on_no_slot` 503 if none is free."""
     service = await service_for(http, model)
     running = service.capacity.running
+    if fail_on_no_slot and running == service.slots:
+        raise ApiError(503, "no slot is free", code="no_slot", headers={"Retry-After": "1"})
     return JSONResponse(
         [
             {"id": i, "n_ctx": service.n_ctx, "speculative": service.settings.speculate != "off"}

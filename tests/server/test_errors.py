@@ -293,6 +293,9 @@ def test_a_full_queue_says_when_to_come_back(tiny_model: Path) -> None:
                 assert refused.status_code == 429
                 error = error_of(refused)
                 assert error["code"] == "queue_full" and error["type"] == "rate_limit_error"
+                assert [slot["is_processing"] for slot in http.get("/slots").json()] == [True]
+                none_free = http.get("/slots", params={"fail_on_no_slot": 1})
+                assert none_free.status_code == 503 and error_of(none_free)["code"] == "no_slot"
                 assert 1 <= int(refused.headers["retry-after"]) <= 60
                 assert http.get("/health").json()["waiting"] == 1
             wait_idle(server)

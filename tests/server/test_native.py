@@ -190,6 +190,7 @@ def test_what_is_served(http: httpx.Client) -> None:
     assert props["default_generation_settings"]["params"]["seed"] == -1  # a number, as elsewhere: any
     slots = http.get("/slots").json()
     assert [s["id"] for s in slots] == [0, 1, 2, 3] and not any(s["is_processing"] for s in slots)
+    assert http.get("/slots", params={"fail_on_no_slot": 1}).json() == slots
     assert http.get("/v1/health").json()["status"] == "ok"
 
 
