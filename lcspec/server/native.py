@@ -198,7 +198,9 @@ def prepare_infill(service: Service, body: InfillBody, model: str) -> Native:
     def plain(text: str) -> list[int]:
         return service.vocab.tokenize(text, special=False, parse_special=False)
 
-    room = max(16, service.n_ctx // 2) if body.limit() is None else max(16, service.n_ctx - (body.limit() or 0) - 8)
+    # Few texts get as long as they may: half of the context is for what is around the gap in any case.
+    limit = body.limit()
+    room = max(16, service.n_ctx // 2, 0 if limit is None else service.n_ctx - limit - 8)
     share = room // (BEFORE + AFTER)
     before = plain(body.input_prefix + (body.prompt or ""))[-BEFORE * share :]
     after = plain(body.input_suffix)[: AFTER * share]

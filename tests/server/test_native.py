@@ -181,6 +181,10 @@ def test_a_gap_is_filled(tmp_path: Path) -> None:
         cut = http.post("/infill", json=long | COLD).json()
         assert cut["tokens_evaluated"] + 12 <= 256 and "END" in cut["prompt"] and "BEGIN" in cut["prompt"]
         assert "import os" not in cut["prompt"]
+        # A text may be as long as the context and still sees what is around it.
+        around = {"input_prefix": "a" * 60, "input_suffix": "b" * 30}
+        little, much = (http.post("/infill", json=around | COLD | {"n_predict": n}).json() for n in (12, 1000))
+        assert little["prompt"] == much["prompt"] and little["tokens_evaluated"] == much["tokens_evaluated"]
 
 
 def test_what_is_served(http: httpx.Client) -> None:
