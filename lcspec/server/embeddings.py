@@ -108,6 +108,8 @@ async def vectors(service: Service, texts: list[Sequence[int]], unit: bool = Tru
 
 def _ids(service: Service, given: str | list[Any]) -> list[Sequence[int]]:
     texts: list[Sequence[int]] = []
+    if given == []:
+        raise invalid("there is no text to embed: the list is empty", "input")
     for text in split_prompts(given):
         if isinstance(text, str):
             service.check_length(text)

@@ -177,6 +177,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
     "best_of": ("/v1/completions", {"prompt": "a", "best_of": 4}, 400, "best_of", None),
     "a suffix for a model that cannot": ("/v1/completions", {"prompt": "a", "suffix": "b"}, 400, None, None),
     "an empty text to embed": ("/v1/embeddings", {"input": ""}, 400, "input", None),
+    "no text to embed": ("/v1/embeddings", {"input": []}, 400, "input", None),
     "too many dimensions": ("/v1/embeddings", {"input": "a", "dimensions": 9999}, 400, "dimensions", None),
     "an earlier response": (
         "/v1/responses",
