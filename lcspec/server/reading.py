@@ -29,6 +29,7 @@ class Reading:
         use: the tools; forced: a grammar makes the answer JSON.
         inline: reasoning stays in the text; continued: the prompt has begun the reasoning.
         budget: tokens that it may reason for; None = no limit, or no reasoning.
+        raw_calls: calls stay in the text.
     """
 
     form: Format = GENERIC
@@ -38,6 +39,7 @@ class Reading:
     inline: bool = False
     continued: bool = False
     budget: int | None = None
+    raw_calls: bool = False
 
     def limit(self, vocab: TextVocab) -> ReasoningBudget | None:
         """The budget as the sampler keeps it."""
@@ -58,8 +60,9 @@ class Reading:
 
     @property
     def functions(self) -> list[dict[str, Any]]:
-        """The tools that may be called."""
-        return [tool["function"] for tool in self.use.tools] if self.use.active else []
+        """The tools whose calls are read."""
+        read = self.use.active and not self.raw_calls
+        return [tool["function"] for tool in self.use.tools] if read else []
 
     def reader(self) -> AnswerReader:
         """For one text."""
@@ -97,7 +100,8 @@ def reading_of(
     inline = body is not None and body.reasoning_format == "none"
     forced = constrained and (body is None or body.grammar is None)  # a grammar of the user's may ask for anything
     limit = None if constrained or off else budget
-    return Reading(form, opened, use, forced, inline, begun is not None, limit), prompt
+    raw_calls = body is not None and body.parse_tool_calls is False
+    return Reading(form, opened, use, forced, inline, begun is not None, limit, raw_calls), prompt
 
 
 def _blank(tags: Tags) -> str:

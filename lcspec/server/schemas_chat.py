@@ -160,6 +160,7 @@ class ChatBody(Generating):
     tools: Tools | None = None
     tool_choice: Choice | None = None
     parallel_tool_calls: bool | None = None
+    parse_tool_calls: bool | None = Field(default=None, description="`false` leaves tool calls in the text.")
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
     think: bool | Literal["low", "medium", "high"] | None = Field(
         default=None, description="Ollama's name for the template's enable_thinking."

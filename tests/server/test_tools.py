@@ -67,6 +67,26 @@ def test_a_function_without_parameters_takes_nothing(client: openai.OpenAI, para
         check(call.function.name, call.function.arguments)
 
 
+def test_calls_may_stay_in_the_text(http: httpx.Client) -> None:
+    body = {"messages": HELLO, "tools": [NOTHING], "tool_choice": "required", "seed": 1, "max_tokens": 120}
+    got = http.post("/v1/chat/completions", json=body | {"parse_tool_calls": False})
+    choice = got.json()["choices"][0]
+    assert "x-lcspec-ignored" not in got.headers and choice["finish_reason"] == "stop"
+    assert "tool_calls" not in choice["message"]
+    call = json.loads(choice["message"]["content"])
+    check(call["name"], json.dumps(call["arguments"]))
+    read = http.post("/v1/chat/completions", json=body | {"parse_tool_calls": True}).json()["choices"][0]
+    assert read["message"]["tool_calls"][0]["function"]["name"] == "do_nothing"
+    streamed = ""
+    with http.stream("POST", "/v1/chat/completions", json=body | {"parse_tool_calls": False, "stream": True}) as answer:
+        for line in lines_of(answer):
+            if line.startswith("data: {"):
+                delta = json.loads(line[6:])["choices"][0]["delta"]
+                assert "tool_calls" not in delta
+                streamed += delta.get("content") or ""
+    assert streamed == choice["message"]["content"]
+
+
 def test_a_named_function_is_called_and_streamed(client: openai.OpenAI) -> None:
     name, arguments, reason, content, pieces = "", "", None, "", 0
     for chunk in client.chat.completions.create(
