@@ -150,8 +150,10 @@ def chat_body(body: CountBody, given: Mapping[str, Any]) -> ChatBody:
     """
     tools, choice = [], None
     for i, tool in enumerate(body.tools or ()):
-        if tool.type not in (None, "custom") or tool.input_schema is None:
-            raise invalid(f"tools[{i}]: only tools with an input_schema can be used here", f"tools[{i}]")
+        if tool.left_out():
+            continue
+        if tool.input_schema is None:
+            raise invalid(f"tools[{i}]: a tool needs an input_schema", f"tools[{i}].input_schema")
         function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
     if body.tool_choice is not None:

@@ -147,7 +147,7 @@ def _error_event(error: ApiError) -> str:
 
 
 def check(body: ResponseBody) -> None:
-    """Refuse what needs a memory of earlier responses, or tools that run on OpenAI's servers.
+    """Refuse what needs a memory of earlier responses, and functions without a name.
 
     Raises:
         ApiError: 400.
@@ -160,8 +160,8 @@ def check(body: ResponseBody) -> None:
     if body.background:
         raise invalid("background responses are not supported: nothing is stored here", "background")
     for i, tool in enumerate(body.tools or ()):
-        if tool.type != "function" or tool.name is None:
-            raise invalid(f"tools[{i}]: only functions with a name can be used here", f"tools[{i}].type")
+        if tool.type == "function" and tool.name is None:
+            raise invalid(f"tools[{i}]: a function needs a name", f"tools[{i}].name")
 
 
 def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
@@ -172,7 +172,7 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
     """
     tools = [
         Tool.model_validate({"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)})
-        for tool in body.tools or ()
+        for tool in body.functions
     ]
     use = tool_use(tools, _choice(body), body.parallel_tool_calls)
     grammar = grammar_of(service, body.grammar, _format(body), use)

@@ -26,6 +26,10 @@ class Strict(BaseModel):
     idle: ClassVar[tuple[str, ...]] = ()
     model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False, protected_namespaces=())
 
+    def left_out(self) -> tuple[str, ...]:
+        """Fields that ask for what is not here: the request is served without it, which the client is told."""
+        return ()
+
 
 class Echoed(Strict):
     """A part of the conversation. Clients send back what they were sent, with whatever their library adds to it, so

@@ -46,12 +46,16 @@ class AnthropicMessage(Echoed):
 
 
 class AnthropicTool(Echoed):
-    """A tool; only those that the client runs itself can be used."""
+    """A tool with a schema; those that the API has of its own (a search, a shell) are left out."""
 
     name: str
     type: str | None = None
     description: str | None = None
     input_schema: dict[str, Any] | None = None
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        return () if self.type in (None, "custom") or self.input_schema is not None else ("type",)
 
 
 class AnthropicChoice(Echoed):

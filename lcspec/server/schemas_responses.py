@@ -25,13 +25,17 @@ class Item(Echoed):
 
 
 class FlatTool(Strict):
-    """A function the model may call, in this endpoint's flat form."""
+    """A function the model may call, in this endpoint's flat form. Tools of other types are left out."""
 
     type: str
     name: Name | None = None
     description: str | None = None
     parameters: dict[str, Any] | None = None
     strict: bool | None = None
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        return () if self.type == "function" else ("type",)
 
 
 class FlatToolChoice(Strict):
@@ -100,6 +104,11 @@ class ResponseBody(Steered):
     reasoning: dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
     max_tool_calls: int | None = None
+
+    @property
+    def functions(self) -> list[FlatTool]:
+        """The tools that can be called here."""
+        return [tool for tool in self.tools or () if not tool.left_out()]
 
     def limit(self, default: int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""

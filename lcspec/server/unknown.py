@@ -135,9 +135,13 @@ def unknown(body: Strict, settings: ServerSettings, where: str = "") -> list[str
     Raises:
         ApiError: 400, naming the first one that is refused.
     """
+    names = [f"{where}{name}" for name in body.left_out()]
+    if names and settings.strict:
+        message = f"{names[0]!r} asks for something that is not here: leave it out"
+        raise ApiError(400, message, param=names[0], code="unsupported_parameter")
     if isinstance(body, Echoed):
-        return []
-    names = [f"{where}{name}" for name in body.idle if getattr(body, name) is not None]
+        return names
+    names += [f"{where}{name}" for name in body.idle if getattr(body, name) is not None]
     for name, value in (body.model_extra or {}).items():
         shown = f"{where}{name}"[:200]
         if settings.strict or isinstance(body, Speculation):

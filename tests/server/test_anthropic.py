@@ -225,7 +225,7 @@ def test_thinking_is_for_the_template(tiny_model: Path) -> None:
             },
             "text only",
         ),
-        ({"max_tokens": 1, "messages": HELLO, "tools": [{"type": "web_search_20250305", "name": "w"}]}, "input_schema"),
+        ({"max_tokens": 1, "messages": HELLO, "tools": [{"type": "custom", "name": "w"}]}, "input_schema"),
         ({"max_tokens": 1, "messages": HELLO, "tool_choice": {"type": "tool"}}, "name"),
         ({"max_tokens": 1, "messages": HELLO, "tools": [WEATHER], "tool_choice": {"type": "tool", "name": "x"}}, "x"),
         ({"max_tokens": 1, "messages": HELLO, "temperature": -1}, "temperature"),

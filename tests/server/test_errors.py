@@ -186,7 +186,7 @@ BAD: dict[str, tuple[str, dict[str, Any], int, str | None, str | None]] = {
         "previous_response_id",
         None,
     ),
-    "a tool of theirs": ("/v1/responses", {"input": "a", "tools": [{"type": "web_search"}]}, 400, None, None),
+    "a function without a name": ("/v1/responses", {"input": "a", "tools": [{"type": "function"}]}, 400, None, None),
     "a template argument of ours": (
         CHAT,
         {"messages": HELLO, "chat_template_kwargs": {"messages": []}},

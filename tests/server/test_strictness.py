@@ -63,6 +63,25 @@ def test_inside_of_objects_too(http: httpx.Client) -> None:
     assert got.status_code == 200 and got.headers[unknown.HEADER] == "tools[0].cache_control"
 
 
+def test_tools_that_run_elsewhere_are_left_out(http: httpx.Client) -> None:
+    """Codex, for one, always sends some."""
+    theirs = [{"type": "web_search", "external_web_access": False}, {"type": "custom", "name": "apply_patch"}]
+    function = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
+    body = {"input": "Hello", "max_output_tokens": 64, "temperature": 0, "tool_choice": "required"}
+    alone = http.post("/v1/responses", json=body | {"tools": [function]}).json()
+    got = http.post("/v1/responses", json=body | {"tools": [theirs[0], function, theirs[1]]})
+    assert got.status_code == 200
+    assert got.json()["usage"]["input_tokens"] == alone["usage"]["input_tokens"]
+    assert [item["name"] for item in got.json()["output"]] == ["f"]
+    assert got.headers[unknown.HEADER] == "tools[0].type, tools[0].external_web_access, tools[2].type"
+    hello = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
+    got = http.post("/v1/messages", json=hello | {"tools": [search]})
+    assert got.status_code == 200 and got.headers[unknown.HEADER] == "tools[0].type"
+    counted = [http.post("/v1/messages/count_tokens", json=hello | more).json() for more in ({"tools": [search]}, {})]
+    assert counted[0] == counted[1] and counted[0]["input_tokens"] > 0
+
+
 def test_a_hostile_name_is_no_header_of_its_own(http: httpx.Client) -> None:
     got = http.post(CHAT, json=SHORT | {"a\r\nset-cookie: x": 1, "é" * 500: 1, "": 1})
     assert got.status_code == 200 and "set-cookie" not in got.headers
@@ -234,6 +253,8 @@ def test_strict_refuses(tiny_model: Path) -> None:
     ):
         got = http.post(CHAT, json=SHORT | {"num_ctx": 1})
         assert (got.status_code, got.json()["error"]["code"]) == (400, "unknown_parameter")
+        got = http.post("/v1/responses", json={"input": "a", "tools": [{"type": "web_search"}]})
+        assert (got.status_code, got.json()["error"]["param"]) == (400, "tools[0].type")
         got = http.post(CHAT, json=SHORT | {"model": "gpt-9"})
         assert (got.status_code, got.json()["error"]["code"]) == (404, "model_not_found")
         assert http.post(CHAT, json=SHORT | {"model": MODEL}).status_code == 200
