@@ -142,6 +142,9 @@ for command in (models, pull, doctor, inspect, calibrate, verify, bench, serve, 
 
 def main() -> NoReturn:
     """Entry point: prints one line for an expected error; exit codes: 2 usage, 1 run time, 130 interrupted."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed (`>&-`): nobody reads it
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (to the end)
     try:
         cli.main(standalone_mode=False)
         code = 0

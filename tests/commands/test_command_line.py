@@ -306,6 +306,14 @@ def test_a_reader_that_goes_away(llama: Path) -> None:
     assert done.stderr == b""
 
 
+def test_closed_standard_streams(llama: Path) -> None:
+    arguments = [*LCSPEC, "generate", str(llama), "-p", PROMPT, "-n", "3", *QUICK]
+    for closed in (">&-", "<&- >&- 2>&-"):
+        done = subprocess.run(["sh", "-c", f'"$@" {closed}', "sh", *arguments], stderr=subprocess.PIPE, timeout=300)
+        assert done.returncode == 0, done.stderr
+        assert b"error" not in done.stderr
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full here")
 def test_a_full_disk(llama: Path) -> None:
     with open("/dev/full", "wb") as full:

@@ -6,6 +6,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.widgets import DataTable, Input, OptionList, Static
 
 from lcspec.answers.text import Piece
@@ -98,6 +99,19 @@ async def test_commands_and_files_are_completed_and_attached(start: Start, tmp_p
         await driver.press("enter")
         await driver.finished(2)
         assert [a.text for a in chat.chat.branch[0].attachments] == ["milk"]
+
+
+async def test_keys_that_come_faster_than_the_list_are_not_lost(start: Start) -> None:
+    async with start(max_tokens=6) as driver:
+        chat = await driver.ready()
+        listed = chat.query_one(CompletionList)
+        await driver.press("slash")
+        await driver.until(lambda: listed.open)
+        for character in "set temperature 0.3":  # all of it waits in the queue before the list is asked
+            chat.prompt.post_message(events.Key("space" if character == " " else character, character))
+        chat.prompt.post_message(events.Key("enter", None))
+        await driver.until(lambda: chat.choices.now.sampling.temperature == 0.3)
+        assert driver.app.screen is chat and chat.prompt.text == "", "/help, which was listed, did not take its place"
 
 
 async def test_a_cut_answer_goes_on_where_it_ended(start: Start) -> None:

@@ -181,6 +181,8 @@ class PromptInput(TextArea):
     def _complete_with(self, key: str) -> bool:
         """Let the list have a key; False: it does not want it."""
         listed = self.completion
+        if listed is not None and listed.open and key in ("up", "down", "escape", "tab", "enter"):
+            self.suggest()  # keys may come faster than the list: it would stand for what was typed before
         if listed is None or not listed.open:
             return False
         if key in ("up", "down"):
