@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from lcspec.answers.text import Piece
 from lcspec.tui.attachments import Attachment
+from lcspec.tui.screens.export import write_export
 from lcspec.tui.store import Chat, ChatInfo, ExportError, Message, Store, file_name, from_json, to_json, to_markdown
 from lcspec.tui.store.export import JSON_VERSION
 
@@ -48,6 +49,22 @@ def test_markdown_has_the_branch_shown(chat: Chat) -> None:
     places = [text.index(part) for part in order]
     assert places == sorted(places)
     assert "## Assistant (m.gguf)" in text and "*(stopped)*" in text and "first" not in text
+
+
+@pytest.mark.parametrize("name", ["talk.md", "talk.json"])
+def test_an_export_replaces_exports_only(chat: Chat, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    for before in ("", to_markdown(chat), to_json(chat)):
+        path.write_text(before, encoding="utf-8")
+        write_export(chat, path)
+        assert "lcspec-chat" in path.read_text() if name.endswith("json") else path.read_text() == to_markdown(chat)
+    for before in ("# Notes\n\nmine\n", '{"mine": 1}\n'):
+        path.write_text(before)
+        with pytest.raises(FileExistsError, match="give another name"):
+            write_export(chat, path)
+        assert path.read_text() == before
+    with pytest.raises(FileExistsError):
+        write_export(chat, Path("/dev/null"))
 
 
 def test_an_empty_chat_can_be_exported(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 from typing import Any
@@ -10,18 +11,30 @@ from textual.app import App
 
 from lcspec.paths import write_atomically
 from lcspec.tui.screens.ask_text import AskText
-from lcspec.tui.store import Chat, file_name, to_json, to_markdown
+from lcspec.tui.store import Chat, file_name, is_export, to_json, to_markdown
 
 HINT = "A name that ends in .json takes all branches along, any other gets Markdown of the branch shown."
+OTHER = "it exists and is no conversation: give another name"
 
 
 def write_export(chat: Chat, path: Path) -> None:
     """Write `chat` in the format that the name asks for.
 
     Raises:
-        OSError: the file cannot be written.
+        OSError: the file cannot be written, or holds something else than an exported chat.
     """
+    if path.exists() and not path.is_dir() and not _replaceable(path):
+        raise FileExistsError(errno.EEXIST, OTHER)
     write_atomically(path, to_json(chat) if path.suffix.lower() == ".json" else to_markdown(chat))
+
+
+def _replaceable(path: Path) -> bool:
+    """Whether nothing is lost if the chat takes the file's place."""
+    if not path.is_file():
+        return False  # a device or a pipe
+    with path.open(encoding="utf-8", errors="replace") as file:
+        start = file.read(2000)
+    return not start or is_export(start)
 
 
 def save_to(app: App[Any], chat: Chat, path: Path) -> None:

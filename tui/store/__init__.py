@@ -11,7 +11,7 @@ chat.walk(message.id, -1)                # the branch before
 
 from lcspec.tui.store.answer import Answer
 from lcspec.tui.store.chat import Chat, Parent
-from lcspec.tui.store.export import ExportError, file_name, from_json, to_json, to_markdown
+from lcspec.tui.store.export import ExportError, file_name, from_json, is_export, to_json, to_markdown
 from lcspec.tui.store.records import (
     ChatInfo,
     ChatSummary,
@@ -45,6 +45,7 @@ __all__ = [
     "StoreProblem",
     "file_name",
     "from_json",
+    "is_export",
     "pieces_of",
     "title_of",
     "to_json",

@@ -19,6 +19,7 @@ from lcspec.tui.store.rows import attachments_of, integer_of, mapping_of, number
 JSON_FORMAT = "lcspec-chat"
 JSON_VERSION = 1
 
+_MARKDOWN = re.compile(r"# .*\n\n\d{4,}-\d\d-\d\d \d\d:\d\d\n")
 _HEADINGS = {"user": "You", "assistant": "Assistant"}
 _ENDINGS = {
     "length": "ended at the limit of tokens",
@@ -63,6 +64,11 @@ def to_json(chat: Chat) -> str:
         "messages": [_message_object(message) for message in messages],
     }
     return clean(json.dumps(data, ensure_ascii=False, indent=1, default=str)) + "\n"
+
+
+def is_export(start: str) -> bool:
+    """Whether a file that begins like this is an exported chat, of either format."""
+    return f'"format": "{JSON_FORMAT}"' in start[:100] or _MARKDOWN.match(start) is not None
 
 
 def from_json(text: str) -> tuple[ChatInfo, list[Message]]:
