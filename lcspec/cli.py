@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import gc
 import os
 import sys
+import threading
 import traceback
 from pathlib import Path
 from typing import Any, NoReturn, cast
@@ -140,11 +142,22 @@ for command in (models, pull, doctor, inspect, calibrate, verify, bench, serve, 
     cli.add_command(command)
 
 
+def _unraisable(what: sys.UnraisableHookArgs) -> None:
+    """A Ctrl-C that came while llama.cpp called Python cannot be raised there: it comes again a little later."""
+    if not issubclass(what.exc_type, KeyboardInterrupt):
+        sys.__unraisablehook__(what)
+        return
+    again = threading.Timer(0.05, _thread.interrupt_main)
+    again.daemon = True
+    again.start()
+
+
 def main() -> NoReturn:
     """Entry point: prints one line for an expected error; exit codes: 2 usage, 1 run time, 130 interrupted."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:  # closed (`>&-`): nobody reads it
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115 (to the end)
+    sys.unraisablehook = _unraisable
     try:
         cli.main(standalone_mode=False)
         code = 0

@@ -294,6 +294,19 @@ def test_a_second_control_c_does_not_wait(llama: Path) -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_control_c_is_not_lost_while_the_library_calls_back(llama: Path) -> None:
+    code = (
+        "import ctypes, signal\n"
+        "import lcspec.commands.generate as generate\n"
+        "callback = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))\n"
+        "generate.show_heads_note = lambda *_: callback()\n"
+        "from lcspec.cli import main\n"
+        "main()\n"
+    )
+    done = run("generate", llama, "-p", PROMPT, "-n", 300, "--ignore-eos", *QUICK, command=(sys.executable, "-c", code))
+    assert (done.returncode, done.stderr.strip()) == (130, "")
+
+
 def test_a_reader_that_goes_away(llama: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
