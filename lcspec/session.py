@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Callable, Generator, Iterator, Mapping, Sequence
 
 from lcspec.config import OFF, QUANTIZED, DrafterSpec, DraftFiles, ModelOptions, SpeculationParams
+from lcspec.errors import UsageError
 from lcspec.modelfiles.companions import sort_drafts
 from lcspec.modelfiles.demo import DEMO_DRAFT, DEMO_TARGET, demo_path
 from lcspec.placement import draft_layers
@@ -328,6 +329,9 @@ def parse_speculation(
         specs = ()
     else:
         specs = tuple(DrafterSpec.parse(part) for part in text.split(",") if part.strip())
+        alone = [spec.name for spec in specs if spec.name in ("auto", *OFF)]
+        if alone:
+            raise UsageError(f"{alone[0]!r} stands alone: it cannot be combined with drafters or options")
     return SpeculationParams(specs, auto=text == "auto", max_draft=max_draft, verifier=verifier, exact=exact)
 
 

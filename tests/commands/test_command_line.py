@@ -319,6 +319,11 @@ def test_a_reader_that_goes_away(llama: Path) -> None:
     assert done.stderr == b""
 
 
+@pytest.mark.parametrize("names, said", [("off,ngram", "'off' stands"), ("ngram,auto", "'auto' stands")])
+def test_auto_and_off_stand_alone(llama: Path, names: str, said: str) -> None:
+    assert said in fails(2, "generate", llama, "-p", PROMPT, "--speculate", names)
+
+
 def test_closed_standard_streams(llama: Path) -> None:
     arguments = [*LCSPEC, "generate", str(llama), "-p", PROMPT, "-n", "3", *QUICK]
     for closed in (">&-", "<&- >&- 2>&-"):
