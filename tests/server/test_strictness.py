@@ -64,7 +64,7 @@ def test_inside_of_objects_too(http: httpx.Client) -> None:
 
 
 def test_tools_that_run_elsewhere_are_left_out(http: httpx.Client) -> None:
-    """Codex, for one, always sends some."""
+    """Agents send them beside functions of their own."""
     theirs = [{"type": "web_search", "external_web_access": False}, {"type": "custom", "name": "apply_patch"}]
     function = {"type": "function", "name": "f", "parameters": {"type": "object", "properties": {}}}
     body = {"input": "Hello", "max_output_tokens": 64, "temperature": 0, "tool_choice": "required"}
