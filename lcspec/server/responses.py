@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Mapping
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
@@ -159,9 +159,8 @@ def check(body: ResponseBody) -> None:
         raise invalid("prompt: prompts are not stored here: send its text as instructions and input", "prompt")
     if body.background:
         raise invalid("background responses are not supported: nothing is stored here", "background")
-    for i, tool in enumerate(body.tools or ()):
-        if tool.type == "function" and tool.name is None:
-            raise invalid(f"tools[{i}]: a function needs a name", f"tools[{i}].name")
+    if any(function.tool.name is None for function in body.functions):
+        raise invalid("tools: a function needs a name", "tools")
 
 
 def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
@@ -171,8 +170,9 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
         ApiError, LcspecError: something in the body cannot be used.
     """
     tools = [
-        Tool.model_validate({"type": "function", "function": tool.model_dump(exclude={"type"}, exclude_none=True)})
-        for tool in body.functions
+        Tool.model_validate({"type": "function", "function": fields | {"name": function.told}})
+        for function in body.functions
+        for fields in [function.tool.model_dump(exclude={"type"}, exclude_none=True)]
     ]
     use = tool_use(tools, _choice(body), body.parallel_tool_calls)
     grammar = grammar_of(service, body.grammar, _format(body), use)
@@ -247,8 +247,9 @@ def input_messages(body: ResponseBody) -> list[dict[str, Any]]:
         out.append({"role": "system", "content": body.instructions})
     if isinstance(body.input, str):
         return [*out, {"role": "user", "content": body.input}]
+    told = {(function.namespace, function.tool.name): function.told for function in body.functions}
     for i, item in enumerate(body.input):
-        out_of(item, i, out)
+        out_of(item, i, out, told)
     return [message for message in out if not _only_thought(message)]
 
 
@@ -257,8 +258,8 @@ def _only_thought(message: dict[str, Any]) -> bool:
     return "reasoning_content" in message and not message["content"] and "tool_calls" not in message
 
 
-def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
-    """Add an item to the messages: calls go to the assistant's message before them."""
+def out_of(item: Item, i: int, out: list[dict[str, Any]], told: Mapping[tuple[str | None, str | None], str]) -> None:
+    """Add an item to the messages: calls go to the assistant's message before them, by the names in `told`."""
     place, kind = f"input[{i}]", item.type or "message"
     if kind == "message":
         if item.role is None:
@@ -274,7 +275,7 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]]) -> None:
         call = {
             "id": item.call_id or "",
             "type": "function",
-            "function": {"name": item.name, "arguments": item.arguments},
+            "function": {"name": told.get((item.namespace, item.name), item.name), "arguments": item.arguments},
         }
         if not out or out[-1]["role"] != "assistant":
             out.append({"role": "assistant", "content": ""})
@@ -314,15 +315,19 @@ def reasoning_item(identity: str, text: str, status: str = "completed") -> dict[
     }
 
 
-def call_item(identity: str, call: dict[str, Any], status: str = "completed") -> dict[str, Any]:
-    """An output call."""
-    function = call["function"]
+def call_item(body: ResponseBody, identity: str, call: dict[str, Any], status: str = "completed") -> dict[str, Any]:
+    """An output call, by the client's name for the function."""
+    name = call["function"]["name"]
+    found = next((function for function in body.functions if function.told == name), None)
+    named = {"name": found.tool.name if found else name}
+    if found and found.namespace:
+        named["namespace"] = found.namespace
     return {
         "type": "function_call",
         "id": identity,
         "call_id": call["id"],
-        "name": function["name"],
-        "arguments": function["arguments"],
+        **named,
+        "arguments": call["function"]["arguments"],
         "status": status,
     }
 
@@ -350,7 +355,7 @@ async def whole(reply: Reply, job: Job) -> Response:
     content, reasoning, calls = gathered(found)
     output = [reasoning_item(new_id("rs"), reasoning)] if reasoning else []
     output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
-    output += [call_item(new_id("fc"), call) for call in calls]
+    output += [call_item(reply.body, new_id("fc"), call) for call in calls]
     output[-1]["status"] = ended(text)
     note_answer(reply.service, text.text)
     await note_calls(reply.service, text)

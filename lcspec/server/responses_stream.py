@@ -41,7 +41,7 @@ class Writer:
             out = self.close()
             function = {"name": delta.name, "arguments": ""}
             self._call, self._identity = {"id": delta.id, "function": function}, new_id("fc")
-            item = call_item(self._identity, self._call, "in_progress")
+            item = call_item(self.reply.body, self._identity, self._call, "in_progress")
             return [*out, self.event("response.output_item.added", output_index=len(self.output), item=item)]
         assert self._call is not None
         self._call["function"]["arguments"] += delta.text
@@ -91,7 +91,7 @@ class Writer:
             )
             out.append(self._item_event("response.content_part.done", content_index=0, part=item["content"][0]))
         elif self._call is not None:
-            item = call_item(self._identity, self._call, status)
+            item = call_item(self.reply.body, self._identity, self._call, status)
             arguments, name = item["arguments"], item["name"]
             out.append(self._item_event("response.function_call_arguments.done", name=name, arguments=arguments))
         elif self._thought is not None:

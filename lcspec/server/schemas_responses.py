@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from collections import Counter
+from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import Field
 
@@ -18,14 +19,15 @@ class Item(Echoed):
     content: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
     call_id: str | None = None
     name: str | None = None
+    namespace: str | None = None
     arguments: str | None = None
     output: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
     id: str | None = None
     status: str | None = None
 
 
-class FlatTool(Strict):
-    """A function the model may call, in this endpoint's flat form. Tools of other types are left out."""
+class FlatFunction(Strict):
+    """A function the model may call, in this endpoint's flat form. Other types of tools are left out."""
 
     type: str
     name: Name | None = None
@@ -36,6 +38,24 @@ class FlatTool(Strict):
     def left_out(self) -> tuple[str, ...]:
         """See Strict."""
         return () if self.type == "function" else ("type",)
+
+
+class FlatTool(FlatFunction):
+    """A function, or a `namespace` of some (Codex sends one for each MCP server)."""
+
+    tools: Annotated[list[FlatFunction], Field(max_length=MAX_TOOLS)] | None = None
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        return () if self.type == "namespace" else super().left_out()
+
+
+class Function(NamedTuple):
+    """`tool` of `namespace` (None: of none), which the model is told to call by the name `told`."""
+
+    told: str
+    namespace: str | None
+    tool: FlatFunction
 
 
 class FlatToolChoice(Strict):
@@ -106,9 +126,17 @@ class ResponseBody(Steered):
     max_tool_calls: int | None = None
 
     @property
-    def functions(self) -> list[FlatTool]:
-        """The tools that can be called here."""
-        return [tool for tool in self.tools or () if not tool.left_out()]
+    def functions(self) -> list[Function]:
+        """What can be called here: by its name, with the namespace in front where two have the same."""
+        found: list[tuple[str | None, FlatFunction]] = []
+        for tool in self.tools or ():
+            found += [(tool.name, one) for one in tool.tools or ()] if tool.type == "namespace" else [(None, tool)]
+        found = [(space, one) for space, one in found if one.type == "function"]
+        often = Counter(one.name for _, one in found)
+        return [
+            Function(f"{space}__{one.name}" if space and often[one.name] > 1 else one.name or "", space, one)
+            for space, one in found
+        ]
 
     def limit(self, default: int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""

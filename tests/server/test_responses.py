@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from lcspec.server.responses import prepare
+from lcspec.server.responses import input_messages, prepare
 from lcspec.server.schemas_responses import ResponseBody
 from tests.server.running import CHAT, MODEL, background
 from tests.server.test_chat import SCHEMA
@@ -103,6 +103,29 @@ def test_streamed(client: openai.OpenAI) -> None:
     assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == whole.output_text
     assert events[-1].type in ("response.completed", "response.incomplete")
     assert events[-1].response.output_text == whole.output_text
+
+
+def test_functions_of_a_namespace_are_called_with_it(client: openai.OpenAI) -> None:
+    """So Codex sends those of an MCP server, and finds them again."""
+    theirs = {"type": "namespace", "name": "mcp__sky", "tools": [flat(WEATHER), {"type": "custom", "name": "patch"}]}
+    asked: Any = {"model": MODEL, "input": CHAT, "tools": [theirs], "max_output_tokens": 400, "temperature": 0}
+    got = client.responses.create(**asked, tool_choice="required")
+    call = got.output[0].model_dump()
+    assert (call["name"], call["namespace"]) == ("get_weather", "mcp__sky")
+    check(call["name"], call["arguments"])
+    events = list(client.responses.create(**asked, tool_choice="required", stream=True))
+    items = [
+        e.item.model_dump() for e in events if e.type in ("response.output_item.added", "response.output_item.done")
+    ]
+    assert len(items) == 2 and all((i["name"], i["namespace"]) == ("get_weather", "mcp__sky") for i in items)
+    other = theirs | {"name": "mcp__sea", "tools": [flat(WEATHER), flat(NOTHING)]}
+    body = ResponseBody.model_validate(
+        {"input": [{"type": "function_call", "name": "get_weather", "namespace": "mcp__sea", "arguments": "{}"}]}
+        | {"tools": [theirs, other]}
+    )
+    told = ["mcp__sky__get_weather", "mcp__sea__get_weather", NOTHING["function"]["name"]]
+    assert [function.told for function in body.functions] == told
+    assert input_messages(body)[0]["tool_calls"][0]["function"]["name"] == told[1]
 
 
 def test_a_function_is_called(client: openai.OpenAI) -> None:
