@@ -9,7 +9,8 @@ from pydantic import Field, model_validator
 from lcspec.server.schemas import INT32, Echoed, Generating, Strict
 
 # Longer than OpenAI's: tools of MCP servers have the server's name in theirs, and Ollama's may have a colon.
-Name = Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[a-zA-Z0-9_.:-]+$")]
+LONGEST_NAME = 128
+Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=r"^[a-zA-Z0-9_.:-]+$")]
 MAX_TOOLS = 256
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 from pydantic import Field
 
 from lcspec.server.schemas import INT32, Echoed, Steered, Strict
-from lcspec.server.schemas_chat import MAX_TOOLS, ContentPart, Name
+from lcspec.server.schemas_chat import LONGEST_NAME, MAX_TOOLS, ContentPart, Name
 
 
 class Item(Echoed):
@@ -133,10 +133,11 @@ class ResponseBody(Steered):
             found += [(tool.name, one) for one in tool.tools or ()] if tool.type == "namespace" else [(None, tool)]
         found = [(space, one) for space, one in found if one.type == "function"]
         often = Counter(one.name for _, one in found)
-        return [
-            Function(f"{space}__{one.name}" if space and often[one.name] > 1 else one.name or "", space, one)
-            for space, one in found
-        ]
+
+        def told(space: str | None, name: str) -> str:
+            return f"{space}__{name}"[-LONGEST_NAME:] if space and often[name] > 1 else name
+
+        return [Function(told(space, one.name or ""), space, one) for space, one in found]
 
     def limit(self, default: int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""

@@ -126,6 +126,8 @@ def test_functions_of_a_namespace_are_called_with_it(client: openai.OpenAI) -> N
     told = ["mcp__sky__get_weather", "mcp__sea__get_weather", NOTHING["function"]["name"]]
     assert [function.told for function in body.functions] == told
     assert input_messages(body)[0]["tool_calls"][0]["function"]["name"] == told[1]
+    long = [{"type": "namespace", "name": one * 128, "tools": [flat(WEATHER)]} for one in "ab"]
+    client.responses.create(**asked | {"tools": long, "max_output_tokens": 1})
 
 
 def test_a_function_is_called(client: openai.OpenAI) -> None:
