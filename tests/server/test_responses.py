@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -127,7 +128,8 @@ def test_functions_of_a_namespace_are_called_with_it(client: openai.OpenAI) -> N
     assert [function.told for function in body.functions] == told
     assert input_messages(body)[0]["tool_calls"][0]["function"]["name"] == told[1]
     long = [{"type": "namespace", "name": one * 128, "tools": [flat(WEATHER)]} for one in "ab"]
-    client.responses.create(**asked | {"tools": long, "max_output_tokens": 1})
+    named = {function.told for function in ResponseBody.model_validate({"input": "x", "tools": long}).functions}
+    assert len(named) == 2 and all(re.fullmatch("[ab]+__get_weather", name) and len(name) <= 128 for name in named)
 
 
 def test_a_function_is_called(client: openai.OpenAI) -> None:
