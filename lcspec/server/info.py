@@ -168,22 +168,15 @@ async def _service(body: TokenizeBody | DetokenizeBody | TemplateBody, http: Req
 async def tokenize(body: TokenizeBody, http: Request) -> Response:
     """Token ids of a text, or of texts and token ids that follow each other."""
     service = await _service(body, http)
-    ids = await service.in_thread(_ids, service, body)
+    ids = await service.in_thread(
+        service.mixed_ids,
+        body.content if isinstance(body.content, list) else [body.content],
+        special=bool(body.add_special),
+        parse_special=body.parse_special is not False,
+    )
     if not body.with_pieces:
         return JSONResponse({"tokens": ids})
     return JSONResponse({"tokens": [{"id": t, "piece": _shown(service.vocab.piece(t, special=True))} for t in ids]})
-
-
-def _ids(service: Service, body: TokenizeBody) -> list[int]:
-    parts = body.content if isinstance(body.content, list) else [body.content]
-    ids: list[int] = []
-    for i, part in enumerate(parts):
-        if isinstance(part, int):
-            ids += service.check_ids([part])
-        else:
-            special, parse = bool(body.add_special) and i == 0, body.parse_special is not False
-            ids += service.vocab.tokenize(part, special=special, parse_special=parse)
-    return ids
 
 
 def _shown(piece: bytes) -> str | list[int]:

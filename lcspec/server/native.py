@@ -173,14 +173,10 @@ def _ids(service: Service, prompt: str | Quoted | list[Any]) -> tuple[int, ...]:
         return service.tokenize(prompt)
     if not prompt:
         raise invalid("a prompt of token ids is empty", "prompt")
-    ids: list[int] = []
-    for i, part in enumerate(prompt):
+    for part in prompt:
         if isinstance(part, str):
             service.check_length(part)
-            ids += service.vocab.tokenize(part, special=i == 0)
-        else:
-            ids.append(part)
-    return service.check_ids(ids)
+    return service.mixed_ids(prompt)
 
 
 def prepare_infill(service: Service, body: InfillBody, model: str) -> Native:

@@ -11,6 +11,8 @@ from lcspec.config import MAX_DRAFT
 INT32 = 2**31 - 1
 Token = Annotated[int, Field(ge=0, le=INT32)]
 Tokens = Annotated[list[Token], Field(max_length=1_000_000)]
+# Texts and token ids that follow each other.
+Mixed = Annotated[list[Union[str, Token]], Field(max_length=1_000_000)]
 # Role-play clients name everybody who may speak next.
 Stops = Annotated[list[str], Field(max_length=128)]
 Stop = Union[str, Stops]
@@ -219,7 +221,7 @@ class EmbeddingBody(Strict):
 class TokenizeBody(Strict):
     """POST /tokenize."""
 
-    content: Union[str, list[Union[str, Token]]] = Field(description="A text, or a list of texts and token ids.")
+    content: Union[str, Mixed] = Field(description="A text, or a list of texts and token ids.")
     add_special: bool | None = Field(default=None, description="Add what the model wants around a text (usually BOS).")
     parse_special: bool | None = Field(default=None, description="Read <|...|> and the like as special tokens.")
     with_pieces: bool | None = Field(default=None, description="Also give each token's text.")

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Union
 
 from pydantic import AliasChoices, Field
 
-from lcspec.server.schemas import INT32, Echoed, Generating, Strict, Tokens
+from lcspec.server.schemas import INT32, Echoed, Generating, Mixed, Strict, Tokens
 
 # Alternatives of a token that may be asked for: more of them would make answers of megabytes.
 MAX_PROBS = 1000
-Mixed = Annotated[list[Union[str, Annotated[int, Field(ge=0, le=INT32)]]], Field(max_length=1_000_000)]
 
 
 class Quoted(Strict):

@@ -202,6 +202,24 @@ class Service:
             self._turns.acquire()
             self._places.release()
 
+    def mixed_ids(
+        self, parts: Sequence[str | int], *, special: bool = True, parse_special: bool = True
+    ) -> tuple[int, ...]:
+        """Ids of texts and token ids that follow each other. `special` (for the first) and `parse_special` as for
+        Vocab.tokenize.
+
+        Raises:
+            ApiError: an id is not in the vocabulary.
+            TokenizeError: the vocabulary has no tokens for some of a text.
+        """
+        ids: list[int] = []
+        for i, part in enumerate(parts):
+            if isinstance(part, str):
+                ids += self.vocab.tokenize(part, special=special and i == 0, parse_special=parse_special)
+            else:
+                ids.append(part)
+        return self.check_ids(ids)
+
     def check_ids(self, ids: Sequence[int]) -> tuple[int, ...]:
         """A prompt given as ids.
 
