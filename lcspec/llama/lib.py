@@ -33,6 +33,7 @@ __all__ = [
     "log_to_stderr",
     "logits_address",
     "may_repack",
+    "uses_amx",
     "token_to_piece",
     "version",
 ]
@@ -115,13 +116,14 @@ def init() -> None:
     if not _initialised:
         C.llama_cpp._lib.ggml_set_abort_callback(_on_abort)
         C.llama_backend_init()
-        if not _uses_amx() and amx.cpu_has_amx():
+        if not uses_amx() and amx.cpu_has_amx():
             with printed_to_stderr():  # the library says that it may not use tiles
                 _repacks = amx.forbid(C.llama_cpp._lib)
         _initialised = True
 
 
-def _uses_amx() -> bool:
+def uses_amx() -> bool:
+    """Whether the library multiplies with this processor's tiles."""
     return amx.cpu_has_amx() and amx.sound(C.llama_cpp._lib)
 
 
@@ -132,7 +134,7 @@ def may_repack() -> bool:
 
 def build() -> str:
     """What the library was compiled for, and whether its AMX code is used: another one takes other times."""
-    tiles = "" if _uses_amx() else "without AMX; "
+    tiles = "" if uses_amx() else "without AMX; "
     return tiles + str(C.llama_print_system_info().decode())
 
 

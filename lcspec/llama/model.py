@@ -17,8 +17,9 @@ from lcspec.llama import hugepages
 from lcspec.llama.adapters import Adapters
 from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.devices import Placed, place
+from lcspec.llama.few_rows import faster_as_stored
 from lcspec.llama.fitting import plan
-from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack
+from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack, uses_amx
 from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
@@ -153,7 +154,10 @@ class Model:
             wanted = plan(placed, header, options, functools.partial(_rehearsed, header), reserved)
             layers, split = wanted.layers, wanted.split
         while layers is not None:
-            handle, reason = _load_once(options, layers, progress, header.file_size, placed=placed, split=split)
+            repack = options.repack and may_repack() and not _better_as_stored(header, layers)
+            handle, reason = _load_once(
+                options, layers, progress, header.file_size, placed=placed, split=split, repack=repack
+            )
             if handle:
                 model = cls(options, header, handle, layers, coverage)
                 model.workers = workers
@@ -202,6 +206,11 @@ def _writes_no_text(header: ModelHeader) -> UnsupportedModel:
         f"{header.path.name} is not a left-to-right text model (it is {header.architecture}); "
         "use a text-generation GGUF"
     )
+
+
+def _better_as_stored(header: ModelHeader, layers: int) -> bool:
+    """Whether the library should not repack the weights, with `layers` on devices."""
+    return not layers and not uses_amx() and faster_as_stored(C.llama_cpp._lib, header.tensor_types)
 
 
 def _compressed_window(header: ModelHeader) -> int:
@@ -255,6 +264,7 @@ def _load_once(
     vocab_only: bool = False,
     placed: Placed | None = None,
     split: Sequence[float] = (),
+    repack: bool = False,
 ) -> tuple[ctypes.c_void_p | None, str]:
     """The library's model, or None and why; `size`: bytes of its weights, 0 if none are loaded."""
     params = C.llama_model_default_params()
@@ -262,7 +272,7 @@ def _load_once(
     params.n_gpu_layers = layers
     kept = placed.into(params, options.placement, layers, split) if placed is not None else []
     params.load_mtp = options.mtp
-    params.use_extra_bufts = options.repack and may_repack()
+    params.use_extra_bufts = repack
     stopped, reports = False, 0
 
     @C.llama_progress_callback  # type: ignore[untyped-decorator]

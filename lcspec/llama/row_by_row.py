@@ -2,10 +2,12 @@
 
 Where it can, llama.cpp multiplies several rows with `llamafile_sgemm` or, from 8 rows of K-quants on, in tiles, and a
 single one with code that sums in another order. Those functions refuse what they do not know, and the library then
-takes the code for single rows at every width. Steps of a few rows are as fast that way; prompts are not. So the
-functions are made to refuse for some decodes only: an ELF library calls them through its global offset table, and there
-their entries are pointed to a function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)).
-Repacked weights have functions of their own for four rows at once, for which others stand in (repacked_rows.py).
+takes the code for single rows at every width. That is slow for prompts. So the functions are made to refuse for some
+decodes only: an ELF library calls them through its global offset table, and there their entries are pointed to a
+function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)). For the first one stands in what
+multiplies a few rows at once with the bits of single ones, where it could be compiled (few_rows.py), and at all other
+times something else that takes the faster way. Repacked weights have functions of their own for four rows at once, for
+which others stand in (repacked_rows.py).
 
 The fused attention kernel sums a single row in parts, and 64 rows and more in tiles, unless the library's CPU backend
 is told to use its reference code (ggml-cpu, `ggml_backend_cpu_set_use_ref`): then each row is summed by itself. This is
@@ -24,14 +26,12 @@ import sys
 import threading
 from typing import Any, Iterable, Iterator, NamedTuple
 
+from lcspec.llama.few_rows import kernels
 from lcspec.llama.lib import C
 from lcspec.llama.repacked_rows import stand_ins
 
-SEVERAL_ROWS = (
-    "llamafile_sgemm",
-    "ggml_compute_forward_mul_mat_tiled",
-    "ggml_compute_forward_mul_mat_id_tiled",
-)
+SGEMM, TILED = "llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"
+SEVERAL_ROWS = (SGEMM, TILED, "ggml_compute_forward_mul_mat_id_tiled")
 REFUSES = "ggml_cpu_has_vsx"  # 0 on these processors
 # llama_context::get_sched, and what leads from there to the CPU backend and its switch.
 REFERENCE = (
@@ -51,11 +51,15 @@ _lock = threading.Lock()
 
 
 class _Switch(NamedTuple):
-    """Entries of the global offset table, the functions they hold, and those that refuse or stand in for them."""
+    """Entries of the global offset table, the functions they hold as a rule, and those they hold for some decodes.
+
+    `name` changes with what stands in.
+    """
 
     entries: tuple[ctypes.c_void_p, ...]
     on: tuple[int, ...]
     off: tuple[int, ...]
+    name: str
 
     def set(self, refuse: bool) -> None:
         for entry, function in zip(self.entries, self.off if refuse else self.on):
@@ -78,10 +82,10 @@ def can_go_row_by_row() -> bool:
     return _switch() is not None
 
 
-def functions_switched() -> int:
-    """How many functions `row_by_row` takes from the library: what was measured of it holds for these."""
+def functions_switched() -> str:
+    """A name for what stands in for the library's functions: what was measured with it holds for these."""
     switch = _switch()
-    return len(switch.entries) if switch is not None else 0
+    return switch.name if switch is not None else ""
 
 
 def can_fuse_row_by_row() -> bool:
@@ -134,15 +138,24 @@ def _switch() -> _Switch | None:
     if not known or not hasattr(library, REFUSES) or getattr(library, REFUSES)():
         return None
     built = [name for name in SEVERAL_ROWS if hasattr(library, name)]
-    entries, repacked = _entries(library, built), stand_ins(library)
+    entries, repacked, few = _entries(library, built), stand_ins(library), kernels(library)
     if entries is None:
         return None
-    on, off = [_address(library, name) for name in built], [_address(library, REFUSES)] * len(built)
+    on = {name: _address(library, name) for name in built}
+    off = dict.fromkeys(built, _address(library, REFUSES))
+    if few is not None:
+        on |= {SGEMM: few.fast, TILED: few.tiled}
+        off[SGEMM] = few.exact
     others = _entries(library, repacked)  # all or none: they work together
     if others is not None:
-        entries, off = entries + others, off + list(repacked.values())
-        on += [_address(library, name) for name in repacked]
-    return _Switch(tuple(entries), tuple(on), tuple(off))
+        entries += others
+        on |= {name: _address(library, name) for name in repacked}
+        off |= repacked
+    switch = _Switch(
+        tuple(entries), tuple(on.values()), tuple(off.values()), f"{len(entries)} {few.name if few else ''}"
+    )
+    switch.set(refuse=False)
+    return switch
 
 
 def _entries(library: ctypes.CDLL, names: Iterable[str]) -> list[ctypes.c_void_p] | None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Callable, Mapping, Sequence
 
 from lcspec import disk_cache
-from lcspec.config import BY_ROWS, ModelOptions
+from lcspec.config import ModelOptions
 from lcspec.errors import TokenizeError
 from lcspec.llama import Context, build, functions_switched, version
 from lcspec.placement import Placement
@@ -228,7 +228,7 @@ def curve_key(options: ModelOptions, threads: int, gpu_layers: int, planes: int 
         options.kv_type,
         *([options.kv_type_v] if options.kv_type_v else []),
         options.attention,
-        *([functions_switched()] if options.attention in BY_ROWS else []),
+        functions_switched(),
         options.repack,
         options.slots,
         version(),

@@ -1,0 +1,192 @@
+"""Kernels for a few rows of tokens, compiled on this machine: as fast as they are exact.
+
+llama.cpp has none for two to eight rows on x86: it multiplies them one by one, so that two drafted tokens cost nearly
+as much as decoding them. Those of few_rows.cpp unpack the weights once for all rows, and a row's sums are those that it
+has alone. They are compiled at the first use, with the C++ compiler that llama.cpp was compiled with on most machines,
+and kept in the cache directory. A type of weights whose bits are not those of the library's dot product is left to the
+library, and so is everything where there is no compiler.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import functools
+import hashlib
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Callable, Iterable, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.disk_cache import cache_dir
+
+SOURCE = Path(__file__).with_name("few_rows.cpp")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
+COMPILERS = ("c++", "g++", "clang++")
+PATIENCE = 60.0  # seconds for the compiler
+# Functions of the library that the kernels call: those for prompts, and how its threads share work.
+CALLED = (
+    "llamafile_sgemm",
+    "ggml_compute_forward_mul_mat_tiled",
+    "ggml_threadpool_chunk_set",
+    "ggml_threadpool_chunk_add",
+    "ggml_barrier",
+)
+
+
+class _Type(NamedTuple):
+    """A type of weights: its number, its name, values and bytes of a block; what rows are rounded to."""
+
+    number: int
+    name: str
+    values: int
+    size: int
+    rounded: _Rounded
+
+
+class _Rounded(NamedTuple):
+    """A type that rows are rounded to: its number, its name, bytes of a block."""
+
+    number: int
+    name: str
+    size: int
+
+
+Q8_0, Q8_1, Q8_K = _Rounded(8, "q8_0", 34), _Rounded(9, "q8_1", 36), _Rounded(15, "q8_K", 292)
+TYPES = (
+    _Type(2, "q4_0", 32, 18, Q8_0),
+    _Type(3, "q4_1", 32, 20, Q8_1),
+    _Type(6, "q5_0", 32, 22, Q8_0),
+    _Type(7, "q5_1", 32, 24, Q8_1),
+    _Type(8, "q8_0", 32, 34, Q8_0),
+    _Type(12, "q4_K", 256, 144, Q8_K),
+    _Type(13, "q5_K", 256, 176, Q8_K),
+    _Type(14, "q6_K", 256, 210, Q8_K),
+)
+# Of the types that the library repacks on x86, the one that is faster as it is stored, with the kernels here, and those
+# that are not (SmolLM2 in Q4_0 on Zen 4: single rows in 7.5 ms, as stored 9.1).
+STORED, REPACKED = "Q4_K", ("Q4_0", "IQ4_NL", "MXFP4", "Q2_K")
+# Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each.
+COMPARED = (12, 11, 512)
+
+
+class _Params(ctypes.Structure):
+    """The beginning of `ggml_compute_params`."""
+
+    _fields_ = [
+        ("ith", ctypes.c_int),
+        ("nth", ctypes.c_int),
+        ("wsize", ctypes.c_size_t),
+        ("wdata", ctypes.c_void_p),
+        ("threadpool", ctypes.c_void_p),
+    ]
+
+
+class Kernels(NamedTuple):
+    """Addresses of functions that stand in for the library's, and a name that changes with their code.
+
+    Attributes:
+        exact: for llamafile_sgemm, where every row has the bits that it has alone.
+        fast, tiled: for the same and for ggml_compute_forward_mul_mat_tiled, where the library multiplies many rows.
+        name: of the compiled file.
+    """
+
+    exact: int
+    fast: int
+    tiled: int
+    name: str
+
+
+@functools.cache
+def kernels(library: ctypes.CDLL) -> Kernels | None:
+    """The kernels for `library`; None where there are none: other processors and systems, or no compiler."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return None
+    compiled = _compiled() if all(hasattr(library, name) for name in CALLED) else None
+    if compiled is None:
+        return None
+    compiled.few_rows_init(*(ctypes.c_void_p(_address(library, name)) for name in CALLED))
+    compiled.few_rows_exact.restype = ctypes.c_bool
+    if not any([_agrees(library, compiled, kind) for kind in TYPES]):
+        return None
+    exact, fast, tiled = (_address(compiled, f"few_rows_{name}") for name in ("exact", "fast", "tiled"))
+    return Kernels(exact, fast, tiled, Path(compiled._name).stem)
+
+
+def faster_as_stored(library: ctypes.CDLL, types: Iterable[str]) -> bool:
+    """Whether weights of these types, the most frequent ones first, are multiplied faster if they are not repacked."""
+    return next((t for t in types if t == STORED or t in REPACKED), "") == STORED and kernels(library) is not None
+
+
+def _address(library: ctypes.CDLL, name: str) -> int:
+    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+
+
+def compiler() -> str | None:
+    """The C++ compiler of this machine (CXX names another one)."""
+    return next((found for name in (os.environ.get("CXX", ""), *COMPILERS) if (found := shutil.which(name))), None)
+
+
+def _compiled() -> ctypes.CDLL | None:
+    """The kernels, compiled unless an earlier process did; None where that is not possible."""
+    command = compiler()
+    if command is None:
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        processor = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+        flags = next((line for line in processor.splitlines() if line.startswith("flags")), "")
+        about = "\0".join([os.path.realpath(command), flags, *FLAGS]).encode() + SOURCE.read_bytes()
+        file = cache_dir() / "kernels" / f"few_rows-{hashlib.sha256(about).hexdigest()[:16]}.so"
+        if not file.exists():
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+                new = Path(folder) / file.name
+                subprocess.run(
+                    [command, *FLAGS, "-o", str(new), str(SOURCE)], check=True, capture_output=True, timeout=PATIENCE
+                )
+                os.replace(new, file)
+        return ctypes.CDLL(str(file))
+    return None
+
+
+def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type) -> bool:
+    """Whether the kernel for this type has the bits of the library's dot product; only then it is used."""
+    dot = getattr(library, f"ggml_vec_dot_{kind.name}_{kind.rounded.name}", None)
+    quantize = getattr(library, "ggml_quantize_chunk", None)
+    round_row = getattr(library, f"quantize_row_{kind.rounded.name}", None)
+    if dot is None or quantize is None or round_row is None:
+        return False
+    m, n, k = COMPARED
+    random, blocks = np.random.default_rng(0), k // kind.values
+    weights, rows = (random.standard_normal((some, k), np.float32) for some in (m, n))
+    stored = np.zeros((m, blocks * kind.size), np.uint8)
+    rounded = np.zeros((n, k // (256 if kind.rounded is Q8_K else 32) * kind.rounded.size), np.uint8)
+    long, whole = ctypes.c_int64, ctypes.c_int
+    quantize(whole(kind.number), _at(weights), _at(stored), long(0), long(m), long(k), None)
+    for row, into in zip(rows, rounded):
+        round_row(_at(row), _at(into), long(k))
+    wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
+    none = ctypes.c_size_t(0)
+    for j in range(n):
+        for i in range(m):
+            dot(whole(k), _at(wanted[j, i:]), none, _at(stored[i]), none, _at(rounded[j]), none, whole(1))
+    use: Callable[[int, bool], None] = compiled.few_rows_use
+    use(kind.number, True)
+    done = compiled.few_rows_exact(
+        ctypes.byref(_Params(0, 1)), long(m), long(n), long(blocks), _at(stored), long(blocks), _at(rounded),
+        long(blocks), _at(got), long(m), whole(kind.number), whole(kind.rounded.number), whole(0),
+    )  # fmt: skip
+    same = bool(done) and np.array_equal(wanted.view(np.uint32), got.view(np.uint32))
+    use(kind.number, same)
+    return same
+
+
+def _at(array: NDArray[np.generic]) -> ctypes.c_void_p:
+    return ctypes.c_void_p(array.ctypes.data)

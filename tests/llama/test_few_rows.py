@@ -1,0 +1,121 @@
+"""Kernels for a few rows have the bits of the library's single rows, and are left out where they have not."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from lcspec.llama import Context, Model, few_rows
+from lcspec.llama import row_by_row as switching
+from lcspec.llama.lib import C, uses_amx
+from scripts.scale_model import quantize
+from tests.llama.test_row_by_row import rows
+from tests.running import options
+from tests.tiny_gguf import write_llama
+
+X86_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"
+pytestmark = [
+    pytest.mark.model,
+    pytest.mark.skipif(not X86_LINUX or few_rows.compiler() is None, reason="compiled on Linux on x86-64 only"),
+]
+LIBRARY = C.llama_cpp._lib
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """The kernels are sought again, in an empty cache directory; then the library has the ones it had."""
+    found = switching._switch()
+    assert found is not None
+    monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path))
+    few_rows.kernels.cache_clear()
+    switching._switch.cache_clear()
+    yield tmp_path
+    monkeypatch.undo()
+    few_rows.kernels.cache_clear()
+    switching._switch.cache_clear()
+    again = switching._switch()
+    assert again is not None and (again.on, again.off, again.name) == (found.on, found.off, found.name)
+
+
+def test_every_type_has_the_bits_of_single_rows(anew: Path) -> None:
+    assert few_rows.kernels(LIBRARY) is not None
+    compiled = few_rows._compiled()
+    assert compiled is not None
+    assert all([few_rows._agrees(LIBRARY, compiled, kind) for kind in few_rows.TYPES])
+    assert len(list((anew / "kernels").iterdir())) == 1  # compiled once
+
+
+@pytest.mark.parametrize("kind", few_rows.TYPES, ids=lambda kind: kind.name)
+def test_a_type_with_other_bits_is_left_to_the_library(anew: Path, kind: few_rows._Type) -> None:
+    """Here the library's dot product is another type's: what it was compiled to may change with its version."""
+    compiled = few_rows._compiled()
+    assert compiled is not None and few_rows.kernels(LIBRARY) is not None
+
+    class Changed:
+        def __getattr__(self, name: str) -> object:
+            if name == f"ggml_vec_dot_{kind.name}_{kind.rounded.name}":
+                return ctypes.CFUNCTYPE(None)(lambda: None)
+            return getattr(LIBRARY, name)
+
+    assert not few_rows._agrees(Changed(), compiled, kind)  # type: ignore[arg-type]
+    params, out = few_rows._Params(0, 1), np.zeros(64, np.float32)
+    done = compiled.few_rows_exact(
+        ctypes.byref(params), *map(ctypes.c_int64, (1, 2, 0)), None, ctypes.c_int64(0), None, ctypes.c_int64(0),
+        few_rows._at(out), ctypes.c_int64(1), *map(ctypes.c_int, (kind.number, kind.rounded.number, 0)),
+    )  # fmt: skip
+    assert not done
+    assert few_rows._agrees(LIBRARY, compiled, kind)
+
+
+@pytest.mark.parametrize("flags", [("-no-such-flag",), ()], ids=["the compiler fails", "no compiler"])
+def test_without_a_compiler_the_library_multiplies_alone(
+    anew: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(few_rows, "FLAGS", flags)
+    if not flags:
+        monkeypatch.setattr(few_rows, "compiler", lambda: None)
+    assert few_rows.kernels(LIBRARY) is None
+    switch = switching._switch()
+    assert switch is not None and switching.can_go_row_by_row()
+    assert switch.on[0] == switching._address(LIBRARY, switching.SGEMM)
+    assert switch.off[0] == switching._address(LIBRARY, switching.REFUSES)
+    assert not few_rows.faster_as_stored(LIBRARY, ["Q4_K"])
+
+
+# Every type, in matrices whose rows are no multiple of what the threads take; and one that has no kernel.
+QUANTS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q3_K_M", "F16"]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("quant", QUANTS)
+def test_a_row_has_the_same_bits_at_every_width(quant: str, threads: int, tmp_path: Path) -> None:
+    wide, file = tmp_path / "wide.gguf", tmp_path / "file.gguf"
+    write_llama(wide, width=256, n_ff=768, n_vocab=291)
+    quantize(wide, file, quant)
+    one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads)
+    with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
+        one = rows(context, 1)
+        assert [width for width in (2, 4, 8, 16, 32) if not np.array_equal(one, rows(context, width))] == []
+
+
+@pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")
+def test_what_has_kernels_is_not_repacked() -> None:
+    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K", "Q6_K", "F32"])
+    assert few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q4_0"])
+    assert not few_rows.faster_as_stored(LIBRARY, ["Q4_0", "Q8_0", "Q4_K"])
+    assert not few_rows.faster_as_stored(LIBRARY, ["Q8_0"])
+
+
+def test_drafts_and_prompts_have_the_kernels_too(demo_as: Callable[[str], Path]) -> None:
+    """Contexts that are not exact, and prompts of exact ones, multiply with whatever is faster."""
+    usual = options(demo_as("Q4_1"), gpu_layers=0, attention="products", ctx=64)
+    with Model.load(usual) as model, Context(model, usual):
+        switch = switching._switch()
+        assert switch is not None and (few := few_rows.kernels(LIBRARY)) is not None
+        assert [entry.value for entry in switch.entries[:2]] == [few.fast, few.tiled]
