@@ -79,7 +79,12 @@ class _Place(ctypes.Structure):
 
 def can_go_row_by_row() -> bool:
     """Whether `row_by_row` has an effect here."""
-    return _switch() is not None
+    return _places() is not None
+
+
+def take_faster_kernels() -> None:
+    """Have the library multiply a few rows with the kernels of few_rows.py, if there are any, from now on."""
+    _switch()
 
 
 def functions_switched() -> str:
@@ -131,36 +136,42 @@ def _library_has(*names: str) -> bool:
 
 
 @functools.cache
-def _switch() -> _Switch | None:
-    """The switch; None where there is none: another format of libraries, or one that calls a function directly."""
+def _places() -> dict[str, ctypes.c_void_p] | None:
+    """Where the library finds its functions for several rows; None where that cannot be changed: another format of
+    libraries, or one that calls a function directly."""
     library = C.llama_cpp._lib
     known = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch64")
     if not known or not hasattr(library, REFUSES) or getattr(library, REFUSES)():
         return None
-    built = [name for name in SEVERAL_ROWS if hasattr(library, name)]
-    entries, repacked, few = _entries(library, built), stand_ins(library), kernels(library)
-    if entries is None:
+    return _entries(library, [name for name in SEVERAL_ROWS if hasattr(library, name)])
+
+
+@functools.cache
+def _switch() -> _Switch | None:
+    """The switch, set to the kernels that are fastest; None where there is none."""
+    library, places = C.llama_cpp._lib, _places()
+    if places is None:
         return None
-    on = {name: _address(library, name) for name in built}
-    off = dict.fromkeys(built, _address(library, REFUSES))
+    repacked, few = stand_ins(library), kernels(library)
+    on = {name: _address(library, name) for name in places}
+    off = dict.fromkeys(places, _address(library, REFUSES))
     if few is not None:
         on |= {SGEMM: few.fast, TILED: few.tiled}
         off[SGEMM] = few.exact
     others = _entries(library, repacked)  # all or none: they work together
     if others is not None:
-        entries += others
+        places = places | others
         on |= {name: _address(library, name) for name in repacked}
         off |= repacked
-    switch = _Switch(
-        tuple(entries), tuple(on.values()), tuple(off.values()), f"{len(entries)} {few.name if few else ''}"
-    )
+    name = f"{len(places)} {few.name if few is not None else ''}"
+    switch = _Switch(tuple(places.values()), tuple(on.values()), tuple(off.values()), name)
     switch.set(refuse=False)
     return switch
 
 
-def _entries(library: ctypes.CDLL, names: Iterable[str]) -> list[ctypes.c_void_p] | None:
+def _entries(library: ctypes.CDLL, names: Iterable[str]) -> dict[str, ctypes.c_void_p] | None:
     """The entries through which `library` calls functions, writable; None if one of them has none."""
-    libc, place, entries = ctypes.CDLL(None), _Place(), list[ctypes.c_void_p]()
+    libc, place, entries = ctypes.CDLL(None), _Place(), dict[str, ctypes.c_void_p]()
     for name in names:
         function = ctypes.c_void_p(_address(library, name))
         if not libc.dladdr(function, ctypes.byref(place)) or not place.base:
@@ -171,7 +182,7 @@ def _entries(library: ctypes.CDLL, names: Iterable[str]) -> list[ctypes.c_void_p
         page = address - address % mmap.PAGESIZE  # an entry that was bound at the start is read-only
         if libc.mprotect(ctypes.c_void_p(page), ctypes.c_size_t(mmap.PAGESIZE), READ_WRITE) != 0:
             return None
-        entries.append(ctypes.c_void_p.from_address(address))
+        entries[name] = ctypes.c_void_p.from_address(address)
     return entries
 
 
