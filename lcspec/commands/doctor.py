@@ -94,6 +94,8 @@ def describe(can: Capabilities, has: Hardware) -> dict[str, Any]:
         "eagle3": can.eagle3,
         "mtp": can.mtp,
         "instructions": sorted(can.instructions),
+        "few_rows": list(can.few_rows),
+        "few_rows_missing": can.why_none or None,
         "kv_types": list(KV_TYPES),
         "devices": [{k: v for k, v in asdict(d).items() if k != "handle"} for d in can.devices],
         "starter_model": str(starter_path()) if starter_path().exists() else None,
@@ -129,6 +131,7 @@ def text(info: dict[str, Any]) -> list[str]:
         if memory is None
         else f"{format_size(memory['free'])} of {format_size(memory['total'])} free",
         "compiled for": " ".join(kernels) or "any processor",
+        "a few rows": " ".join(info["few_rows"]) or f"as llama.cpp does it; {info['few_rows_missing']}",
         "AMX": AMX_STATES[info["amx"]],
         "GPU": gpu_state(info["gpu"], info["gpu_backends"]),
         "KV cache types": ", ".join(info["kv_types"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lcspec.llama import amx
+from lcspec.llama import amx, few_rows
 from lcspec.llama.devices import GPUS, Device, devices, gpu_backends
 from lcspec.llama.lib import C, init
 
@@ -34,6 +34,7 @@ class Capabilities:
         eagle3, mtp: drafts from a model's own hidden states.
         instructions: names of the instruction sets it was compiled for, as the library spells them.
         devices: what ggml found.
+        few_rows: types of weights with a kernel for a few rows (see lcspec.llama.few_rows), and why there are none.
     """
 
     amx: str
@@ -44,6 +45,8 @@ class Capabilities:
     instructions: frozenset[str]
     devices: tuple[Device, ...]
     backends: tuple[str, ...] = ()
+    few_rows: tuple[str, ...] = ()
+    why_none: str = ""
 
 
 def capabilities() -> Capabilities:
@@ -51,7 +54,7 @@ def capabilities() -> Capabilities:
     init()
     library = C.llama_cpp._lib
     instructions = _instructions(C.llama_print_system_info().decode("utf-8", "replace"))
-    state, found = "none", devices()
+    state, found, kernels = "none", devices(), few_rows.kernels(library)
     if amx.cpu_has_amx():
         state = "absent" if AMX not in instructions else "used" if amx.sound(library) else "unsound"
     return Capabilities(
@@ -63,6 +66,8 @@ def capabilities() -> Capabilities:
         mtp=all(hasattr(library, name) for name in MTP),
         instructions=instructions,
         devices=tuple(found),
+        few_rows=kernels.types if kernels is not None else (),
+        why_none=few_rows.why_none() if kernels is None else "",
     )
 
 

@@ -53,17 +53,17 @@ INLINE float sum_of(__m128 x) {
 }
 INLINE float sum_of(__m256 x) { return sum_of(_mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x))); }
 
-// Eight sums of four products each: bytes without a sign times bytes with one.
-INLINE __m256i products(__m256i u, __m256i s) {
+// Eight sums of four products each, added to `sum`: bytes without a sign times bytes with one.
+INLINE __m256i add_byte_products(__m256i sum, __m256i u, __m256i s) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
-    return _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, s);
+    return _mm256_dpbusd_epi32(sum, u, s);
 #elif defined(__AVXVNNI__)
-    return _mm256_dpbusd_avx_epi32(_mm256_setzero_si256(), u, s);
+    return _mm256_dpbusd_avx_epi32(sum, u, s);
 #else
-    return _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1));
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
 #endif
 }
-// The same of two products of 16 bits each, added to `sum`.
+// The same of two products of 16 bits each.
 INLINE __m256i add_products(__m256i sum, __m256i a, __m256i b) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)
     return _mm256_dpwssd_epi32(sum, a, b);
@@ -131,7 +131,7 @@ void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t strid
             __m256i v = load(((const V *)(rows + r * stride))[i].q);
             if (!Rounded<W>::minimum) v = _mm256_sign_epi8(v, q);
             const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(scales.d[i][r]));
-            sums[r] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(products(size, v)), sums[r]);
+            sums[r] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(add_byte_products(_mm256_setzero_si256(), size, v)), sums[r]);
         }
     }
     float more[ROWS];
@@ -288,6 +288,48 @@ template <class W> void large(const Part &p, int n) {
     }
 }
 
+// ---- Q4_0, as the library repacks it: blocks of eight columns, eight bytes of each in turn, and nibbles with a sign
+
+struct Q4_0x8 { half d[8]; uint8_t q[128]; };
+
+// Four values of every column, in the order of columns 0, 4, 1, 5, 2, 6, 3, 7; those of the next four.
+INLINE void by_columns(__m256i first, __m256i last, __m256i &four, __m256i &next) {
+    four = _mm256_blend_epi32(first, _mm256_shuffle_epi32(last, 0xb1), 0xaa);
+    next = _mm256_blend_epi32(_mm256_shuffle_epi32(first, 0xb1), last, 0xaa);
+}
+
+template <int N>
+void multiply_columns(const Q4_0x8 *w, int64_t blocks, const Q8_0 *rows, const Scales &scales, float *to, int64_t next) {
+    const __m256i low = _mm256_set1_epi8(15), signs = _mm256_set1_epi8((char)0x88);
+    __m256 sums[N];
+    for (int r = 0; r < N; r++) sums[r] = _mm256_setzero_ps();
+    for (int64_t i = 0; i < blocks; i++) {
+        __m256i q[8];
+        for (int j = 0; j < 2; j++) {
+            const __m256i first = _mm256_xor_si256(load(w[i].q + 64 * j), signs);
+            const __m256i last = _mm256_xor_si256(load(w[i].q + 64 * j + 32), signs);
+            by_columns(_mm256_and_si256(first, low), _mm256_and_si256(last, low), q[2 * j], q[2 * j + 1]);
+            const __m256i above = _mm256_and_si256(_mm256_srli_epi16(first, 4), low);
+            by_columns(above, _mm256_and_si256(_mm256_srli_epi16(last, 4), low), q[2 * j + 4], q[2 * j + 5]);
+        }
+        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
+        const __m256 d = _mm256_permutevar8x32_ps(_mm256_cvtph_ps(load_half(w[i].d)), order);
+        for (int r = 0; r < N; r++) {
+            const int8_t *values = rows[r * blocks + i].q;
+            __m256i all = _mm256_set1_epi32((int)scales.s[i][r]);
+            for (int j = 0; j < 8; j++) {
+                int four;
+                __builtin_memcpy(&four, values + 4 * j, 4);
+                all = add_byte_products(all, q[j], _mm256_set1_epi32(four));
+            }
+            const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(scales.d[i][r]));
+            sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), scale, sums[r]);
+        }
+    }
+    for (int r = 0; r < N; r++)
+        _mm256_storeu_ps(to + r * next, _mm256_permutevar8x32_ps(sums[r], _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)));
+}
+
 // A type of weights and what rows are rounded to, both as numbers of enum ggml_type.
 struct Kind { int weights, values, size, value_size; int64_t few; void (*multiply)(const Part &, int); bool use; };
 Kind kinds[] = {
@@ -332,6 +374,8 @@ bool (*library_tiled)(const ggml_compute_params *, ggml_tensor *);
 void (*set_part)(void *pool, int part);
 int (*next_part)(void *pool, int count);
 void (*wait_for_all)(void *pool);
+// What stands in for its function for repacked Q4_0 otherwise: the same, row by row.
+void (*q4_0_by_rows)(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc);
 
 void multiply(const Kind &kind, const ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *weights,
               int64_t pitch, const void *rows, int64_t stride, void *out, int64_t next) {
@@ -369,6 +413,8 @@ void few_rows_init(Multiply *sgemm, bool (*tiled)(const ggml_compute_params *, g
     wait_for_all = wait;
 }
 
+void few_rows_q4_0_init(void (*by_rows)(int, float *, size_t, const void *, const void *, int, int)) { q4_0_by_rows = by_rows; }
+
 // Take weights of this type from now on, or leave them to the library.
 void few_rows_use(int weights, bool use) {
     for (Kind &kind : kinds)
@@ -391,6 +437,28 @@ bool few_rows_fast(const ggml_compute_params *params, int64_t m, int64_t n, int6
     const Kind *kind = kind_of(weights_type, values_type);
     Multiply *faster = kind && n <= kind->few ? few_rows_exact : library_multiply;
     return faster(params, m, n, k, weights, pitch, rows, stride, out, next, weights_type, values_type, out_type);
+}
+
+// Stands in for the library's ggml_gemm_q4_0_8x8_q8_0, whose rows lie one after the other (see repacked_rows.py): `n` values
+// of `nr` rows, a multiple of four, times `nc` columns of weights; `next`: from a row's results to those of the next one.
+void few_rows_q4_0(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc) {
+    const int64_t blocks = n / 32;
+    if (blocks > BLOCKS) return q4_0_by_rows(n, out, next, weights, values, nr, nc);
+    for (int row = 0; row < nr; row += 4) {
+        const Q8_0 *rows = (const Q8_0 *)values + row * blocks;
+        Scales scales;
+        for (int64_t i = 0; i < blocks; i++)
+            for (int r = 0; r < 4; r++) {
+                const Q8_0 &block = rows[r * blocks + i];
+                int sum = 0;
+                for (int j = 0; j < 32; j++) sum += block.q[j];
+                scales.d[i][r] = value(block.d);
+                scales.s[i][r] = (float)(-8 * sum);  // the weights' nibbles are taken as 8 larger
+            }
+        for (int column = 0; column < nc; column += 8)
+            multiply_columns<4>((const Q4_0x8 *)weights + column / 8 * blocks, blocks, rows, scales,
+                                out + row * next + column, (int64_t)next);
+    }
 }
 
 // Stands in for the library's ggml_compute_forward_mul_mat_tiled, which it tries first.

@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import Callable, Iterable, NamedTuple
+from typing import Callable, Iterable, Mapping, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,6 +73,7 @@ TYPES = (
 # Of the types that the library repacks on x86, the one that is faster as it is stored, with the kernels here, and those
 # that are not (SmolLM2 in Q4_0 on Zen 4: single rows in 7.5 ms, as stored 9.1).
 STORED, REPACKED = "Q4_K", ("Q4_0", "IQ4_NL", "MXFP4", "Q2_K")
+REPACKED_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each.
 COMPARED = (12, 11, 512)
 
@@ -96,28 +97,65 @@ class Kernels(NamedTuple):
         exact: for llamafile_sgemm, where every row has the bits that it has alone.
         fast, tiled: for the same and for ggml_compute_forward_mul_mat_tiled, where the library multiplies many rows.
         name: of the compiled file.
+        types: of weights, those that have a kernel.
     """
 
     exact: int
     fast: int
     tiled: int
     name: str
+    types: tuple[str, ...]
 
 
 @functools.cache
 def kernels(library: ctypes.CDLL) -> Kernels | None:
     """The kernels for `library`; None where there are none: other processors and systems, or no compiler."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return None
-    compiled = _compiled() if all(hasattr(library, name) for name in CALLED) else None
+    compiled = _compiled() if known_here() and all(hasattr(library, name) for name in CALLED) else None
     if compiled is None:
         return None
     compiled.few_rows_init(*(ctypes.c_void_p(_address(library, name)) for name in CALLED))
     compiled.few_rows_exact.restype = ctypes.c_bool
-    if not any([_agrees(library, compiled, kind) for kind in TYPES]):
+    types = tuple(kind.name.upper() for kind in TYPES if _agrees(library, compiled, kind))
+    if not types:
         return None
     exact, fast, tiled = (_address(compiled, f"few_rows_{name}") for name in ("exact", "fast", "tiled"))
-    return Kernels(exact, fast, tiled, Path(compiled._name).stem)
+    return Kernels(exact, fast, tiled, Path(compiled._name).stem, types)
+
+
+def why_none() -> str:
+    """Why there are no kernels here."""
+    if not known_here():
+        return "they are for Linux on x86-64 processors with AVX2"
+    if compiler() is None:
+        return "no C++ compiler was found: install one (on Debian and Ubuntu `apt install build-essential`)"
+    return f"{compiler()} could not compile them, or the cache directory cannot be written"
+
+
+def known_here() -> bool:
+    """Whether this is a processor and a system that the kernels are written for."""
+    return sys.platform == "linux" and platform.machine() == "x86_64" and _processor_has("avx2", "fma", "f16c")
+
+
+def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str, int]:
+    """What of `stand_ins` (see repacked_rows.py) has something faster here, and its address."""
+    if REPACKED_Q4_0 not in stand_ins or kernels(library) is None or (compiled := _compiled()) is None:
+        return {}
+    address = stand_ins[REPACKED_Q4_0]
+    compiled.few_rows_q4_0_init(ctypes.c_void_p(address))
+    m, n, k = 16, 4, 512  # columns, rows, values
+    random, blocks = np.random.default_rng(0), k // 32
+    weights = random.integers(0, 256, (m // 8, blocks, 8 * 18), np.uint8)
+    weights[:, :, :16] = np.full(8, 0.01, np.float16).view(np.uint8)  # scales that are numbers
+    rows, rounded = random.standard_normal((n, k), np.float32), np.zeros((n, blocks * Q8_0.size), np.uint8)
+    for row, into in zip(rows, rounded):
+        library.quantize_row_q8_0(_at(row), _at(into), ctypes.c_int64(k))
+    found = []
+    for function in (ctypes.CFUNCTYPE(None)(address), compiled.few_rows_q4_0):
+        out, next_row = np.zeros((n, m), np.float32), ctypes.c_size_t(m)
+        function(ctypes.c_int(k), _at(out), next_row, _at(weights), _at(rounded), ctypes.c_int(n), ctypes.c_int(m))
+        found.append(out.view(np.uint32))
+    same = found[0].any() and np.array_equal(*found)
+    return {REPACKED_Q4_0: _address(compiled, "few_rows_q4_0")} if same else {}
 
 
 def faster_as_stored(library: ctypes.CDLL, types: Iterable[str]) -> bool:
@@ -140,9 +178,7 @@ def _compiled() -> ctypes.CDLL | None:
     if command is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        processor = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
-        flags = next((line for line in processor.splitlines() if line.startswith("flags")), "")
-        about = "\0".join([os.path.realpath(command), flags, *FLAGS]).encode() + SOURCE.read_bytes()
+        about = "\0".join([os.path.realpath(command), _processor_flags(), *FLAGS]).encode() + SOURCE.read_bytes()
         file = cache_dir() / "kernels" / f"few_rows-{hashlib.sha256(about).hexdigest()[:16]}.so"
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -154,6 +190,19 @@ def _compiled() -> ctypes.CDLL | None:
                 os.replace(new, file)
         return ctypes.CDLL(str(file))
     return None
+
+
+def _processor_has(*flags: str) -> bool:
+    return set(flags) <= set(_processor_flags().split())
+
+
+@functools.cache
+def _processor_flags() -> str:
+    """What the first processor can do, as the kernel names it."""
+    with contextlib.suppress(OSError):
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
+        return next((line for line in first.splitlines() if line.startswith("flags")), "")
+    return ""
 
 
 def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type) -> bool:

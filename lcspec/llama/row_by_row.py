@@ -26,7 +26,7 @@ import sys
 import threading
 from typing import Any, Iterable, Iterator, NamedTuple
 
-from lcspec.llama.few_rows import kernels
+from lcspec.llama.few_rows import for_repacked, kernels
 from lcspec.llama.lib import C
 from lcspec.llama.repacked_rows import stand_ins
 
@@ -153,6 +153,7 @@ def _switch() -> _Switch | None:
     if places is None:
         return None
     repacked, few = stand_ins(library), kernels(library)
+    repacked = repacked | for_repacked(library, repacked)
     on = {name: _address(library, name) for name in places}
     off = dict.fromkeys(places, _address(library, REFUSES))
     if few is not None:

@@ -51,6 +51,13 @@ def test_a_build_for_an_older_processor() -> None:
     assert advice.gains[0].startswith("AVX512, AVX512_VNNI:")
 
 
+def test_kernels_for_a_few_rows() -> None:
+    with_them = text(describe(replace(GOOD, few_rows=("Q4_K", "Q8_0")), PLAIN))
+    assert any(line.split() == ["a", "few", "rows:", "Q4_K", "Q8_0"] for line in with_them)
+    without = text(describe(replace(GOOD, why_none="no C++ compiler was found"), PLAIN))
+    assert any(line.endswith("as llama.cpp does it; no C++ compiler was found") for line in without)
+
+
 @pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_the_line_is_one_a_shell_reads(installer: str) -> None:
     advice = Advice(("x",), ("-DGGML_CUDA=on", "-DGGML_RPC=on"), True)

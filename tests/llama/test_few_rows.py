@@ -11,10 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lcspec.llama import Context, Model, few_rows
+from lcspec.llama import Context, Model, few_rows, repacked_rows
 from lcspec.llama import row_by_row as switching
 from lcspec.llama.lib import C, uses_amx
 from scripts.scale_model import quantize
+from tests.llama.test_repacked_rows import GEMM, rounded
 from tests.llama.test_row_by_row import rows
 from tests.running import options
 from tests.tiny_gguf import write_llama
@@ -70,6 +71,24 @@ def test_a_type_with_other_bits_is_left_to_the_library(anew: Path, kind: few_row
     )  # fmt: skip
     assert not done
     assert few_rows._agrees(LIBRARY, compiled, kind)
+
+
+@pytest.mark.parametrize("columns, n_rows", [(8, 4), (40, 12)])
+@pytest.mark.parametrize("values", [512, 32 * 641], ids=["short", "longer than the kernel takes"])
+def test_repacked_weights_have_the_bits_of_single_rows(values: int, columns: int, n_rows: int) -> None:
+    stand_ins = repacked_rows.stand_ins(LIBRARY)
+    kernel = GEMM(few_rows.for_repacked(LIBRARY, stand_ins)[few_rows.REPACKED_Q4_0])
+    random, blocks = np.random.default_rng(1), values // 32
+    weights = random.integers(0, 256, (columns // 8, blocks, 144), np.uint8)
+    weights[:, :, :16] = random.normal(0, 0.01, (columns // 8, blocks, 8)).astype(np.float16).view(np.uint8)
+    rows_of = rounded("quantize_row_q8_0", repacked_rows.Q8_0, random.normal(size=(n_rows, values)).astype(np.float32))
+    stride, out = columns + 24, []
+    for function in (GEMM(stand_ins[few_rows.REPACKED_Q4_0]), kernel):
+        result = np.zeros((n_rows, stride), np.float32)
+        function(values, result.ctypes.data, stride, weights.ctypes.data, rows_of.ctypes.data, n_rows, columns)
+        out.append(result)
+    assert np.isfinite(out[0]).all() and out[0][:, :columns].all() and not out[0][:, columns:].any()
+    assert np.array_equal(out[0].view(np.uint32), out[1].view(np.uint32))
 
 
 @pytest.mark.parametrize("flags", [("-no-such-flag",), ()], ids=["the compiler fails", "no compiler"])

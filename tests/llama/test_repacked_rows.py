@@ -30,9 +30,10 @@ K = 512  # values in a row
 
 def rounded(row: str, values: repacked_rows._Values, rows: NDArray[np.float32]) -> NDArray[np.uint8]:
     """Rows as the library rounds each of them."""
-    out = np.zeros((len(rows), K // 2**values.shift * values.size), np.uint8)
+    k = rows.shape[1]
+    out = np.zeros((len(rows), k // 2**values.shift * values.size), np.uint8)
     for values_of, place in zip(rows, out):
-        QUANTIZE((row, LIBRARY))(values_of.ctypes.data, place.ctypes.data, K)
+        QUANTIZE((row, LIBRARY))(values_of.ctypes.data, place.ctypes.data, k)
     return out
 
 
