@@ -38,6 +38,8 @@ struct Q5_0 { half d; uint8_t h[4], q[16]; };
 struct Q5_1 { half d, m; uint8_t h[4], q[16]; };
 struct Q8_0 { half d; int8_t q[32]; };
 struct Q8_1 { half d, s; int8_t q[32]; };
+struct Q3_K { uint8_t h[32], q[64], scales[12]; half d; };
+struct IQ4_XS { half d; uint16_t high; uint8_t low[4], q[128]; };
 struct Q4_K { half d, m; uint8_t scales[12], q[128]; };
 struct Q5_K { half d, m; uint8_t scales[12], h[32], q[128]; };
 struct Q6_K { uint8_t q[128], h[64]; int8_t scales[16]; half d; };
@@ -118,7 +120,8 @@ template <class V> METHOD void read_scales(Scales &to, const char *rows, int64_t
 }
 
 template <class W, int N>
-void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t stride, const Scales &scales, float *to, int64_t next) {
+void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t stride, const Scales &scales, float *to,
+                     int64_t next) {
     using V = typename Rounded<W>::type;
     __m256 sums[N], rest = _mm256_setzero_ps();
     for (int r = 0; r < N; r++) sums[r] = _mm256_setzero_ps();
@@ -143,9 +146,21 @@ void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t strid
 
 struct Unpacked {
     __m256i q[8], scale[8];  // bytes without a sign, and the scale of each pair of them
+    __m256i sign[8];         // Q3_K, IQ4_XS: bytes with the sign
     __m256i shift;           // Q6_K: scales of its 16 parts, whose values are 32 too large
     __m128i minima;          // Q4_K, Q5_K: of its 8 parts
 };
+
+// 16 scales, of half a vector each.
+INLINE void halves(__m128i scales, Unpacked &to) {
+    const long long eight = 0x0101010101010101;
+    for (int j = 0; j < 8; j++)
+        to.scale[j] = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, _mm_set_epi64x(eight * (2 * j + 1), eight * 2 * j)));
+}
+INLINE void with_sign(__m256i q, int j, Unpacked &to) {
+    to.sign[j] = q;
+    to.q[j] = _mm256_sign_epi8(q, q);
+}
 
 INLINE void six_bits(const uint8_t *from, Unpacked &to) {  // 8 scales and 8 minima
     uint32_t u[3];
@@ -185,11 +200,32 @@ INLINE void unpack(const Q6_K &b, Unpacked &to) {
         for (int l = 0; l < 4; l++)
             to.q[4 * j + l] = _mm256_or_si256(_mm256_and_si256(bottom[l], low), _mm256_and_si256(above[l], top));
     }
-    const __m128i scales = load_half(b.scales);
-    const long long eight = 0x0101010101010101;
-    for (int j = 0; j < 8; j++)
-        to.scale[j] = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, _mm_set_epi64x(eight * (2 * j + 1), eight * 2 * j)));
-    to.shift = _mm256_cvtepi8_epi16(scales);
+    halves(load_half(b.scales), to);
+    to.shift = _mm256_cvtepi8_epi16(load_half(b.scales));
+}
+INLINE void unpack(const Q3_K &b, Unpacked &to) {
+    const __m256i one = _mm256_set1_epi8(1), three = _mm256_set1_epi8(3), four = _mm256_set1_epi8(4), h = load(b.h);
+    for (int j = 0; j < 8; j++) {
+        const __m256i low = _mm256_and_si256(_mm256_srli_epi16(load(b.q + 32 * (j / 4)), 2 * (j % 4)), three);
+        const __m256i high = _mm256_slli_epi16(_mm256_and_si256(_mm256_srli_epi16(h, j), one), 2);
+        with_sign(_mm256_sub_epi8(_mm256_or_si256(low, high), four), j, to);
+    }
+    uint32_t u[3];
+    __builtin_memcpy(u, b.scales, 12);
+    const uint32_t nibble = 0x0f0f0f0f, two = 0x03030303;
+    const __m128i scales = _mm_set_epi32((int)((u[1] >> 4 & nibble) | (u[2] >> 6 & two) << 4),
+                                         (int)((u[0] >> 4 & nibble) | (u[2] >> 4 & two) << 4),
+                                         (int)((u[1] & nibble) | (u[2] >> 2 & two) << 4),
+                                         (int)((u[0] & nibble) | (u[2] & two) << 4));
+    halves(_mm_sub_epi8(scales, _mm_set1_epi8(32)), to);
+}
+INLINE void unpack(const IQ4_XS &b, Unpacked &to) {
+    const __m128i levels = _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+    for (int j = 0; j < 8; j++) {
+        with_sign(_mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), nibbles(b.q + 16 * j)), j, to);
+        const int scale = (b.low[j / 2] >> 4 * (j % 2) & 15) | (b.high >> 2 * j & 3) << 4;
+        to.scale[j] = _mm256_set1_epi16((short)(scale - 32));
+    }
 }
 
 // What is taken from a row for the minima of its weights; the dot products of Q4_K and Q5_K sum it in two ways.
@@ -198,7 +234,10 @@ INLINE __m128i of_minima(const Unpacked &w, const Q8_K &v) {
     const __m128i pairs = _mm_hadd_epi16(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
     return _mm_madd_epi16(w.minima, pairs);
 }
-template <class W> struct Minima;
+template <class W> struct Minima {
+    METHOD void add(const W &, const Unpacked &, const Q8_K &) {}
+    METHOD float sum() const { return 0; }
+};
 template <> struct Minima<Q4_K> {
     __m128 sums = _mm_setzero_ps();
     METHOD void add(const Q4_K &b, const Unpacked &w, const Q8_K &v) {
@@ -216,14 +255,14 @@ template <> struct Minima<Q5_K> {
     }
     METHOD float sum() const { return all; }
 };
-template <> struct Minima<Q6_K> {
-    METHOD void add(const Q6_K &, const Unpacked &, const Q8_K &) {}
-    METHOD float sum() const { return 0; }
-};
+
+template <class W> struct Traits { static constexpr bool minima = false, shifted = false, has_sign = true; };
+template <> struct Traits<Q4_K> { static constexpr bool minima = true, shifted = false, has_sign = false; };
+template <> struct Traits<Q5_K> { static constexpr bool minima = true, shifted = false, has_sign = false; };
+template <> struct Traits<Q6_K> { static constexpr bool minima = false, shifted = true, has_sign = false; };
 
 template <class W, int N>
 void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t stride, float *to, int64_t next) {
-    constexpr bool shifted = sizeof(W) == sizeof(Q6_K);
     __m256 sums[N];
     Minima<W> minima[N];
     for (int r = 0; r < N; r++) sums[r] = _mm256_setzero_ps();
@@ -234,24 +273,33 @@ void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t strid
         for (int r = 0; r < N; r++) {
             const Q8_K &v = ((const Q8_K *)(rows + r * stride))[i];
             __m256i even = _mm256_setzero_si256(), odd = even;
-            for (int j = 0; j < 8; j += 2) {
-                even = add_products(even, _mm256_maddubs_epi16(u.q[j], load(v.q + 32 * j)), u.scale[j]);
-                odd = add_products(odd, _mm256_maddubs_epi16(u.q[j + 1], load(v.q + 32 * j + 32)), u.scale[j + 1]);
+            for (int j = 0; j < 8; j++) {
+                __m256i values = load(v.q + 32 * j);
+                if (Traits<W>::has_sign) values = _mm256_sign_epi8(values, u.sign[j]);
+                __m256i &half_of_them = j % 2 ? odd : even;
+                half_of_them = add_products(half_of_them, _mm256_maddubs_epi16(u.q[j], values), u.scale[j]);
             }
             __m256i all = _mm256_add_epi32(even, odd);
-            if (shifted)
+            if (Traits<W>::shifted)
                 all = _mm256_sub_epi32(all, _mm256_slli_epi32(_mm256_madd_epi16(load(v.sums), u.shift), 5));
             sums[r] = _mm256_fmadd_ps(_mm256_set1_ps(v.d * d), _mm256_cvtepi32_ps(all), sums[r]);
-            minima[r].add(w[i], u, v);
+            if (Traits<W>::minima) minima[r].add(w[i], u, v);
         }
     }
-    for (int r = 0; r < N; r++) to[r * next] = shifted ? sum_of(sums[r]) : sum_of(sums[r]) + minima[r].sum();
+    for (int r = 0; r < N; r++) to[r * next] = Traits<W>::minima ? sum_of(sums[r]) + minima[r].sum() : sum_of(sums[r]);
 }
 
 // ---- Matrices
 
 // Some rows of weights, and at most ROWS rows; `next`: from a row's results to those of the next one.
-struct Part { const char *weights; int64_t from, to, pitch, blocks; const char *rows; int64_t stride; float *out; int64_t next; };
+struct Part {
+    const char *weights;
+    int64_t from, to, pitch, blocks;
+    const char *rows;
+    int64_t stride;
+    float *out;
+    int64_t next;
+};
 
 template <class W, int N> METHOD void multiply_small(const Part &p, const Scales &scales) {
     for (int64_t i = p.from; i < p.to; i++)
@@ -338,9 +386,11 @@ Kind kinds[] = {
     {6, 8, sizeof(Q5_0), sizeof(Q8_0), FEW, small<Q5_0>, false},
     {7, 9, sizeof(Q5_1), sizeof(Q8_1), ANY, small<Q5_1>, false},
     {8, 8, sizeof(Q8_0), sizeof(Q8_0), FEW, small<Q8_0>, false},
+    {11, 15, sizeof(Q3_K), sizeof(Q8_K), FEW_LARGE, large<Q3_K>, false},
     {12, 15, sizeof(Q4_K), sizeof(Q8_K), FEW_LARGE, large<Q4_K>, false},
     {13, 15, sizeof(Q5_K), sizeof(Q8_K), FEW_LARGE, large<Q5_K>, false},
     {14, 15, sizeof(Q6_K), sizeof(Q8_K), FEW_LARGE, large<Q6_K>, false},
+    {23, 15, sizeof(IQ4_XS), sizeof(Q8_K), FEW_LARGE, large<IQ4_XS>, false},
 };
 Kind *kind_of(int weights, int values) {
     for (Kind &kind : kinds)
@@ -362,7 +412,8 @@ struct ggml_tensor {  // up to what it is computed from
     ggml_tensor *src[10];
 };
 using Multiply = bool(const ggml_compute_params *, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
-                      const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type, int out_type);
+                      const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
+                      int out_type);
 
 }
 
@@ -413,7 +464,9 @@ void few_rows_init(Multiply *sgemm, bool (*tiled)(const ggml_compute_params *, g
     wait_for_all = wait;
 }
 
-void few_rows_q4_0_init(void (*by_rows)(int, float *, size_t, const void *, const void *, int, int)) { q4_0_by_rows = by_rows; }
+void few_rows_q4_0_init(void (*by_rows)(int, float *, size_t, const void *, const void *, int, int)) {
+    q4_0_by_rows = by_rows;
+}
 
 // Take weights of this type from now on, or leave them to the library.
 void few_rows_use(int weights, bool use) {
@@ -424,7 +477,8 @@ void few_rows_use(int weights, bool use) {
 // Stands in for the library's llamafile_sgemm where every row must have the bits that it has alone: `n` rows of `k` blocks
 // times `m` rows of weights. False: not done; the library then multiplies row by row.
 bool few_rows_exact(const ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
-                    const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type, int out_type) {
+                    const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
+                    int out_type) {
     const Kind *kind = kind_of(weights_type, values_type);
     if (!kind || n < 2 || k > BLOCKS || out_type != 0) return false;
     multiply(*kind, params, m, n, k, weights, pitch, rows, stride, out, next);
@@ -433,7 +487,8 @@ bool few_rows_exact(const ggml_compute_params *params, int64_t m, int64_t n, int
 
 // The same where bits do not matter: whatever is faster.
 bool few_rows_fast(const ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
-                   const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type, int out_type) {
+                   const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
+                   int out_type) {
     const Kind *kind = kind_of(weights_type, values_type);
     Multiply *faster = kind && n <= kind->few ? few_rows_exact : library_multiply;
     return faster(params, m, n, k, weights, pitch, rows, stride, out, next, weights_type, values_type, out_type);

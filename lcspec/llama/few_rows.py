@@ -2,8 +2,8 @@
 
 llama.cpp has none for two to eight rows on x86: it multiplies them one by one, so that two drafted tokens cost nearly
 as much as decoding them. Those of few_rows.cpp unpack the weights once for all rows, and a row's sums are those that it
-has alone. They are compiled at the first use, with the C++ compiler that llama.cpp was compiled with on most machines,
-and kept in the cache directory. A type of weights whose bits are not those of the library's dot product is left to the
+has alone. They are compiled when they are first needed, with the C++ compiler of the machine, and kept in the cache
+directory. A type of weights whose bits are not those of the library's dot product is left to the
 library, and so is everything where there is no compiler.
 """
 
@@ -66,9 +66,11 @@ TYPES = (
     _Type(6, "q5_0", 32, 22, Q8_0),
     _Type(7, "q5_1", 32, 24, Q8_1),
     _Type(8, "q8_0", 32, 34, Q8_0),
+    _Type(11, "q3_K", 256, 110, Q8_K),
     _Type(12, "q4_K", 256, 144, Q8_K),
     _Type(13, "q5_K", 256, 176, Q8_K),
     _Type(14, "q6_K", 256, 210, Q8_K),
+    _Type(23, "iq4_xs", 256, 136, Q8_K),
 )
 # Of the types that the library repacks on x86, the one that is faster as it is stored, with the kernels here, and those
 # that are not (SmolLM2 in Q4_0 on Zen 4: single rows in 7.5 ms, as stored 9.1).
@@ -149,12 +151,11 @@ def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str
     rows, rounded = random.standard_normal((n, k), np.float32), np.zeros((n, blocks * Q8_0.size), np.uint8)
     for row, into in zip(rows, rounded):
         library.quantize_row_q8_0(_at(row), _at(into), ctypes.c_int64(k))
-    found = []
-    for function in (ctypes.CFUNCTYPE(None)(address), compiled.few_rows_q4_0):
-        out, next_row = np.zeros((n, m), np.float32), ctypes.c_size_t(m)
-        function(ctypes.c_int(k), _at(out), next_row, _at(weights), _at(rounded), ctypes.c_int(n), ctypes.c_int(m))
-        found.append(out.view(np.uint32))
-    same = found[0].any() and np.array_equal(*found)
+    wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
+    for function, out in (ctypes.CFUNCTYPE(None)(address), wanted), (compiled.few_rows_q4_0, got):
+        width, of_rows, columns = ctypes.c_int(k), ctypes.c_int(n), ctypes.c_int(m)
+        function(width, _at(out), ctypes.c_size_t(m), _at(weights), _at(rounded), of_rows, columns)
+    same = np.array_equal(wanted.view(np.uint32), got.view(np.uint32))
     return {REPACKED_Q4_0: _address(compiled, "few_rows_q4_0")} if same else {}
 
 
@@ -181,7 +182,7 @@ def _compiled() -> ctypes.CDLL | None:
         about = "\0".join([os.path.realpath(command), _processor_flags(), *FLAGS]).encode() + SOURCE.read_bytes()
         file = cache_dir() / "kernels" / f"few_rows-{hashlib.sha256(about).hexdigest()[:16]}.so"
         if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
+            file.parent.mkdir(0o700, parents=True, exist_ok=True)  # it holds code that runs
             with tempfile.TemporaryDirectory(dir=file.parent) as folder:
                 new = Path(folder) / file.name
                 subprocess.run(

@@ -107,7 +107,7 @@ def test_without_a_compiler_the_library_multiplies_alone(
 
 
 # Every type, in matrices whose rows are no multiple of what the threads take; and one that has no kernel.
-QUANTS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q3_K_M", "F16"]
+QUANTS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K_M", "Q5_K_M", "Q6_K", "Q3_K_M", "IQ4_XS", "Q2_K", "F16"]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
