@@ -18,7 +18,7 @@
 namespace {
 
 constexpr int ROWS = 8;           // that share what was unpacked
-constexpr int BLOCKS = 640;       // of 32 values that a row may have
+constexpr int BLOCKS = 1024;      // of 32 values that a row may have; their scales lie on the stack
 constexpr int64_t COLUMNS = 64;   // rows of weights that stay in the processor's cache for all rows
 constexpr int PARTS = 4;          // of the work for each thread
 
@@ -133,8 +133,8 @@ void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t strid
         for (int r = 0; r < N; r++) {
             __m256i v = load(((const V *)(rows + r * stride))[i].q);
             if (!Rounded<W>::minimum) v = _mm256_sign_epi8(v, q);
-            const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(scales.d[i][r]));
-            sums[r] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(add_byte_products(_mm256_setzero_si256(), size, v)), sums[r]);
+            const __m256 products = _mm256_cvtepi32_ps(add_byte_products(_mm256_setzero_si256(), size, v));
+            sums[r] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(scales.d[i][r])), products, sums[r]);
         }
     }
     float more[ROWS];
@@ -229,29 +229,33 @@ INLINE void unpack(const IQ4_XS &b, Unpacked &to) {
 }
 
 // What is taken from a row for the minima of its weights; the dot products of Q4_K and Q5_K sum it in two ways.
-INLINE __m128i of_minima(const Unpacked &w, const Q8_K &v) {
-    const __m256i sums = load((const char *)&v + offsetof(Q8_K, sums));
-    const __m128i pairs = _mm_hadd_epi16(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
-    return _mm_madd_epi16(w.minima, pairs);
+struct Sums { __m128i of[BLOCKS / 8][ROWS]; };  // of each 32 values of a row's blocks
+
+INLINE void read_sums(Sums &to, const char *rows, int64_t stride, int n, int64_t blocks) {
+    for (int64_t i = 0; i < blocks; i++)
+        for (int r = 0; r < n; r++) {
+            const __m256i sums = load(((const Q8_K *)(rows + r * stride))[i].sums);
+            to.of[i][r] = _mm_hadd_epi16(_mm256_castsi256_si128(sums), _mm256_extracti128_si256(sums, 1));
+        }
 }
 template <class W> struct Minima {
-    METHOD void add(const W &, const Unpacked &, const Q8_K &) {}
+    METHOD void add(const W &, const Unpacked &, float, __m128i) {}
     METHOD float sum() const { return 0; }
 };
 template <> struct Minima<Q4_K> {
     __m128 sums = _mm_setzero_ps();
-    METHOD void add(const Q4_K &b, const Unpacked &w, const Q8_K &v) {
-        sums = _mm_fmadd_ps(_mm_set1_ps(-v.d * value(b.m)), _mm_cvtepi32_ps(of_minima(w, v)), sums);
+    METHOD void add(const Q4_K &b, const Unpacked &w, float d, __m128i of_row) {
+        sums = _mm_fmadd_ps(_mm_set1_ps(-d * value(b.m)), _mm_cvtepi32_ps(_mm_madd_epi16(w.minima, of_row)), sums);
     }
     METHOD float sum() const { return sum_of(sums); }
 };
 template <> struct Minima<Q5_K> {
     float all = 0;
-    METHOD void add(const Q5_K &b, const Unpacked &w, const Q8_K &v) {
-        __m128i four = of_minima(w, v);
+    METHOD void add(const Q5_K &b, const Unpacked &w, float d, __m128i of_row) {
+        __m128i four = _mm_madd_epi16(w.minima, of_row);
         four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
         four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-        all = __builtin_fmaf(-v.d * value(b.m), (float)_mm_cvtsi128_si32(four), all);
+        all = __builtin_fmaf(-d * value(b.m), (float)_mm_cvtsi128_si32(four), all);
     }
     METHOD float sum() const { return all; }
 };
@@ -262,7 +266,8 @@ template <> struct Traits<Q5_K> { static constexpr bool minima = true, shifted =
 template <> struct Traits<Q6_K> { static constexpr bool minima = false, shifted = true, has_sign = false; };
 
 template <class W, int N>
-void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t stride, float *to, int64_t next) {
+void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t stride, const Sums &of_rows, float *to,
+                     int64_t next) {
     __m256 sums[N];
     Minima<W> minima[N];
     for (int r = 0; r < N; r++) sums[r] = _mm256_setzero_ps();
@@ -283,7 +288,7 @@ void multiply_blocks(const W *w, int64_t blocks, const char *rows, int64_t strid
             if (Traits<W>::shifted)
                 all = _mm256_sub_epi32(all, _mm256_slli_epi32(_mm256_madd_epi16(load(v.sums), u.shift), 5));
             sums[r] = _mm256_fmadd_ps(_mm256_set1_ps(v.d * d), _mm256_cvtepi32_ps(all), sums[r]);
-            if (Traits<W>::minima) minima[r].add(w[i], u, v);
+            if (Traits<W>::minima) minima[r].add(w[i], u, v.d, of_rows.of[i][r]);
         }
     }
     for (int r = 0; r < N; r++) to[r * next] = Traits<W>::minima ? sum_of(sums[r]) + minima[r].sum() : sum_of(sums[r]);
@@ -319,20 +324,22 @@ template <class W> void small(const Part &p, int n) {
         default: return multiply_small<W, 8>(p, scales);
     }
 }
-template <class W, int N> METHOD void multiply_large(const Part &p) {
+template <class W, int N> METHOD void multiply_large(const Part &p, const Sums &sums) {
     for (int64_t i = p.from; i < p.to; i++)
-        multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, p.rows, p.stride, p.out + i, p.next);
+        multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, p.rows, p.stride, sums, p.out + i, p.next);
 }
 template <class W> void large(const Part &p, int n) {
+    Sums sums;
+    if (Traits<W>::minima) read_sums(sums, p.rows, p.stride, n, p.blocks);
     switch (n) {
-        case 1: return multiply_large<W, 1>(p);
-        case 2: return multiply_large<W, 2>(p);
-        case 3: return multiply_large<W, 3>(p);
-        case 4: return multiply_large<W, 4>(p);
-        case 5: return multiply_large<W, 5>(p);
-        case 6: return multiply_large<W, 6>(p);
-        case 7: return multiply_large<W, 7>(p);
-        default: return multiply_large<W, 8>(p);
+        case 1: return multiply_large<W, 1>(p, sums);
+        case 2: return multiply_large<W, 2>(p, sums);
+        case 3: return multiply_large<W, 3>(p, sums);
+        case 4: return multiply_large<W, 4>(p, sums);
+        case 5: return multiply_large<W, 5>(p, sums);
+        case 6: return multiply_large<W, 6>(p, sums);
+        case 7: return multiply_large<W, 7>(p, sums);
+        default: return multiply_large<W, 8>(p, sums);
     }
 }
 
@@ -480,7 +487,7 @@ bool few_rows_exact(const ggml_compute_params *params, int64_t m, int64_t n, int
                     const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
                     int out_type) {
     const Kind *kind = kind_of(weights_type, values_type);
-    if (!kind || n < 2 || k > BLOCKS || out_type != 0) return false;
+    if (!kind || n < 2 || k > (values_type == 15 ? BLOCKS / 8 : BLOCKS) || out_type != 0) return false;
     multiply(*kind, params, m, n, k, weights, pitch, rows, stride, out, next);
     return true;
 }

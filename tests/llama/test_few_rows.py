@@ -74,7 +74,7 @@ def test_a_type_with_other_bits_is_left_to_the_library(anew: Path, kind: few_row
 
 
 @pytest.mark.parametrize("columns, n_rows", [(8, 4), (40, 12)])
-@pytest.mark.parametrize("values", [512, 32 * 641], ids=["short", "longer than the kernel takes"])
+@pytest.mark.parametrize("values", [512, 32 * 1025], ids=["short", "longer than the kernel takes"])
 def test_repacked_weights_have_the_bits_of_single_rows(values: int, columns: int, n_rows: int) -> None:
     stand_ins = repacked_rows.stand_ins(LIBRARY)
     kernel = GEMM(few_rows.for_repacked(LIBRARY, stand_ins)[few_rows.REPACKED_Q4_0])
