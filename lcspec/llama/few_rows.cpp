@@ -107,15 +107,15 @@ INLINE float minimum(const Q4_1 &b) { return value(b.m); }
 INLINE float minimum(const Q5_1 &b) { return value(b.m); }
 template <class W> METHOD float minimum(const W &) { return 0; }
 
-// Scales and sums of the rows' blocks in 32 bits, those of all rows side by side.
+// Scales and sums of the rows' blocks in 32 bits, those of all rows side by side; 0 for rows that there are not.
 struct Scales { float d[BLOCKS][ROWS], s[BLOCKS][ROWS]; };
 
 template <class V> METHOD void read_scales(Scales &to, const char *rows, int64_t stride, int n, int64_t blocks) {
     for (int64_t i = 0; i < blocks; i++)
-        for (int r = 0; r < n; r++) {
+        for (int r = 0; r < ROWS; r++) {
             const half *block = (const half *)(rows + r * stride + i * (int64_t)sizeof(V));
-            to.d[i][r] = value(block[0]);
-            if (sizeof(V) == sizeof(Q8_1)) to.s[i][r] = value(block[1]);
+            to.d[i][r] = r < n ? value(block[0]) : 0;
+            if (sizeof(V) == sizeof(Q8_1)) to.s[i][r] = r < n ? value(block[1]) : 0;
         }
 }
 
