@@ -72,7 +72,7 @@ class ModelOptions:
         exact: choose cache types and attention that give a token the same bits at every step width and beside every
             other request; None: where that costs hardly any time (see lcspec.profiles.attention).
         batch: tokens in a prompt chunk.
-        repack: let the library repack weights for this CPU (faster; the bits differ from those without).
+        repack: let the library repack weights for this CPU where that is faster (the bits differ from those without).
         max_width: the widest step (pending token + drafted nodes over all slots) that the context must take.
         rollback: how many tokens of a step a recurrent state must be able to roll back; 0: nothing is drafted.
         planes: keep copies of the state for that, where the library can; False: roll back to a saved state instead.

@@ -52,7 +52,7 @@ def describe_machine(session: Session) -> dict[str, Any]:
         "kv_type_v": options.kv_type_v or options.kv_type,
         "exact": session.engine.exact.all_exact,
         "attention": options.attention,
-        "repack": options.repack,
+        "repack": session.model.repack,
         "load_average": load_average(),
         "time": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
     }

@@ -116,7 +116,7 @@ def describe(session: Session, options: ModelOptions) -> dict[str, Any]:
         "quantization": model.header.quantization,
         "threads": engine.context.n_threads,
         "gpu_layers": model.gpu_layers,
-        "repack": options.repack,
+        "repack": model.repack,
         "slots": engine.options.slots,
         "attention": engine.options.attention,
         "ways": ways,

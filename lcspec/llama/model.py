@@ -79,6 +79,7 @@ class Model:
         self.header = header
         self.handle = handle
         self.gpu_layers = gpu_layers
+        self.repack = _repacks(options, header, gpu_layers)
         self.workers: Workers | None = None  # other machines that have a part of it
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
         self.adapters: Adapters | None = None
@@ -154,7 +155,7 @@ class Model:
             wanted = plan(placed, header, options, functools.partial(_rehearsed, header), reserved)
             layers, split = wanted.layers, wanted.split
         while layers is not None:
-            repack = options.repack and may_repack() and not _better_as_stored(header, layers)
+            repack = _repacks(options, header, layers)
             handle, reason = _load_once(
                 options, layers, progress, header.file_size, placed=placed, split=split, repack=repack
             )
@@ -208,9 +209,11 @@ def _writes_no_text(header: ModelHeader) -> UnsupportedModel:
     )
 
 
-def _better_as_stored(header: ModelHeader, layers: int) -> bool:
-    """Whether the library should not repack the weights, with `layers` on devices."""
-    return not layers and not uses_amx() and faster_as_stored(C.llama_cpp._lib, header.tensor_types)
+def _repacks(options: ModelOptions, header: ModelHeader, layers: int) -> bool:
+    """Whether the library may repack the weights, with `layers` on devices: where that is faster."""
+    if not options.repack or not may_repack():
+        return False
+    return bool(layers) or uses_amx() or not faster_as_stored(C.llama_cpp._lib, header.tensor_types)
 
 
 def _compressed_window(header: ModelHeader) -> int:

@@ -123,7 +123,12 @@ def test_a_row_has_the_same_bits_at_every_width(quant: str, threads: int, tmp_pa
 
 
 @pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")
-def test_what_has_kernels_is_not_repacked() -> None:
+def test_what_has_kernels_is_not_repacked(tmp_path: Path) -> None:
+    wide = write_llama(tmp_path / "wide.gguf", width=256, n_ff=512)
+    for quant, repacked in (("Q4_K_M", False), ("Q4_0", True)):
+        quantize(wide, tmp_path / f"{quant}.gguf", quant)
+        with Model.load(options(tmp_path / f"{quant}.gguf", gpu_layers=0)) as model:
+            assert model.repack is repacked
     assert few_rows.faster_as_stored(LIBRARY, ["Q4_K", "Q6_K", "F32"])
     assert few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q4_0"])
     assert not few_rows.faster_as_stored(LIBRARY, ["Q4_0", "Q8_0", "Q4_K"])
