@@ -116,7 +116,8 @@ def test_a_row_has_the_same_bits_at_every_width(quant: str, threads: int, tmp_pa
     wide, file = tmp_path / "wide.gguf", tmp_path / "file.gguf"
     write_llama(wide, width=256, n_ff=768, n_vocab=291)
     quantize(wide, file, quant)
-    one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads)
+    repack = not uses_amx()  # AMX has kernels of its own
+    one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads, repack=repack)
     with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
         one = rows(context, 1)
         assert [width for width in (2, 4, 8, 16, 32) if not np.array_equal(one, rows(context, width))] == []
