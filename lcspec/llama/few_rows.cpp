@@ -306,41 +306,32 @@ struct Part {
     int64_t next;
 };
 
-template <class W, int N> METHOD void multiply_small(const Part &p, const Scales &scales) {
+// `read`: what was read of the rows beforehand, Scales or Sums.
+template <class W, int N, class Read> METHOD void multiply_part(const Part &p, const Read &read) {
     for (int64_t i = p.from; i < p.to; i++)
-        multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, p.rows, p.stride, scales, p.out + i, p.next);
+        multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, p.rows, p.stride, read, p.out + i, p.next);
+}
+template <class W, class Read> METHOD void multiply_rows(const Part &p, int n, const Read &read) {
+    switch (n) {
+        case 1: return multiply_part<W, 1>(p, read);
+        case 2: return multiply_part<W, 2>(p, read);
+        case 3: return multiply_part<W, 3>(p, read);
+        case 4: return multiply_part<W, 4>(p, read);
+        case 5: return multiply_part<W, 5>(p, read);
+        case 6: return multiply_part<W, 6>(p, read);
+        case 7: return multiply_part<W, 7>(p, read);
+        default: return multiply_part<W, 8>(p, read);
+    }
 }
 template <class W> void small(const Part &p, int n) {
     Scales scales;
     read_scales<typename Rounded<W>::type>(scales, p.rows, p.stride, n, p.blocks);
-    switch (n) {
-        case 1: return multiply_small<W, 1>(p, scales);
-        case 2: return multiply_small<W, 2>(p, scales);
-        case 3: return multiply_small<W, 3>(p, scales);
-        case 4: return multiply_small<W, 4>(p, scales);
-        case 5: return multiply_small<W, 5>(p, scales);
-        case 6: return multiply_small<W, 6>(p, scales);
-        case 7: return multiply_small<W, 7>(p, scales);
-        default: return multiply_small<W, 8>(p, scales);
-    }
-}
-template <class W, int N> METHOD void multiply_large(const Part &p, const Sums &sums) {
-    for (int64_t i = p.from; i < p.to; i++)
-        multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, p.rows, p.stride, sums, p.out + i, p.next);
+    multiply_rows<W>(p, n, scales);
 }
 template <class W> void large(const Part &p, int n) {
     Sums sums;
     if (Traits<W>::minima) read_sums(sums, p.rows, p.stride, n, p.blocks);
-    switch (n) {
-        case 1: return multiply_large<W, 1>(p, sums);
-        case 2: return multiply_large<W, 2>(p, sums);
-        case 3: return multiply_large<W, 3>(p, sums);
-        case 4: return multiply_large<W, 4>(p, sums);
-        case 5: return multiply_large<W, 5>(p, sums);
-        case 6: return multiply_large<W, 6>(p, sums);
-        case 7: return multiply_large<W, 7>(p, sums);
-        default: return multiply_large<W, 8>(p, sums);
-    }
+    multiply_rows<W>(p, n, sums);
 }
 
 // ---- Q4_0, as the library repacks it: blocks of eight columns, eight bytes of each in turn, and nibbles with a sign

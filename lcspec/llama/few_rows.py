@@ -100,6 +100,7 @@ class Kernels(NamedTuple):
         fast, tiled: for the same and for ggml_compute_forward_mul_mat_tiled, where the library multiplies many rows.
         name: of the compiled file.
         types: of weights, those that have a kernel.
+        compiled: the file, loaded.
     """
 
     exact: int
@@ -107,6 +108,7 @@ class Kernels(NamedTuple):
     tiled: int
     name: str
     types: tuple[str, ...]
+    compiled: ctypes.CDLL
 
 
 @functools.cache
@@ -121,7 +123,7 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     if not types:
         return None
     exact, fast, tiled = (_address(compiled, f"few_rows_{name}") for name in ("exact", "fast", "tiled"))
-    return Kernels(exact, fast, tiled, Path(compiled._name).stem, types)
+    return Kernels(exact, fast, tiled, Path(compiled._name).stem, types, compiled)
 
 
 def why_none() -> str:
@@ -140,9 +142,9 @@ def known_here() -> bool:
 
 def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str, int]:
     """What of `stand_ins` (see repacked_rows.py) has something faster here, and its address."""
-    if REPACKED_Q4_0 not in stand_ins or kernels(library) is None or (compiled := _compiled()) is None:
+    if REPACKED_Q4_0 not in stand_ins or (found := kernels(library)) is None:
         return {}
-    address = stand_ins[REPACKED_Q4_0]
+    address, compiled = stand_ins[REPACKED_Q4_0], found.compiled
     compiled.few_rows_q4_0_init(ctypes.c_void_p(address))
     m, n, k = 16, 4, 512  # columns, rows, values
     random, blocks = np.random.default_rng(0), k // 32
