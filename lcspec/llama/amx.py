@@ -32,14 +32,20 @@ class _Stack(ctypes.Structure):
 
 
 @functools.cache
+def processor_flags() -> tuple[str, ...]:
+    """What the first processor can do, as Linux names it; nothing on other systems and processors."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return ()
+    try:
+        first = Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0]
+    except (OSError, UnicodeDecodeError):
+        return ()
+    return next((tuple(line.split()) for line in first.splitlines() if line.startswith("flags")), ())
+
+
 def cpu_has_amx() -> bool:
     """Whether this is a Linux machine whose processor multiplies int8 tiles."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":
-        return False
-    try:
-        return "amx_int8" in Path("/proc/cpuinfo").read_text(encoding="utf-8").partition("\n\n")[0].split()
-    except (OSError, UnicodeDecodeError):
-        return False
+    return "amx_int8" in processor_flags()
 
 
 def sound(library: ctypes.CDLL) -> bool:

@@ -14,10 +14,8 @@ import ctypes
 import functools
 import hashlib
 import os
-import platform
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Callable, Iterable, Mapping, NamedTuple
@@ -26,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.disk_cache import cache_dir
+from lcspec.llama.amx import processor_flags
 
 SOURCE = Path(__file__).with_name("few_rows.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
@@ -137,7 +136,7 @@ def why_none() -> str:
 
 def known_here() -> bool:
     """Whether this is a processor and a system that the kernels are written for."""
-    return sys.platform == "linux" and platform.machine() == "x86_64" and _processor_has("avx2", "fma", "f16c")
+    return {"avx2", "fma", "f16c"} <= set(processor_flags())
 
 
 def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str, int]:
@@ -181,7 +180,7 @@ def _compiled() -> ctypes.CDLL | None:
     if command is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        about = "\0".join([os.path.realpath(command), _processor_flags(), *FLAGS]).encode() + SOURCE.read_bytes()
+        about = "\0".join([os.path.realpath(command), *processor_flags(), *FLAGS]).encode() + SOURCE.read_bytes()
         file = cache_dir() / "kernels" / f"few_rows-{hashlib.sha256(about).hexdigest()[:16]}.so"
         if not file.exists():
             file.parent.mkdir(0o700, parents=True, exist_ok=True)  # it holds code that runs
@@ -193,19 +192,6 @@ def _compiled() -> ctypes.CDLL | None:
                 os.replace(new, file)
         return ctypes.CDLL(str(file))
     return None
-
-
-def _processor_has(*flags: str) -> bool:
-    return set(flags) <= set(_processor_flags().split())
-
-
-@functools.cache
-def _processor_flags() -> str:
-    """What the first processor can do, as the kernel names it."""
-    with contextlib.suppress(OSError):
-        first = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").partition("\n\n")[0]
-        return next((line for line in first.splitlines() if line.startswith("flags")), "")
-    return ""
 
 
 def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type) -> bool:
