@@ -1,10 +1,11 @@
-"""Kernels for a few rows of tokens, compiled on this machine: as fast as they are exact.
+"""Kernels for one row of tokens and a few, compiled on this machine: as fast as they are exact.
 
 llama.cpp has none for two to eight rows on x86: it multiplies them one by one, so that two drafted tokens cost nearly
 as much as decoding them. Those of few_rows.cpp unpack the weights once for all rows, and a row's sums are those that it
-has alone. They are compiled when they are first needed, with the C++ compiler of the machine, and kept in the cache
-directory. A type of weights whose bits are not those of the library's dot product is left to the
-library, and so is everything where there is no compiler.
+has alone. A single row is faster as well, and so are keys and values in 16 bits and the weights of experts. They are
+compiled when they are first needed, with the C++ compiler of the machine, and kept in the cache directory. A type of
+weights whose bits are not those of the library's dot product is left to the library, and so is everything where there
+is no compiler.
 """
 
 from __future__ import annotations
@@ -30,13 +31,17 @@ SOURCE = Path(__file__).with_name("few_rows.cpp")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
 COMPILERS = ("c++", "g++", "clang++")
 PATIENCE = 60.0  # seconds for the compiler
-# Functions of the library that the kernels call: those for prompts, and how its threads share work.
+# Functions of the library that the kernels call: those for prompts, how threads share work, how wide its vectors are.
+SGEMM, TILED = "llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"
+EXPERTS = "ggml_compute_forward_mul_mat_id_tiled"
 CALLED = (
-    "llamafile_sgemm",
-    "ggml_compute_forward_mul_mat_tiled",
+    SGEMM,
+    TILED,
+    EXPERTS,
     "ggml_threadpool_chunk_set",
     "ggml_threadpool_chunk_add",
     "ggml_barrier",
+    "ggml_cpu_has_avx512",
 )
 
 
@@ -49,17 +54,25 @@ class _Type(NamedTuple):
     size: int
     rounded: _Rounded
 
+    @property
+    def dot(self) -> str:
+        """The library's dot product."""
+        return f"ggml_vec_dot_{self.name}" + (f"_{self.rounded.name}" if self.values > 1 else "")
+
 
 class _Rounded(NamedTuple):
-    """A type that rows are rounded to: its number, its name, bytes of a block."""
+    """A type that rows are rounded to: its number, its name, values and bytes of a block."""
 
     number: int
     name: str
+    values: int
     size: int
 
 
-Q8_0, Q8_1, Q8_K = _Rounded(8, "q8_0", 34), _Rounded(9, "q8_1", 36), _Rounded(15, "q8_K", 292)
+F16, Q8_0 = _Rounded(1, "f16", 1, 2), _Rounded(8, "q8_0", 32, 34)
+Q8_1, Q8_K = _Rounded(9, "q8_1", 32, 36), _Rounded(15, "q8_K", 256, 292)
 TYPES = (
+    _Type(1, "f16", 1, 2, F16),
     _Type(2, "q4_0", 32, 18, Q8_0),
     _Type(3, "q4_1", 32, 20, Q8_1),
     _Type(6, "q5_0", 32, 22, Q8_0),
@@ -75,8 +88,9 @@ TYPES = (
 # that are not (SmolLM2 in Q4_0 on Zen 4: single rows in 7.5 ms, as stored 9.1).
 STORED, REPACKED = "Q4_K", ("Q4_0", "IQ4_NL", "MXFP4", "Q2_K")
 REPACKED_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
-# Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each.
-COMPARED = (12, 11, 512)
+# Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they
+# are not in blocks, so that some are left over.
+COMPARED = (12, 8, 512)
 
 
 class _Params(ctypes.Structure):
@@ -95,16 +109,15 @@ class Kernels(NamedTuple):
     """Addresses of functions that stand in for the library's, and a name that changes with their code.
 
     Attributes:
-        exact: for llamafile_sgemm, where every row has the bits that it has alone.
-        fast, tiled: for the same and for ggml_compute_forward_mul_mat_tiled, where the library multiplies many rows.
+        exact: by the names of those functions: every row has the bits that it has alone.
+        fast: the same, but the library multiplies many rows.
         name: of the compiled file.
         types: of weights, those that have a kernel.
         compiled: the file, loaded.
     """
 
-    exact: int
-    fast: int
-    tiled: int
+    exact: Mapping[str, int]
+    fast: Mapping[str, int]
     name: str
     types: tuple[str, ...]
     compiled: ctypes.CDLL
@@ -121,8 +134,13 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     types = tuple(kind.name.upper() for kind in TYPES if _agrees(library, compiled, kind))
     if not types:
         return None
-    exact, fast, tiled = (_address(compiled, f"few_rows_{name}") for name in ("exact", "fast", "tiled"))
-    return Kernels(exact, fast, tiled, Path(compiled._name).stem, types, compiled)
+    exact = {SGEMM: _address(compiled, "few_rows_exact"), EXPERTS: _address(compiled, "few_rows_experts")}
+    fast = {
+        SGEMM: _address(compiled, "few_rows_fast"),
+        TILED: _address(compiled, "few_rows_tiled"),
+        EXPERTS: _address(compiled, "few_rows_experts_fast"),
+    }
+    return Kernels(exact, fast, Path(compiled._name).stem, types, compiled)
 
 
 def why_none() -> str:
@@ -194,34 +212,38 @@ def _compiled() -> ctypes.CDLL | None:
     return None
 
 
-def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type) -> bool:
+def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type, values: int = COMPARED[2]) -> bool:
     """Whether the kernel for this type has the bits of the library's dot product; only then it is used."""
-    dot = getattr(library, f"ggml_vec_dot_{kind.name}_{kind.rounded.name}", None)
-    quantize = getattr(library, "ggml_quantize_chunk", None)
-    round_row = getattr(library, f"quantize_row_{kind.rounded.name}", None)
+    dot, quantize = getattr(library, kind.dot, None), getattr(library, "ggml_quantize_chunk", None)
+    name = f"quantize_row_{kind.rounded.name}" if kind.values > 1 else "ggml_fp32_to_fp16_row"
+    round_row = getattr(library, name, None)
     if dot is None or quantize is None or round_row is None:
         return False
-    m, n, k = COMPARED
+    m, n, _ = COMPARED
+    k = values if kind.values > 1 else values + 24
     random, blocks = np.random.default_rng(0), k // kind.values
     weights, rows = (random.standard_normal((some, k), np.float32) for some in (m, n))
     stored = np.zeros((m, blocks * kind.size), np.uint8)
-    rounded = np.zeros((n, k // (256 if kind.rounded is Q8_K else 32) * kind.rounded.size), np.uint8)
+    rounded = np.zeros((n, k // kind.rounded.values * kind.rounded.size), np.uint8)
     long, whole = ctypes.c_int64, ctypes.c_int
     quantize(whole(kind.number), _at(weights), _at(stored), long(0), long(m), long(k), None)
     for row, into in zip(rows, rounded):
         round_row(_at(row), _at(into), long(k))
-    wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
+    wanted = np.zeros((n, m), np.float32)
     none = ctypes.c_size_t(0)
     for j in range(n):
         for i in range(m):
             dot(whole(k), _at(wanted[j, i:]), none, _at(stored[i]), none, _at(rounded[j]), none, whole(1))
     use: Callable[[int, bool], None] = compiled.few_rows_use
     use(kind.number, True)
-    done = compiled.few_rows_exact(
-        ctypes.byref(_Params(0, 1)), long(m), long(n), long(blocks), _at(stored), long(blocks), _at(rounded),
-        long(blocks), _at(got), long(m), whole(kind.number), whole(kind.rounded.number), whole(0),
-    )  # fmt: skip
-    same = bool(done) and np.array_equal(wanted.view(np.uint32), got.view(np.uint32))
+    same = True
+    for width in range(1, n + 1):
+        got = np.zeros((width, m), np.float32)
+        done = compiled.few_rows_exact(
+            ctypes.byref(_Params(0, 1)), long(m), long(width), long(blocks), _at(stored), long(blocks), _at(rounded),
+            long(blocks), _at(got), long(m), whole(kind.number), whole(kind.rounded.number), whole(0),
+        )  # fmt: skip
+        same &= bool(done) and np.array_equal(wanted[:width].view(np.uint32), got.view(np.uint32))
     use(kind.number, same)
     return same
 

@@ -4,9 +4,9 @@ Where it can, llama.cpp multiplies several rows with `llamafile_sgemm` or, from 
 single one with code that sums in another order. Those functions refuse what they do not know, and the library then
 takes the code for single rows at every width. That is slow for prompts. So the functions are made to refuse for some
 decodes only: an ELF library calls them through its global offset table, and there their entries are pointed to a
-function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)). For the first one stands in what
-multiplies a few rows at once with the bits of single ones, where it could be compiled (few_rows.py), and at all other
-times something else that takes the faster way. Repacked weights have functions of their own for four rows at once, for
+function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)). Where they could be compiled
+(few_rows.py) there are functions instead that multiply with the bits of single rows, and at all other times others that
+take the faster way. Repacked weights have functions of their own for four rows at once, for
 which others stand in (repacked_rows.py).
 
 The fused attention kernel sums a single row in parts, and 64 rows and more in tiles, unless the library's CPU backend
@@ -26,12 +26,11 @@ import sys
 import threading
 from typing import Any, Iterable, Iterator, NamedTuple
 
-from lcspec.llama.few_rows import for_repacked, kernels
+from lcspec.llama.few_rows import EXPERTS, SGEMM, TILED, for_repacked, kernels
 from lcspec.llama.lib import C
 from lcspec.llama.repacked_rows import stand_ins
 
-SGEMM, TILED = "llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"
-SEVERAL_ROWS = (SGEMM, TILED, "ggml_compute_forward_mul_mat_id_tiled")
+SEVERAL_ROWS = (SGEMM, TILED, EXPERTS)
 REFUSES = "ggml_cpu_has_vsx"  # 0 on these processors
 # llama_context::get_sched, and what leads from there to the CPU backend and its switch.
 REFERENCE = (
@@ -157,8 +156,8 @@ def _switch() -> _Switch | None:
     on = {name: _address(library, name) for name in places}
     off = dict.fromkeys(places, _address(library, REFUSES))
     if few is not None:
-        on |= {SGEMM: few.fast, TILED: few.tiled}
-        off[SGEMM] = few.exact
+        on |= few.fast
+        off |= few.exact
     others = _entries(library, repacked)  # all or none: they work together
     if others is not None:
         places = places | others

@@ -23,7 +23,7 @@ from lcspec import disk_cache
 from lcspec.config import QUANTIZED, ModelOptions
 from lcspec.errors import LcspecError
 from lcspec.kv_cache.prompt_reader import converted
-from lcspec.llama import Context, Model, build, can_go_row_by_row, version
+from lcspec.llama import Context, Model, build, can_go_row_by_row, functions_switched, version
 from lcspec.modelfiles.attention_layers import Heads, write_layers
 from lcspec.modelfiles.kv_shape import kv_shape
 from lcspec.modelfiles.memory import machine_memory, needed
@@ -197,7 +197,7 @@ def measure(heads: Heads, options: ModelOptions, presence: Presence, texts: list
 def _known(heads: Heads, options: ModelOptions) -> Times | None:
     """The stored times, or new ones, which are stored; None if there is no way to measure."""
     slots = min(options.slots, MOST_SLOTS)
-    about = CONTEXT, heads, options.threads, options.kv_type, can_go_row_by_row(), version(), build()
+    about = CONTEXT, heads, options.threads, options.kv_type, functions_switched(), version(), build()
     text, crowd = (disk_cache.key_of("attention of texts", n, *about) for n in (1, slots))
     texts = _table(disk_cache.load("attention", text), 1 + len(WIDTHS))
     crowds = [row[1:2] for row in texts or ()] if slots == 1 else _table(disk_cache.load("attention", crowd), 1)

@@ -18,6 +18,7 @@ from scripts.scale_model import quantize
 from tests.llama.test_repacked_rows import GEMM, rounded
 from tests.llama.test_row_by_row import rows
 from tests.running import options
+from tests.tiny_families import write_family
 from tests.tiny_gguf import write_llama
 
 X86_LINUX = sys.platform == "linux" and platform.machine() == "x86_64"
@@ -59,7 +60,7 @@ def test_a_type_with_other_bits_is_left_to_the_library(anew: Path, kind: few_row
 
     class Changed:
         def __getattr__(self, name: str) -> object:
-            if name == f"ggml_vec_dot_{kind.name}_{kind.rounded.name}":
+            if name == kind.dot:
                 return ctypes.CFUNCTYPE(None)(lambda: None)
             return getattr(LIBRARY, name)
 
@@ -70,6 +71,15 @@ def test_a_type_with_other_bits_is_left_to_the_library(anew: Path, kind: few_row
         few_rows._at(out), ctypes.c_int64(1), *map(ctypes.c_int, (kind.number, kind.rounded.number, 0)),
     )  # fmt: skip
     assert not done
+    assert few_rows._agrees(LIBRARY, compiled, kind)
+
+
+@pytest.mark.parametrize("kind", few_rows.TYPES, ids=lambda kind: kind.name)
+def test_long_rows_have_these_bits_or_are_left_to_the_library(anew: Path, kind: few_rows._Type) -> None:
+    compiled = few_rows._compiled()
+    assert compiled is not None and few_rows.kernels(LIBRARY) is not None
+    assert few_rows._agrees(LIBRARY, compiled, kind, 32 * 1024)
+    assert few_rows._agrees(LIBRARY, compiled, kind, 33 * 1024) is (kind.name == "f16")
     assert few_rows._agrees(LIBRARY, compiled, kind)
 
 
@@ -102,7 +112,7 @@ def test_without_a_compiler_the_library_multiplies_alone(
     switch = switching._switch()
     assert switch is not None and switching.can_go_row_by_row()
     assert switch.on[0] == switching._address(LIBRARY, switching.SGEMM)
-    assert switch.off[0] == switching._address(LIBRARY, switching.REFUSES)
+    assert set(switch.off[:3]) == {switching._address(LIBRARY, switching.REFUSES)}
     assert not few_rows.faster_as_stored(LIBRARY, ["Q4_K"])
 
 
@@ -121,6 +131,26 @@ def test_a_row_has_the_same_bits_at_every_width(quant: str, threads: int, tmp_pa
     with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
         one = rows(context, 1)
         assert [width for width in (2, 4, 8, 16, 32) if not np.array_equal(one, rows(context, width))] == []
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("quant", ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "F16"])
+def test_rows_of_experts_have_the_bits_of_the_library(
+    quant: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rows that go to the same expert are multiplied together; alone, the library multiplied them with these bits."""
+    file = write_family("qwen3moe", tmp_path / "f32.gguf")
+    quantize(file, file := tmp_path / "file.gguf", quant)
+    one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads, repack=False)
+    with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
+        found = {width: rows(context, width) for width in (1, 2, 4, 16, 32)}
+        switch = switching._switch()
+        assert switch is not None and (few := few_rows.kernels(LIBRARY)) is not None
+        assert switch.off[2] == few.exact[few_rows.EXPERTS] != few.fast[few_rows.EXPERTS] == switch.on[2]
+        refuse = switching._address(LIBRARY, switching.REFUSES)
+        monkeypatch.setattr(switching, "_switch", lambda: switch._replace(off=(refuse,) * len(switch.off)))
+        alone = rows(context, 1)
+    assert [width for width, some in found.items() if not np.array_equal(some, alone)] == []
 
 
 @pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")
@@ -142,4 +172,4 @@ def test_drafts_and_prompts_have_the_kernels_too(demo_as: Callable[[str], Path])
     with Model.load(usual) as model, Context(model, usual):
         switch = switching._switch()
         assert switch is not None and (few := few_rows.kernels(LIBRARY)) is not None
-        assert [entry.value for entry in switch.entries[:2]] == [few.fast, few.tiled]
+        assert [entry.value for entry in switch.entries[:3]] == list(few.fast.values())
