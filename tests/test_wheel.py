@@ -108,7 +108,8 @@ def test_what_is_in_them(dist: Path) -> None:
         "lcspec/tui/styles/chat.tcss",
         "lcspec/demo_models/demo-target-q8_0.gguf",
         "lcspec/demo_models/demo-draft-q8_0.gguf",
-        "lcspec/llama/few_rows.cpp",
+        "lcspec/llama/kernels/few_rows.cpp",
+        "lcspec/llama/kernels/formats.h",
         "lcspec/native/tile_config.h",
     } <= packed
     ours = {
@@ -118,7 +119,7 @@ def test_what_is_in_them(dist: Path) -> None:
     assert ours <= packed, "a package is missing from pyproject.toml"
     with tarfile.open(sdist) as archive:
         names = {name.partition("/")[2] for name in archive.getnames()}
-    assert {"pyproject.toml", "LICENSE", "native/tile_config.h", "lcspec/llama/few_rows.cpp"} <= names
+    assert {"pyproject.toml", "LICENSE", "native/tile_config.h", "lcspec/llama/kernels/few_rows.cpp"} <= names
     assert "models/demo-target-q8_0.gguf" in names
 
 

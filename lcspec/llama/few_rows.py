@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from lcspec.disk_cache import cache_dir
 from lcspec.llama.amx import processor_flags
 
-SOURCE = Path(__file__).with_name("few_rows.cpp")
+SOURCES = Path(__file__).with_name("kernels")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
 COMPILERS = ("c++", "g++", "clang++")
 PATIENCE = 60.0  # seconds for the compiler
@@ -198,14 +198,15 @@ def _compiled() -> ctypes.CDLL | None:
     if command is None:
         return None
     with contextlib.suppress(OSError, subprocess.SubprocessError):
-        about = "\0".join([os.path.realpath(command), *processor_flags(), *FLAGS]).encode() + SOURCE.read_bytes()
+        about = "\0".join([os.path.realpath(command), *processor_flags(), *FLAGS]).encode()
+        about += b"".join(source.read_bytes() for source in sorted(SOURCES.iterdir()))
         file = cache_dir() / "kernels" / f"few_rows-{hashlib.sha256(about).hexdigest()[:16]}.so"
         if not file.exists():
             file.parent.mkdir(0o700, parents=True, exist_ok=True)  # it holds code that runs
             with tempfile.TemporaryDirectory(dir=file.parent) as folder:
                 new = Path(folder) / file.name
                 subprocess.run(
-                    [command, *FLAGS, "-o", str(new), str(SOURCE)], check=True, capture_output=True, timeout=PATIENCE
+                    [command, *FLAGS, "-o", str(new), str(SOURCES / "few_rows.cpp")], check=True, capture_output=True, timeout=PATIENCE
                 )
                 os.replace(new, file)
         return ctypes.CDLL(str(file))

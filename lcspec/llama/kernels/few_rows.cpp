@@ -1,0 +1,242 @@
+// A few rows (tokens) times a matrix of ggml, each row with the bits that it has alone.
+//
+// ggml multiplies a single row by a dot product for every row of weights (ggml-cpu, arch/x86/quants.c), and several by
+// the same function again and again, or by code that sums in another order. Here every block of weights is unpacked
+// once, for up to eight rows, whose values are brought into order once for all weights. The sums of a row are those of
+// the dot product: its products are whole numbers, which any order adds up to the same, and its eight partial sums in
+// floating point get one fused multiply-add for each block, in the order of the blocks. few_rows.py compiles this for
+// the processor it runs on and compares the bits.
+
+#include "blocks_of_256.h"
+#include "blocks_of_32.h"
+#include "formats.h"
+#include "repacked.h"
+#include "values_of_16_bits.h"
+
+namespace {
+
+constexpr int64_t COLUMNS = 64;  // rows of weights that stay in the processor's cache for all rows
+// Parts of the work for each thread, unless they have fewer bytes of weights than that: at the end of each is lost what
+// the processor read ahead.
+constexpr int PARTS = 4;
+constexpr int64_t LEAST = 256 << 10;
+// More rows than that are multiplied faster by the library's kernels for prompts, measured on AVX2 (Zen 3's set) and
+// AVX-512 (Zen 4). It has none for Q4_1 and Q5_1, and those for blocks of 256 values are made for AVX-512. Values of 16
+// bits are the attention's: there all pieces of a prompt, of whatever length, should have the same sums.
+constexpr int64_t ANY = INT64_MAX, FEW = 24;
+#if defined(__AVX512VNNI__)
+constexpr int64_t FEW_LARGE = FEW;
+#else
+constexpr int64_t FEW_LARGE = ANY;
+#endif
+
+template <class W, class Read, int N> void multiply_part(const Part &p) {
+    Read rows;
+    read_rows<W, N>(rows, p.rows, p.blocks);
+    for (int64_t i = p.from; i < p.to; i++)
+        multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, rows, p.out, i);
+}
+template <class W, class Read> void blocks(const Part &p, int n) {
+    switch (n) {
+        case 1: return multiply_part<W, Read, 1>(p);
+        case 2: return multiply_part<W, Read, 2>(p);
+        case 3: return multiply_part<W, Read, 3>(p);
+        case 4: return multiply_part<W, Read, 4>(p);
+        case 5: return multiply_part<W, Read, 5>(p);
+        case 6: return multiply_part<W, Read, 6>(p);
+        case 7: return multiply_part<W, Read, 7>(p);
+        default: return multiply_part<W, Read, 8>(p);
+    }
+}
+// A type of weights and what rows are rounded to, both as numbers of enum ggml_type.
+struct Kind {
+    int weights, values, block, size, value_size;  // `block`: values in one
+    int64_t few;                                  // more rows than that are multiplied faster by the library
+    void (*multiply)(const Part &, int);
+    bool use;
+};
+Kind kinds[] = {
+    {1, 1, 1, sizeof(half), sizeof(half), 1, halves<Narrow>, false},
+    {2, 8, 32, sizeof(Q4_0), sizeof(Q8_0), FEW, blocks<Q4_0, Small>, false},
+    {3, 9, 32, sizeof(Q4_1), sizeof(Q8_1), ANY, blocks<Q4_1, Small>, false},
+    {6, 8, 32, sizeof(Q5_0), sizeof(Q8_0), FEW, blocks<Q5_0, Small>, false},
+    {7, 9, 32, sizeof(Q5_1), sizeof(Q8_1), ANY, blocks<Q5_1, Small>, false},
+    {8, 8, 32, sizeof(Q8_0), sizeof(Q8_0), FEW, blocks<Q8_0, Small>, false},
+    {11, 15, 256, sizeof(Q3_K), sizeof(Q8_K), FEW_LARGE, blocks<Q3_K, Large>, false},
+    {12, 15, 256, sizeof(Q4_K), sizeof(Q8_K), FEW_LARGE, blocks<Q4_K, Large>, false},
+    {13, 15, 256, sizeof(Q5_K), sizeof(Q8_K), FEW_LARGE, blocks<Q5_K, Large>, false},
+    {14, 15, 256, sizeof(Q6_K), sizeof(Q8_K), FEW_LARGE, blocks<Q6_K, Large>, false},
+    {23, 15, 256, sizeof(IQ4_XS), sizeof(Q8_K), FEW_LARGE, blocks<IQ4_XS, Large>, false},
+};
+const Kind *kind_of(int weights) {
+    for (const Kind &kind : kinds)
+        if (kind.use && kind.weights == weights) return &kind;
+    return nullptr;
+}
+
+}  // namespace
+
+extern "C" {
+
+struct ggml_compute_params { int ith, nth; size_t wsize; void *wdata; void *threadpool; };
+struct ggml_tensor {  // up to its values
+    int type;
+    void *buffer;
+    int64_t ne[4];
+    size_t nb[4];
+    int op, op_params[16], flags;
+    ggml_tensor *src[10], *view_src;
+    size_t view_offset;
+    void *data;
+};
+struct Chosen { int32_t slot, row; };  // of an expert's rows
+using Tiled = bool(const ggml_compute_params *, ggml_tensor *out);
+using TiledExperts = bool(const ggml_compute_params *, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *, char *);
+using Multiply = bool(const ggml_compute_params *, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
+                      const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
+                      int out_type);
+
+}
+
+namespace {
+
+// The library's: its kernels for prompts, and how its threads share work.
+Multiply *library_multiply;
+Tiled *library_tiled;
+TiledExperts *library_experts;
+void (*set_part)(void *pool, int part);
+int (*next_part)(void *pool, int count);
+void (*wait_for_all)(void *pool);
+// What stands in for its function for repacked Q4_0 otherwise: the same, row by row.
+void (*q4_0_by_rows)(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc);
+
+// `row_at(i, row, out)` says where row `i` of `n` is, and where its results belong.
+template <class At> void multiply(const Kind &kind, Part p, int64_t n, At row_at) {
+    const int64_t end = p.to, columns = n <= ROWS ? end - p.from : COLUMNS;
+    for (; p.from < end; p.from = p.to) {
+        p.to = p.from + columns < end ? p.from + columns : end;
+        for (int64_t row = 0; row < n; row += ROWS) {
+            const int some = (int)(n - row < ROWS ? n - row : ROWS);
+            for (int r = 0; r < some; r++) row_at(row + r, p.rows[r], p.out[r]);
+            kind.multiply(p, some);
+        }
+    }
+}
+bool fits(const Kind *kind, int64_t k) { return kind && (kind->block == 1 || k * kind->block <= 32 * BLOCKS); }
+
+}  // namespace
+
+extern "C" {
+
+// Functions of the library, in the order of their declaration above, and whether its vectors have 512 bits.
+void few_rows_init(Multiply *sgemm, Tiled *tiled, TiledExperts *experts, void (*set)(void *, int),
+                   int (*next)(void *, int), void (*wait)(void *), int (*has_wide)()) {
+    library_multiply = sgemm;
+    library_tiled = tiled;
+    library_experts = experts;
+    set_part = set;
+    next_part = next;
+    wait_for_all = wait;
+    if (has_wide()) kinds[0].multiply = halves<Wide>;
+}
+
+void few_rows_q4_0_init(void (*by_rows)(int, float *, size_t, const void *, const void *, int, int)) {
+    q4_0_by_rows = by_rows;
+}
+
+// Take weights of this type from now on, or leave them to the library.
+void few_rows_use(int weights, bool use) {
+    for (Kind &kind : kinds)
+        if (kind.weights == weights) kind.use = use;
+}
+
+// Stands in for the library's llamafile_sgemm where every row must have the bits that it has alone: `n` rows of `k` blocks
+// times `m` rows of weights. False: not done; the library then multiplies row by row.
+bool few_rows_exact(const ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
+                    const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
+                    int out_type) {
+    const Kind *kind = kind_of(weights_type);
+    if (!fits(kind, k) || values_type != kind->values || out_type != 0) return false;
+    pitch *= kind->size;
+    stride *= kind->value_size;
+    const int64_t nth = params->nth, most = nth == 1 ? 1 : PARTS * nth, fit = m * pitch / LEAST;
+    const int64_t parts = fit < nth ? nth : fit < most ? fit : most, size = (m + parts - 1) / parts;
+    const bool shared = parts > nth;
+    if (shared) {
+        if (params->ith == 0) set_part(params->threadpool, params->nth);
+        wait_for_all(params->threadpool);
+    }
+    for (int64_t part = params->ith; part < parts; part = shared ? next_part(params->threadpool, 1) : parts) {
+        const int64_t end = size * (part + 1) < m ? size * (part + 1) : m;
+        multiply(*kind, {(const char *)weights, size * part, end, pitch, k, {}, {}}, n,
+                 [&](int64_t i, const char *&row, float *&to) {
+                     row = (const char *)rows + i * stride;
+                     to = (float *)out + i * next;
+                 });
+    }
+    if (shared) wait_for_all(params->threadpool);
+    return true;
+}
+
+// The same where bits do not matter: whatever is faster.
+bool few_rows_fast(const ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
+                   const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
+                   int out_type) {
+    const Kind *kind = kind_of(weights_type);
+    Multiply *faster = kind && n <= kind->few ? few_rows_exact : library_multiply;
+    return faster(params, m, n, k, weights, pitch, rows, stride, out, next, weights_type, values_type, out_type);
+}
+
+// Stands in for the library's ggml_gemm_q4_0_8x8_q8_0, whose rows lie one after the other (see repacked_rows.py): `n` values
+// of `nr` rows, a multiple of four, times `nc` columns of weights; `next`: from a row's results to those of the next one.
+void few_rows_q4_0(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc) {
+    const int64_t blocks = n / 32;
+    if (blocks > BLOCKS) return q4_0_by_rows(n, out, next, weights, values, nr, nc);
+    for (int row = 0; row < nr; row += 4) {
+        const Q8_0 *rows = (const Q8_0 *)values + row * blocks;
+        RowScales scales;
+        for (int64_t i = 0; i < blocks; i++)
+            for (int r = 0; r < 4; r++) {
+                const Q8_0 &block = rows[r * blocks + i];
+                int sum = 0;
+                for (int j = 0; j < 32; j++) sum += block.q[j];
+                scales.d[i][r] = value(block.d);
+                scales.s[i][r] = (float)(-8 * sum);  // the weights' nibbles are taken as 8 larger
+            }
+        for (int column = 0; column < nc; column += 8)
+            multiply_columns<4>((const Q4_0x8 *)weights + column / 8 * blocks, blocks, rows, scales,
+                                out + row * next + column, (int64_t)next);
+    }
+}
+
+// Stands in for the library's ggml_compute_forward_mul_mat_tiled, which it tries first.
+bool few_rows_tiled(const ggml_compute_params *params, ggml_tensor *out) {
+    const Kind *kind = kind_of(out->src[0]->type);
+    return (!kind || out->ne[1] > kind->few) && library_tiled(params, out);
+}
+
+// Stands in for the library's ggml_compute_forward_mul_mat_id_tiled: the `n` rows that go to an expert, rounded before.
+bool few_rows_experts(const ggml_compute_params *params, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *chosen,
+                      char *) {
+    const ggml_tensor *weights = out->src[0], *rows = out->src[1];
+    const Kind *kind = kind_of(weights->type);
+    if (!kind || rows->type == kind->values) return false;
+    const int64_t k = weights->ne[0] / kind->block, m = weights->ne[1], stride = k * kind->value_size;
+    if (!fits(kind, k)) return false;
+    const Part own = {(const char *)weights->data + expert * weights->nb[2], m * params->ith / params->nth,
+                      m * (params->ith + 1) / params->nth, (int64_t)weights->nb[1], k, {}, {}};
+    multiply(*kind, own, n, [&](int64_t i, const char *&row, float *&to) {
+        const auto [slot, token] = chosen[i];
+        row = (const char *)params->wdata + (slot % rows->ne[1] + token * rows->ne[1]) * stride;
+        to = (float *)((char *)out->data + slot * out->nb[1] + token * out->nb[2]);
+    });
+    return true;
+}
+bool few_rows_experts_fast(const ggml_compute_params *params, ggml_tensor *out, int64_t expert, int64_t n,
+                           const Chosen *chosen, char *scratch) {
+    const Kind *kind = kind_of(out->src[0]->type);
+    TiledExperts *faster = kind && n <= kind->few ? few_rows_experts : library_experts;
+    return faster(params, out, expert, n, chosen, scratch);
+}
+
+}

@@ -1,0 +1,82 @@
+// ggml's blocks of weights and of rounded rows (ggml-common.h), and what all kernels need.
+
+#pragma once
+
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+#define METHOD inline __attribute__((always_inline))
+
+namespace {
+
+constexpr int ROWS = 8;          // that share what was unpacked
+constexpr int BLOCKS = 1024;     // of 32 values that a row may have: they lie on the stack
+
+using half = uint16_t;
+struct Q4_0 { half d; uint8_t q[16]; };
+struct Q4_1 { half d, m; uint8_t q[16]; };
+struct Q5_0 { half d; uint8_t h[4], q[16]; };
+struct Q5_1 { half d, m; uint8_t h[4], q[16]; };
+struct Q8_0 { half d; int8_t q[32]; };
+struct Q8_1 { half d, s; int8_t q[32]; };
+struct Q3_K { uint8_t h[32], q[64], scales[12]; half d; };
+struct IQ4_XS { half d; uint16_t high; uint8_t low[4], q[128]; };
+struct Q4_K { half d, m; uint8_t scales[12], q[128]; };
+struct Q5_K { half d, m; uint8_t scales[12], h[32], q[128]; };
+struct Q6_K { uint8_t q[128], h[64]; int8_t scales[16]; half d; };
+struct Q8_K { float d; int8_t q[256]; int16_t sums[16]; };
+
+INLINE float value(half h) { return _cvtsh_ss(h); }
+INLINE __m256i load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
+INLINE __m128i load_half(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
+
+INLINE float sum_of(__m128 x) {
+    x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+    return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
+}
+INLINE float sum_of(__m256 x) { return sum_of(_mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x))); }
+
+// The 32 halves of 16 bytes, the lower ones first.
+INLINE __m256i nibbles(const uint8_t *q) {
+    __m128i two = load_half(q);
+    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(two, 4), two), _mm256_set1_epi8(15));
+}
+
+// Eight sums of four products each, added to `sum`: bytes without a sign times bytes with one.
+INLINE __m256i add_byte_products(__m256i sum, __m256i u, __m256i s) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return _mm256_dpbusd_epi32(sum, u, s);
+#elif defined(__AVXVNNI__)
+    return _mm256_dpbusd_avx_epi32(sum, u, s);
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(_mm256_maddubs_epi16(u, s), _mm256_set1_epi16(1)));
+#endif
+}
+// The same of two products of 16 bits each.
+INLINE __m256i add_products(__m256i sum, __m256i a, __m256i b) {
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__)
+    return _mm256_dpwssd_epi32(sum, a, b);
+#elif defined(__AVXVNNI__)
+    return _mm256_dpwssd_avx_epi32(sum, a, b);
+#else
+    return _mm256_add_epi32(sum, _mm256_madd_epi16(a, b));
+#endif
+}
+
+// The scale of a block of weights times that of a row's block; a single row's in fewer instructions.
+template <int N> METHOD __m256 scale(float weights, const float *row) {
+    if (N == 1) return _mm256_set1_ps(weights * row[0]);
+    return _mm256_mul_ps(_mm256_set1_ps(weights), _mm256_broadcast_ss(row));
+}
+
+// Some rows of weights, and at most ROWS rows.
+struct Part {
+    const char *weights;
+    int64_t from, to, pitch, blocks;
+    const char *rows[ROWS];
+    float *out[ROWS];
+};
+
+}  // namespace
