@@ -18,7 +18,7 @@ namespace {
 constexpr int64_t COLUMNS = 64;  // rows of weights that stay in the processor's cache for all rows
 // Parts of the work for each thread, unless they have fewer bytes of weights than that: at the end of each is lost what
 // the processor read ahead.
-constexpr int PARTS = 4;
+constexpr int64_t PARTS = 4;
 constexpr int64_t LEAST = 256 << 10;
 // More rows than that are multiplied faster by the library's kernels for prompts, measured on AVX2 (Zen 3's set) and
 // AVX-512 (Zen 4). It has none for Q4_1 and Q5_1, and those for blocks of 256 values are made for AVX-512. Values of 16
@@ -48,10 +48,11 @@ template <class W, class Read> void blocks(const Part &p, int n) {
         default: return multiply_part<W, Read, 8>(p);
     }
 }
+
 // A type of weights and what rows are rounded to, both as numbers of enum ggml_type.
 struct Kind {
     int weights, values, block, size, value_size;  // `block`: values in one
-    int64_t few;                                  // more rows than that are multiplied faster by the library
+    int64_t few;                                   // more rows than that are multiplied faster by the library
     void (*multiply)(const Part &, int);
     bool use;
 };
@@ -159,8 +160,8 @@ bool few_rows_exact(const ggml_compute_params *params, int64_t m, int64_t n, int
     if (!fits(kind, k) || values_type != kind->values || out_type != 0) return false;
     pitch *= kind->size;
     stride *= kind->value_size;
-    const int64_t nth = params->nth, most = nth == 1 ? 1 : PARTS * nth, fit = m * pitch / LEAST;
-    const int64_t parts = fit < nth ? nth : fit < most ? fit : most, size = (m + parts - 1) / parts;
+    const int64_t nth = params->nth, fit = nth == 1 ? 1 : m * pitch / (LEAST * nth);
+    const int64_t parts = nth * (fit < 1 ? 1 : fit < PARTS ? fit : PARTS), size = (m + parts - 1) / parts;
     const bool shared = parts > nth;
     if (shared) {
         if (params->ith == 0) set_part(params->threadpool, params->nth);
