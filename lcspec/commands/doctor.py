@@ -131,7 +131,7 @@ def text(info: dict[str, Any]) -> list[str]:
         if memory is None
         else f"{format_size(memory['free'])} of {format_size(memory['total'])} free",
         "compiled for": " ".join(kernels) or "any processor",
-        "a few rows": " ".join(info["few_rows"]) or f"as llama.cpp does it; {info['few_rows_missing']}",
+        "own kernels": " ".join(info["few_rows"]) or f"none; {info['few_rows_missing']}",
         "AMX": AMX_STATES[info["amx"]],
         "GPU": gpu_state(info["gpu"], info["gpu_backends"]),
         "KV cache types": ", ".join(info["kv_types"]),

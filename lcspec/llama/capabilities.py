@@ -34,7 +34,7 @@ class Capabilities:
         eagle3, mtp: drafts from a model's own hidden states.
         instructions: names of the instruction sets it was compiled for, as the library spells them.
         devices: what ggml found.
-        few_rows: types of weights with a kernel for a few rows (see lcspec.llama.few_rows), and why there are none.
+        few_rows: types of weights with a kernel of lcspec's own (see lcspec.llama.few_rows), and why there are none.
     """
 
     amx: str

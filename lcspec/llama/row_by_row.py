@@ -82,7 +82,7 @@ def can_go_row_by_row() -> bool:
 
 
 def take_faster_kernels() -> None:
-    """Have the library multiply a few rows with the kernels of few_rows.py, if there are any, from now on."""
+    """Have the library multiply with the kernels of few_rows.py, if there are any, from now on."""
     _switch()
 
 

@@ -31,7 +31,7 @@ constexpr int64_t FEW_LARGE = ANY;
 #endif
 
 template <class W, class Read, int N> void multiply_part(const Part &p) {
-    Read rows;
+    Read &rows = own<Read>();
     read_rows<W, N>(rows, p.rows, p.blocks);
     for (int64_t i = p.from; i < p.to; i++)
         multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, rows, p.out, i);
@@ -195,7 +195,7 @@ void few_rows_q4_0(int n, float *out, size_t next, const void *weights, const vo
     if (blocks > BLOCKS) return q4_0_by_rows(n, out, next, weights, values, nr, nc);
     for (int row = 0; row < nr; row += 4) {
         const Q8_0 *rows = (const Q8_0 *)values + row * blocks;
-        RowScales scales;
+        RowScales &scales = own<RowScales>();
         for (int64_t i = 0; i < blocks; i++)
             for (int r = 0; r < 4; r++) {
                 const Q8_0 &block = rows[r * blocks + i];

@@ -12,7 +12,7 @@
 namespace {
 
 constexpr int ROWS = 8;          // that share what was unpacked
-constexpr int BLOCKS = 1024;     // of 32 values that a row may have: they lie on the stack
+constexpr int BLOCKS = 1024;     // of 32 values that a row may have
 
 using half = uint16_t;
 struct Q4_0 { half d; uint8_t q[16]; };
@@ -69,6 +69,12 @@ INLINE __m256i add_products(__m256i sum, __m256i a, __m256i b) {
 template <int N> METHOD __m256 scale(float weights, const float *row) {
     if (N == 1) return _mm256_set1_ps(weights * row[0]);
     return _mm256_mul_ps(_mm256_set1_ps(weights), _mm256_broadcast_ss(row));
+}
+
+// Memory of a thread's own: more than fits on the stacks that some C libraries give to threads.
+template <class T> T &own() {
+    static thread_local T memory;
+    return memory;
 }
 
 // Some rows of weights, and at most ROWS rows.

@@ -73,7 +73,7 @@ template <class V, int N, class T> METHOD void multiply_halves(const Part &p, co
 template <class V, int N> void multiply_halves(const Part &p, int first) {
     const half *const *rows = (const half *const *)p.rows + first;
     if (p.blocks > CONVERTED) return multiply_halves<V, N>(p, rows, p.out + first);
-    float converted[N][CONVERTED];
+    auto &converted = own<float[V::rows][CONVERTED]>();
     const float *to[N];
     for (int r = 0; r < N; r++) {
         to[r] = converted[r];
