@@ -205,9 +205,8 @@ def _compiled() -> ctypes.CDLL | None:
             file.parent.mkdir(0o700, parents=True, exist_ok=True)  # it holds code that runs
             with tempfile.TemporaryDirectory(dir=file.parent) as folder:
                 new = Path(folder) / file.name
-                subprocess.run(
-                    [command, *FLAGS, "-o", str(new), str(SOURCES / "few_rows.cpp")], check=True, capture_output=True, timeout=PATIENCE
-                )
+                compile_it = [command, *FLAGS, "-o", str(new), str(SOURCES / "few_rows.cpp")]
+                subprocess.run(compile_it, check=True, capture_output=True, timeout=PATIENCE)
                 os.replace(new, file)
         return ctypes.CDLL(str(file))
     return None
