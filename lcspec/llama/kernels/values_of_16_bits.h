@@ -20,11 +20,12 @@ struct Narrow {
     static METHOD type read(const float *f) { return _mm256_loadu_ps(f); }
     static METHOD type add(type a, type b) { return _mm256_add_ps(a, b); }
     static METHOD type add_product(type a, type b, type c) { return _mm256_fmadd_ps(a, b, c); }
-    static METHOD float sum(type x) {
-        __m128 four = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1));
-        four = _mm_hadd_ps(four, four);
-        return _mm_cvtss_f32(_mm_hadd_ps(four, four));
+    static METHOD void write(float *f, type x) { _mm256_storeu_ps(f, x); }
+    // The sums of four vectors.
+    static METHOD __m128 sums(type a, type b, type c, type d) {
+        return _mm_hadd_ps(_mm_hadd_ps(halved(a), halved(b)), _mm_hadd_ps(halved(c), halved(d)));
     }
+    static METHOD __m128 halved(type x) { return _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps(x, 1)); }
 };
 #if defined(__AVX512F__)
 struct Wide {
@@ -35,7 +36,17 @@ struct Wide {
     static METHOD type read(const float *f) { return _mm512_loadu_ps(f); }
     static METHOD type add(type a, type b) { return _mm512_add_ps(a, b); }
     static METHOD type add_product(type a, type b, type c) { return _mm512_fmadd_ps(a, b, c); }
-    static METHOD float sum(type x) { return _mm512_reduce_add_ps(x); }
+    static METHOD void write(float *f, type x) { _mm512_storeu_ps(f, x); }
+    // In the order of _mm512_reduce_add_ps.
+    static METHOD __m128 sums(type a, type b, type c, type d) {
+        const type ab = _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x44), _mm512_shuffle_f32x4(a, b, 0xee));
+        const type cd = _mm512_add_ps(_mm512_shuffle_f32x4(c, d, 0x44), _mm512_shuffle_f32x4(c, d, 0xee));
+        type four = _mm512_add_ps(_mm512_shuffle_f32x4(ab, cd, 0x88), _mm512_shuffle_f32x4(ab, cd, 0xdd));
+        four = _mm512_add_ps(four, _mm512_permute_ps(four, 0x4e));
+        four = _mm512_add_ps(four, _mm512_permute_ps(four, 0xb1));
+        const __m512i first = _mm512_setr_epi32(0, 4, 8, 12, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
+        return _mm512_castps512_ps128(_mm512_permutexvar_ps(first, four));
+    }
 };
 #else
 using Wide = Narrow;
@@ -43,32 +54,45 @@ using Wide = Narrow;
 
 INLINE float value(float f) { return f; }
 
-// `rows`: their values as they are or, if there are not too many, converted.
-template <class V, int N, class T> METHOD void multiply_values(const half *w, int64_t k, const T *const *rows,
-                                                               float *const *to, int64_t column) {
+// M rows of weights, so that their vectors are summed together. `rows`: as they are or, if not too long, converted.
+template <class V, int M, int N, class T>
+METHOD void multiply_values(const Part &p, int64_t column, const T *const *rows, float *const *to) {
     typename V::type sums[N][4];
-    for (int r = 0; r < N; r++)
-        for (int j = 0; j < 4; j++) sums[r][j] = V::zero();
+    const half *w[M];
     int64_t i = 0;
-    for (; i + 4 * V::size <= k; i += 4 * V::size)
-        for (int j = 0; j < 4; j++) {
-            const typename V::type weights = V::read(w + i + j * V::size);
-            for (int r = 0; r < N; r++) sums[r][j] = V::add_product(weights, V::read(rows[r] + i + j * V::size), sums[r][j]);
-        }
+    for (int c = 0; c < M; c++) {
+        w[c] = (const half *)(p.weights + (column + c) * p.pitch);
+        typename V::type parts[N][4];
+        for (int r = 0; r < N; r++)
+            for (int j = 0; j < 4; j++) parts[r][j] = V::zero();
+        for (i = 0; i + 4 * V::size <= p.blocks; i += 4 * V::size)
+            for (int j = 0; j < 4; j++) {
+                const typename V::type v = V::read(w[c] + i + j * V::size);
+                for (int r = 0; r < N; r++) parts[r][j] = V::add_product(v, V::read(rows[r] + i + j * V::size), parts[r][j]);
+            }
+        for (int r = 0; r < N; r++)
+            sums[r][c] = V::add(V::add(parts[r][0], parts[r][2]), V::add(parts[r][1], parts[r][3]));
+    }
     for (int r = 0; r < N; r++) {
-        double sum = V::sum(V::add(V::add(sums[r][0], sums[r][2]), V::add(sums[r][1], sums[r][3])));
-        for (int64_t l = i; l < k; l++) sum += value(w[l]) * value(rows[r][l]);
-        to[r][column] = (float)sum;
+        float four[4];
+        _mm_storeu_ps(four, V::sums(sums[r][0], sums[r][M > 1 ? 1 : 0], sums[r][M > 2 ? 2 : 0], sums[r][M > 3 ? 3 : 0]));
+        for (int c = 0; c < M; c++) {
+            double sum = four[c];
+            for (int64_t l = i; l < p.blocks; l++) sum += value(w[c][l]) * value(rows[r][l]);
+            to[r][column + c] = (float)sum;
+        }
     }
 }
-
 template <class V, int N, class T> METHOD void multiply_halves(const Part &p, const T *const *rows, float *const *out) {
-    for (int64_t i = p.from; i < p.to; i++) {
+    int64_t i = p.from;
+    for (; i + 4 <= p.to; i += 4) {
         // Keys of one head among those of others: the processor does not know where the next ones are.
         for (int64_t l = 0; p.blocks <= SHORT && l < p.blocks; l += LINE)
-            _mm_prefetch(p.weights + (i + AHEAD) * p.pitch + l * (int64_t)sizeof(half), _MM_HINT_T0);
-        multiply_values<V, N>((const half *)(p.weights + i * p.pitch), p.blocks, rows, out, i);
+            for (int c = 0; c < 4; c++)
+                _mm_prefetch(p.weights + (i + c + AHEAD) * p.pitch + l * (int64_t)sizeof(half), _MM_HINT_T0);
+        multiply_values<V, 4, N>(p, i, rows, out);
     }
+    for (; i < p.to; i++) multiply_values<V, 1, N>(p, i, rows, out);
 }
 template <class V, int N> void multiply_halves(const Part &p, int first) {
     const half *const *rows = (const half *const *)p.rows + first;
@@ -77,7 +101,9 @@ template <class V, int N> void multiply_halves(const Part &p, int first) {
     const float *to[N];
     for (int r = 0; r < N; r++) {
         to[r] = converted[r];
-        for (int64_t i = 0; i < p.blocks; i++) converted[r][i] = value(rows[r][i]);
+        int64_t i = 0;
+        for (; i + V::size <= p.blocks; i += V::size) V::write(converted[r] + i, V::read(rows[r] + i));
+        for (; i < p.blocks; i++) converted[r][i] = value(rows[r][i]);
     }
     multiply_halves<V, N>(p, to, p.out + first);
 }
