@@ -22,7 +22,7 @@ constexpr int64_t PARTS = 4;
 constexpr int64_t LEAST = 256 << 10;
 // More rows than that are multiplied faster by the library's kernels for prompts, measured on AVX2 (Zen 3's set) and
 // AVX-512 (Zen 4). It has none for Q4_1 and Q5_1, and those for blocks of 256 values are made for AVX-512. Values of 16
-// bits are the attention's: there all pieces of a prompt, of whatever length, should have the same sums.
+// bits are the attention's: there all pieces of a prompt, of whatever length, should have the same sums (4 % slower).
 constexpr int64_t ANY = INT64_MAX, FEW = 24;
 #if defined(__AVX512VNNI__)
 constexpr int64_t FEW_LARGE = FEW;
@@ -57,7 +57,7 @@ struct Kind {
     bool use;
 };
 Kind kinds[] = {
-    {1, 1, 1, sizeof(half), sizeof(half), 1, halves<Narrow>, false},
+    {1, 1, 1, sizeof(half), sizeof(half), ANY, halves<Narrow>, false},
     {2, 8, 32, sizeof(Q4_0), sizeof(Q8_0), FEW, blocks<Q4_0, Small>, false},
     {3, 9, 32, sizeof(Q4_1), sizeof(Q8_1), ANY, blocks<Q4_1, Small>, false},
     {6, 8, 32, sizeof(Q5_0), sizeof(Q8_0), FEW, blocks<Q5_0, Small>, false},
