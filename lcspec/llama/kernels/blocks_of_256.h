@@ -135,7 +135,8 @@ template <> struct Minima<Q5_K> {
 INLINE float minimum(const Q4_K &b) { return value(b.m); }
 INLINE float minimum(const Q5_K &b) { return value(b.m); }
 
-template <class W, int N> METHOD void multiply_blocks(const W *w, int64_t blocks, const Large &rows, float *const *to, int64_t column) {
+template <class W, int N>
+METHOD void multiply_blocks(const W *w, int64_t blocks, const Large &rows, float *const *to, int64_t column) {
     __m256 sums[N];
     Minima<W> minima[N];
     for (int r = 0; r < N; r++) sums[r] = _mm256_setzero_ps();

@@ -58,7 +58,8 @@ template <class W, int N> METHOD void read_rows(Small &to, const char *const *ro
     _mm256_storeu_ps(to.s + blocks * N, _mm256_setzero_ps());
 }
 
-template <class W, int N> METHOD void multiply_blocks(const W *w, int64_t blocks, const Small &rows, float *const *to, int64_t column) {
+template <class W, int N>
+METHOD void multiply_blocks(const W *w, int64_t blocks, const Small &rows, float *const *to, int64_t column) {
     __m256 sums[N], rest = _mm256_setzero_ps();
     for (int r = 0; r < N; r++) sums[r] = _mm256_setzero_ps();
     for (int64_t i = 0; i < blocks; i++) {
