@@ -85,7 +85,7 @@ TYPES = (
     _Type(23, "iq4_xs", 256, 136, Q8_K),
 )
 # Of the types that the library repacks on x86, the one that is faster as it is stored, with the kernels here, and those
-# that are not (SmolLM2 in Q4_0 on Zen 4: single rows in 7.5 ms, as stored 9.1).
+# that are not (SmolLM2 in Q4_0 on Zen 4: as stored up to three rows are faster, prompts a seventh slower).
 STORED, REPACKED = "Q4_K", ("Q4_0", "IQ4_NL", "MXFP4", "Q2_K")
 REPACKED_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they

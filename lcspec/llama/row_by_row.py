@@ -6,8 +6,8 @@ takes the code for single rows at every width. That is slow for prompts. So the 
 decodes only: an ELF library calls them through its global offset table, and there their entries are pointed to a
 function that answers "no" (System V gABI, chapter 5; GNU C library, dladdr(3)). Where they could be compiled
 (few_rows.py) there are functions instead that multiply with the bits of single rows, and at all other times others that
-take the faster way. Repacked weights have functions of their own for four rows at once, for
-which others stand in (repacked_rows.py).
+take the faster way. Repacked weights have functions of their own for four rows at once, for which others stand in
+(repacked_rows.py).
 
 The fused attention kernel sums a single row in parts, and 64 rows and more in tiles, unless the library's CPU backend
 is told to use its reference code (ggml-cpu, `ggml_backend_cpu_set_use_ref`): then each row is summed by itself. This is
