@@ -37,7 +37,6 @@ EXPERTS = "ggml_compute_forward_mul_mat_id_tiled"
 CALLED = (
     SGEMM,
     TILED,
-    EXPERTS,
     "ggml_threadpool_chunk_set",
     "ggml_threadpool_chunk_add",
     "ggml_barrier",
@@ -110,7 +109,7 @@ class Kernels(NamedTuple):
 
     Attributes:
         exact: by the names of those functions: every row has the bits that it has alone.
-        fast: the same, but the library multiplies many rows.
+        fast: the same, but the library multiplies many rows, experts' left aside.
         name: of the compiled file.
         types: of weights, those that have a kernel.
         compiled: the file, loaded.
@@ -134,12 +133,9 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     types = tuple(kind.name.upper() for kind in TYPES if _agrees(library, compiled, kind))
     if not types:
         return None
-    exact = {SGEMM: _address(compiled, "few_rows_exact"), EXPERTS: _address(compiled, "few_rows_experts")}
-    fast = {
-        SGEMM: _address(compiled, "few_rows_fast"),
-        TILED: _address(compiled, "few_rows_tiled"),
-        EXPERTS: _address(compiled, "few_rows_experts_fast"),
-    }
+    experts = _address(compiled, "few_rows_experts")
+    exact = {SGEMM: _address(compiled, "few_rows_exact"), EXPERTS: experts}
+    fast = {SGEMM: _address(compiled, "few_rows_fast"), TILED: _address(compiled, "few_rows_tiled"), EXPERTS: experts}
     return Kernels(exact, fast, Path(compiled._name).stem, types, compiled)
 
 

@@ -92,7 +92,6 @@ struct ggml_tensor {  // up to its values
 };
 struct Chosen { int32_t slot, row; };  // of an expert's rows
 using Tiled = bool(const ggml_compute_params *, ggml_tensor *out);
-using TiledExperts = bool(const ggml_compute_params *, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *, char *);
 using Multiply = bool(const ggml_compute_params *, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
                       const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
                       int out_type);
@@ -104,7 +103,6 @@ namespace {
 // The library's: its kernels for prompts, and how its threads share work.
 Multiply *library_multiply;
 Tiled *library_tiled;
-TiledExperts *library_experts;
 void (*set_part)(void *pool, int part);
 int (*next_part)(void *pool, int count);
 void (*wait_for_all)(void *pool);
@@ -130,11 +128,10 @@ bool fits(const Kind *kind, int64_t k) { return kind && (kind->block == 1 || k *
 extern "C" {
 
 // Functions of the library, in the order of their declaration above, and whether its vectors have 512 bits.
-void few_rows_init(Multiply *sgemm, Tiled *tiled, TiledExperts *experts, void (*set)(void *, int),
-                   int (*next)(void *, int), void (*wait)(void *), int (*has_wide)()) {
+void few_rows_init(Multiply *sgemm, Tiled *tiled, void (*set)(void *, int), int (*next)(void *, int),
+                   void (*wait)(void *), int (*has_wide)()) {
     library_multiply = sgemm;
     library_tiled = tiled;
-    library_experts = experts;
     set_part = set;
     next_part = next;
     wait_for_all = wait;
@@ -217,6 +214,7 @@ bool few_rows_tiled(const ggml_compute_params *params, ggml_tensor *out) {
 }
 
 // Stands in for the library's ggml_compute_forward_mul_mat_id_tiled: the `n` rows that go to an expert, rounded before.
+// Always: how many there are depends on the piece of the text, and what a token becomes should not.
 bool few_rows_experts(const ggml_compute_params *params, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *chosen,
                       char *) {
     const ggml_tensor *weights = out->src[0], *rows = out->src[1];
@@ -232,12 +230,6 @@ bool few_rows_experts(const ggml_compute_params *params, ggml_tensor *out, int64
         to = (float *)((char *)out->data + slot * out->nb[1] + token * out->nb[2]);
     });
     return true;
-}
-bool few_rows_experts_fast(const ggml_compute_params *params, ggml_tensor *out, int64_t expert, int64_t n,
-                           const Chosen *chosen, char *scratch) {
-    const Kind *kind = kind_of(out->src[0]->type);
-    TiledExperts *faster = kind && n <= kind->few ? few_rows_experts : library_experts;
-    return faster(params, out, expert, n, chosen, scratch);
 }
 
 }
