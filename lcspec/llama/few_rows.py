@@ -28,15 +28,16 @@ from lcspec.disk_cache import cache_dir
 from lcspec.llama.amx import processor_flags
 
 SOURCES = Path(__file__).with_name("kernels")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
 COMPILERS = ("c++", "g++", "clang++")
 PATIENCE = 60.0  # seconds for the compiler
-# Functions of the library that the kernels call: those for prompts, how threads share work, how wide its vectors are.
+# Functions of the library: for several rows, for those of an expert, how threads share work, how wide its vectors are.
 SGEMM, TILED = "llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"
 EXPERTS = "ggml_compute_forward_mul_mat_id_tiled"
 CALLED = (
     SGEMM,
     TILED,
+    EXPERTS,
     "ggml_threadpool_chunk_set",
     "ggml_threadpool_chunk_add",
     "ggml_barrier",
@@ -77,15 +78,18 @@ TYPES = (
     _Type(6, "q5_0", 32, 22, Q8_0),
     _Type(7, "q5_1", 32, 24, Q8_1),
     _Type(8, "q8_0", 32, 34, Q8_0),
+    _Type(10, "q2_K", 256, 84, Q8_K),
     _Type(11, "q3_K", 256, 110, Q8_K),
     _Type(12, "q4_K", 256, 144, Q8_K),
     _Type(13, "q5_K", 256, 176, Q8_K),
     _Type(14, "q6_K", 256, 210, Q8_K),
+    _Type(20, "iq4_nl", 32, 18, Q8_0),
     _Type(23, "iq4_xs", 256, 136, Q8_K),
+    _Type(39, "mxfp4", 32, 17, Q8_0),
 )
-# Of the types that the library repacks on x86, the one that is faster as it is stored, with the kernels here, and those
-# that are not (SmolLM2 in Q4_0 on Zen 4: as stored up to three rows are faster, prompts a seventh slower).
-STORED, REPACKED = "Q4_K", ("Q4_0", "IQ4_NL", "MXFP4", "Q2_K")
+# Types that the library repacks on x86. The first is faster so from four rows on (the 1 B copy of SmolLM2 on Zen 4: 8
+# rows in 68 ms, as stored 83), the others are faster as they are stored, with the kernels here.
+REPACKED = ("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4")
 REPACKED_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they
 # are not in blocks, so that some are left over.
@@ -109,7 +113,7 @@ class Kernels(NamedTuple):
 
     Attributes:
         exact: by the names of those functions: every row has the bits that it has alone.
-        fast: the same, but the library multiplies many rows, experts' left aside.
+        fast: the same where bits do not matter: many rows, and types without a kernel, are the library's.
         name: of the compiled file.
         types: of weights, those that have a kernel.
         compiled: the file, loaded.
@@ -133,10 +137,10 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     types = tuple(kind.name.upper() for kind in TYPES if _agrees(library, compiled, kind))
     if not types:
         return None
-    experts = _address(compiled, "few_rows_experts")
-    exact = {SGEMM: _address(compiled, "few_rows_exact"), EXPERTS: experts}
-    fast = {SGEMM: _address(compiled, "few_rows_fast"), TILED: _address(compiled, "few_rows_tiled"), EXPERTS: experts}
-    return Kernels(exact, fast, Path(compiled._name).stem, types, compiled)
+    exact = {SGEMM: "few_rows_exact", EXPERTS: "few_rows_exact_experts"}
+    fast = {SGEMM: "few_rows_fast", TILED: "few_rows_fast_tiled", EXPERTS: "few_rows_fast_experts"}
+    of_exact, of_fast = ({name: _address(compiled, of) for name, of in some.items()} for some in (exact, fast))
+    return Kernels(of_exact, of_fast, Path(compiled._name).stem, types, compiled)
 
 
 def why_none() -> str:
@@ -176,7 +180,8 @@ def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str
 
 def faster_as_stored(library: ctypes.CDLL, types: Iterable[str]) -> bool:
     """Whether weights of these types, the most frequent ones first, are multiplied faster if they are not repacked."""
-    return next((t for t in types if t == STORED or t in REPACKED), "") == STORED and kernels(library) is not None
+    most = next((name for name in types if name in REPACKED), REPACKED[0])
+    return most != REPACKED[0] and kernels(library) is not None
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:

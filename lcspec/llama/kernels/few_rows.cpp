@@ -20,21 +20,33 @@ constexpr int64_t COLUMNS = 64;  // rows of weights that stay in the processor's
 // the processor read ahead.
 constexpr int64_t PARTS = 4;
 constexpr int64_t LEAST = 256 << 10;
-// More rows than that are multiplied faster by the library's kernels for prompts, measured on AVX2 (Zen 3's set) and
-// AVX-512 (Zen 4). It has none for Q4_1 and Q5_1, and those for blocks of 256 values are made for AVX-512. Values of 16
-// bits are the attention's: there all pieces of a prompt, of whatever length, should have the same sums (4 % slower).
-constexpr int64_t ANY = INT64_MAX, FEW = 24;
+// More rows than that are multiplied faster by the library's tiles for weights in blocks of 256 values, as far as these
+// have 512 bits (layers of Llama 3.2 1B on Zen 4; with AVX2 alone they are level from 64 rows on).
 #if defined(__AVX512VNNI__)
-constexpr int64_t FEW_LARGE = FEW;
+constexpr int64_t FEW = 24;
 #else
-constexpr int64_t FEW_LARGE = ANY;
+constexpr int64_t FEW = INT64_MAX;
 #endif
+
+// `M` rows of weights at a time, each the next one of its share, so that memory is read on from `M` places.
+template <class W, class Read, int N, int M> METHOD void multiply_shares(const Part &p, const Read &rows, int64_t i) {
+    const int64_t each = (p.to - i) / M, end = i + each;
+    for (; i < end; i++) {
+        const W *w[M];
+        for (int m = 0; m < M; m++) w[m] = (const W *)(p.weights + (i + m * each) * p.pitch);
+        multiply_blocks<W, N, M>(w, p.blocks, rows, p.out, i, each);
+    }
+    if constexpr (M > 1) multiply_shares<W, Read, N, 1>(p, rows, i + (M - 1) * each);
+}
+// How many: blocks of 32 values are otherwise multiplied no faster than one sum can be added to the next.
+template <class Read, int N> constexpr int together = 1;
+template <> constexpr int together<Small, 1> = 4;
+template <> constexpr int together<Small, 2> = 2;
 
 template <class W, class Read, int N> void multiply_part(const Part &p) {
     Read &rows = own<Read>();
     read_rows<W, N>(rows, p.rows, p.blocks);
-    for (int64_t i = p.from; i < p.to; i++)
-        multiply_blocks<W, N>((const W *)(p.weights + i * p.pitch), p.blocks, rows, p.out, i);
+    multiply_shares<W, Read, N, together<Read, N>>(p, rows, p.from);
 }
 template <class W, class Read> void blocks(const Part &p, int n) {
     switch (n) {
@@ -52,22 +64,24 @@ template <class W, class Read> void blocks(const Part &p, int n) {
 // A type of weights and what rows are rounded to, both as numbers of enum ggml_type.
 struct Kind {
     int weights, values, block, size, value_size;  // `block`: values in one
-    int64_t few;                                   // more rows than that are multiplied faster by the library
     void (*multiply)(const Part &, int);
     bool use;
 };
 Kind kinds[] = {
-    {1, 1, 1, sizeof(half), sizeof(half), ANY, halves<Narrow>, false},
-    {2, 8, 32, sizeof(Q4_0), sizeof(Q8_0), FEW, blocks<Q4_0, Small>, false},
-    {3, 9, 32, sizeof(Q4_1), sizeof(Q8_1), ANY, blocks<Q4_1, Small>, false},
-    {6, 8, 32, sizeof(Q5_0), sizeof(Q8_0), FEW, blocks<Q5_0, Small>, false},
-    {7, 9, 32, sizeof(Q5_1), sizeof(Q8_1), ANY, blocks<Q5_1, Small>, false},
-    {8, 8, 32, sizeof(Q8_0), sizeof(Q8_0), FEW, blocks<Q8_0, Small>, false},
-    {11, 15, 256, sizeof(Q3_K), sizeof(Q8_K), FEW_LARGE, blocks<Q3_K, Large>, false},
-    {12, 15, 256, sizeof(Q4_K), sizeof(Q8_K), FEW_LARGE, blocks<Q4_K, Large>, false},
-    {13, 15, 256, sizeof(Q5_K), sizeof(Q8_K), FEW_LARGE, blocks<Q5_K, Large>, false},
-    {14, 15, 256, sizeof(Q6_K), sizeof(Q8_K), FEW_LARGE, blocks<Q6_K, Large>, false},
-    {23, 15, 256, sizeof(IQ4_XS), sizeof(Q8_K), FEW_LARGE, blocks<IQ4_XS, Large>, false},
+    {1, 1, 1, sizeof(half), sizeof(half), halves<Narrow>, false},
+    {2, 8, 32, sizeof(Q4_0), sizeof(Q8_0), blocks<Q4_0, Small>, false},
+    {3, 9, 32, sizeof(Q4_1), sizeof(Q8_1), blocks<Q4_1, Small>, false},
+    {6, 8, 32, sizeof(Q5_0), sizeof(Q8_0), blocks<Q5_0, Small>, false},
+    {7, 9, 32, sizeof(Q5_1), sizeof(Q8_1), blocks<Q5_1, Small>, false},
+    {8, 8, 32, sizeof(Q8_0), sizeof(Q8_0), blocks<Q8_0, Small>, false},
+    {10, 15, 256, sizeof(Q2_K), sizeof(Q8_K), blocks<Q2_K, Large>, false},
+    {11, 15, 256, sizeof(Q3_K), sizeof(Q8_K), blocks<Q3_K, Large>, false},
+    {12, 15, 256, sizeof(Q4_K), sizeof(Q8_K), blocks<Q4_K, Large>, false},
+    {13, 15, 256, sizeof(Q5_K), sizeof(Q8_K), blocks<Q5_K, Large>, false},
+    {14, 15, 256, sizeof(Q6_K), sizeof(Q8_K), blocks<Q6_K, Large>, false},
+    {20, 8, 32, sizeof(IQ4_NL), sizeof(Q8_0), blocks<IQ4_NL, Small>, false},
+    {23, 15, 256, sizeof(IQ4_XS), sizeof(Q8_K), blocks<IQ4_XS, Large>, false},
+    {39, 8, 32, sizeof(MXFP4), sizeof(Q8_0), blocks<MXFP4, Small>, false},
 };
 const Kind *kind_of(int weights) {
     for (const Kind &kind : kinds)
@@ -92,6 +106,7 @@ struct ggml_tensor {  // up to its values
 };
 struct Chosen { int32_t slot, row; };  // of an expert's rows
 using Tiled = bool(const ggml_compute_params *, ggml_tensor *out);
+using Experts = bool(const ggml_compute_params *, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *, char *own);
 using Multiply = bool(const ggml_compute_params *, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
                       const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
                       int out_type);
@@ -100,9 +115,10 @@ using Multiply = bool(const ggml_compute_params *, int64_t m, int64_t n, int64_t
 
 namespace {
 
-// The library's: its kernels for prompts, and how its threads share work.
+// The library's: its functions for several rows, and how its threads share work.
 Multiply *library_multiply;
 Tiled *library_tiled;
+Experts *library_experts;
 void (*set_part)(void *pool, int part);
 int (*next_part)(void *pool, int count);
 void (*wait_for_all)(void *pool);
@@ -128,10 +144,11 @@ bool fits(const Kind *kind, int64_t k) { return kind && (kind->block == 1 || k *
 extern "C" {
 
 // Functions of the library, in the order of their declaration above, and whether its vectors have 512 bits.
-void few_rows_init(Multiply *sgemm, Tiled *tiled, void (*set)(void *, int), int (*next)(void *, int),
-                   void (*wait)(void *), int (*has_wide)()) {
+void few_rows_init(Multiply *sgemm, Tiled *tiled, Experts *experts, void (*set)(void *, int),
+                   int (*next)(void *, int), void (*wait)(void *), int (*has_wide)()) {
     library_multiply = sgemm;
     library_tiled = tiled;
+    library_experts = experts;
     set_part = set;
     next_part = next;
     wait_for_all = wait;
@@ -176,15 +193,6 @@ bool few_rows_exact(const ggml_compute_params *params, int64_t m, int64_t n, int
     return true;
 }
 
-// The same where bits do not matter: whatever is faster.
-bool few_rows_fast(const ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
-                   const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
-                   int out_type) {
-    const Kind *kind = kind_of(weights_type);
-    Multiply *faster = kind && n <= kind->few ? few_rows_exact : library_multiply;
-    return faster(params, m, n, k, weights, pitch, rows, stride, out, next, weights_type, values_type, out_type);
-}
-
 // Stands in for the library's ggml_gemm_q4_0_8x8_q8_0, whose rows lie one after the other (see repacked_rows.py): `n` values
 // of `nr` rows, a multiple of four, times `nc` columns of weights; `next`: from a row's results to those of the next one.
 void few_rows_q4_0(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc) {
@@ -207,15 +215,8 @@ void few_rows_q4_0(int n, float *out, size_t next, const void *weights, const vo
     }
 }
 
-// Stands in for the library's ggml_compute_forward_mul_mat_tiled, which it tries first.
-bool few_rows_tiled(const ggml_compute_params *params, ggml_tensor *out) {
-    const Kind *kind = kind_of(out->src[0]->type);
-    return (!kind || out->ne[1] > kind->few) && library_tiled(params, out);
-}
-
 // Stands in for the library's ggml_compute_forward_mul_mat_id_tiled: the `n` rows that go to an expert, rounded before.
-// Always: how many there are depends on the piece of the text, and what a token becomes should not.
-bool few_rows_experts(const ggml_compute_params *params, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *chosen,
+bool few_rows_exact_experts(const ggml_compute_params *params, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *chosen,
                       char *) {
     const ggml_tensor *weights = out->src[0], *rows = out->src[1];
     const Kind *kind = kind_of(weights->type);
@@ -230,6 +231,22 @@ bool few_rows_experts(const ggml_compute_params *params, ggml_tensor *out, int64
         to = (float *)((char *)out->data + slot * out->nb[1] + token * out->nb[2]);
     });
     return true;
+}
+
+// Where bits do not matter. Types without a kernel are left to the library's functions for several rows.
+bool few_rows_fast(const ggml_compute_params *params, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
+                   const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
+                   int out_type) {
+    Multiply *multiply = kind_of(weights_type) ? few_rows_exact : library_multiply;
+    return multiply(params, m, n, k, weights, pitch, rows, stride, out, next, weights_type, values_type, out_type);
+}
+bool few_rows_fast_tiled(const ggml_compute_params *params, ggml_tensor *out) {
+    return (out->ne[1] > FEW || !kind_of(out->src[0]->type)) && library_tiled(params, out);
+}
+// However many rows go to an expert: that depends on the piece of the text, and what a token becomes should not.
+bool few_rows_fast_experts(const ggml_compute_params *params, ggml_tensor *out, int64_t expert, int64_t n,
+                           const Chosen *chosen, char *own) {
+    return (kind_of(out->src[0]->type) ? few_rows_exact_experts : library_experts)(params, out, expert, n, chosen, own);
 }
 
 }

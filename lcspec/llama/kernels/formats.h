@@ -20,7 +20,10 @@ struct Q4_1 { half d, m; uint8_t q[16]; };
 struct Q5_0 { half d; uint8_t h[4], q[16]; };
 struct Q5_1 { half d, m; uint8_t h[4], q[16]; };
 struct Q8_0 { half d; int8_t q[32]; };
+struct IQ4_NL { half d; uint8_t q[16]; };
+struct MXFP4 { uint8_t exponent, q[16]; };
 struct Q8_1 { half d, s; int8_t q[32]; };
+struct Q2_K { uint8_t scales[16], q[64]; half d, m; };
 struct Q3_K { uint8_t h[32], q[64], scales[12]; half d; };
 struct IQ4_XS { half d; uint16_t high; uint8_t low[4], q[128]; };
 struct Q4_K { half d, m; uint8_t scales[12], q[128]; };
@@ -37,11 +40,25 @@ INLINE float sum_of(__m128 x) {
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
 }
 INLINE float sum_of(__m256 x) { return sum_of(_mm_add_ps(_mm256_extractf128_ps(x, 1), _mm256_castps256_ps128(x))); }
+INLINE int sum_of(__m256i x) {
+    __m128i four = _mm_add_epi32(_mm256_extracti128_si256(x, 1), _mm256_castsi256_si128(x));
+    four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
+    return _mm_cvtsi128_si32(_mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1)));
+}
 
 // The 32 halves of 16 bytes, the lower ones first.
 INLINE __m256i nibbles(const uint8_t *q) {
-    __m128i two = load_half(q);
-    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(two, 4), two), _mm256_set1_epi8(15));
+    const __m256i both = _mm256_broadcastsi128_si256(load_half(q));
+    return _mm256_and_si256(_mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
+}
+
+// What these halves stand for in IQ4_NL and IQ4_XS, and in MXFP4.
+INLINE __m128i levels_of_iq4() {
+    return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);
+}
+INLINE __m128i levels_of_mxfp4() { return _mm_setr_epi8(0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12); }
+INLINE __m256i looked_up(__m128i levels, const uint8_t *q) {
+    return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), nibbles(q));
 }
 
 // Eight sums of four products each, added to `sum`: bytes without a sign times bytes with one.
