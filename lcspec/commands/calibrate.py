@@ -19,7 +19,6 @@ from lcspec.profiles.steadiness import disturbance
 from lcspec.session import ModelPair, Session, loading_line, open_session
 
 BAR = 40
-K_QUANTS = ("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ")
 
 
 def run(model: Path | None, draft: Sequence[Path], as_json: bool, **o: Any) -> None:
@@ -149,7 +148,7 @@ def describe(
         "exactness": exactness(session),
         "attention": attention and {way: layer.answer for way, layer in attention._asdict().items() if layer},
     }
-    info["conclusions"] = conclusions(info, ratios, session.model.gpu_layers != 0)
+    info["conclusions"] = conclusions(info, ratios)
     return info
 
 
@@ -185,7 +184,7 @@ def exactness_text(found: dict[str, Any]) -> str:
     return f"Texts are not exact by default ({costs}): --exact insists."
 
 
-def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) -> list[str]:
+def conclusions(info: dict[str, Any], ratios: dict[int, float]) -> list[str]:
     """What follows, in a few sentences."""
     out = []
     verifies = info.get("speculation") != Branching.NONE.value
@@ -208,12 +207,6 @@ def conclusions(info: dict[str, Any], ratios: dict[int, float], on_gpu: bool) ->
         out.append(f"Cheap widths here: {named}.")
     if verifies:
         out.append(_pays(info["break_even_acceptance"]))
-    two = min(ratios.get(3, 9.9) / 3, ratios.get(4, 9.9) / 4)
-    if verifies and info["quantization"].startswith(K_QUANTS) and not on_gpu and two > 0.45:
-        out.append(
-            f"{info['quantization']} widens slowly on CPUs (a token in a step of 4 costs {two:.0%} of one alone); "
-            "a Q4_0 file of the same model, whose weights are repacked, usually speculates better."
-        )
     if info.get("exactness"):
         out.append(exactness_text(info["exactness"]))
     attention = info.get("attention")

@@ -78,7 +78,7 @@ Q4_0 = {1: 1.0, 2: 1.36, 3: 1.92, 4: 1.33, 5: 1.89, 6: 2.3, 7: 2.6, 8: 2.8}
 
 
 def test_cheap_widths_are_those_with_dearer_neighbours() -> None:
-    first = conclusions(info(), Q4_0, False)[0]
+    first = conclusions(info(), Q4_0)[0]
     assert first.startswith("Cheap widths here: ") and "4 (1.33 x one token)" in first
     assert "3 (" not in first and "1 (" not in first
     # 8 is the last one measured, and cheaper a token than 7.
@@ -87,40 +87,32 @@ def test_cheap_widths_are_those_with_dearer_neighbours() -> None:
 
 def test_drafts_that_cost_nothing_are_not_said_to_pay_from_0_percent() -> None:
     free = info(break_even_acceptance={"free_drafts": 1e-9, "draft_models": {}})
-    assert conclusions(free, Q4_0, False)[1] == "Speculation pays at any acceptance with n-gram drafts."
+    assert conclusions(free, Q4_0)[1] == "Speculation pays at any acceptance with n-gram drafts."
 
 
 def test_what_speculation_needs_is_said_for_every_case() -> None:
-    assert "acceptance of 21% a token with n-gram drafts." in conclusions(info(), Q4_0, False)[1]
+    assert "acceptance of 21% a token with n-gram drafts." in conclusions(info(), Q4_0)[1]
     both = info(
         break_even_acceptance={"free_drafts": 0.21, "draft_models": {"d.gguf": 0.4}},
         draft_step_seconds={"d.gguf": 0.001},
     )
-    assert "21% a token with n-gram drafts, 40% with this draft model." in conclusions(both, Q4_0, False)[1]
+    assert "21% a token with n-gram drafts, 40% with this draft model." in conclusions(both, Q4_0)[1]
     slow = info(break_even_acceptance={"free_drafts": 0.21, "draft_models": {"d.gguf": None}})
-    assert "too slow to pay at any acceptance" in conclusions(slow, Q4_0, False)[1]
+    assert "too slow to pay at any acceptance" in conclusions(slow, Q4_0)[1]
     never = info(break_even_acceptance={"free_drafts": None, "draft_models": {}})
-    assert "will decode plainly" in conclusions(never, Q4_0, False)[1]
-
-
-def test_k_quants_on_a_cpu_are_told_of_q4_0() -> None:
-    k_quant = {1: 1.0, 2: 1.55, 3: 2.0, 4: 2.42}
-    assert any("Q4_0" in s for s in conclusions(info(quantization="Q4_K_M"), k_quant, False))
-    assert not any("Q4_0" in s for s in conclusions(info(quantization="Q4_K_M"), k_quant, True))
-    assert not any("Q4_0" in s for s in conclusions(info(quantization="Q4_K_M"), Q4_0, False))
-    assert not any("Q4_0" in s for s in conclusions(info(quantization="Q8_0"), k_quant, False))
+    assert "will decode plainly" in conclusions(never, Q4_0)[1]
 
 
 def test_a_better_number_of_threads_is_named() -> None:
     timed = info(seconds_by_threads={"1": 0.010, "2": 0.020, "3": 0.019})
-    assert any("1 threads" in s or "1 thread " in s for s in conclusions(timed, Q4_0, False))
+    assert any("1 threads" in s or "1 thread " in s for s in conclusions(timed, Q4_0))
     same = info(seconds_by_threads={"1": 0.0195, "2": 0.020, "3": 0.03})
-    assert not any("--threads" in s for s in conclusions(same, Q4_0, False))
+    assert not any("--threads" in s for s in conclusions(same, Q4_0))
 
 
 def test_one_width_only_is_no_reason_to_crash() -> None:
     never = info(break_even_acceptance={"free_drafts": None, "draft_models": {}})
-    sentences = conclusions(never, {1: 1.0}, False)
+    sentences = conclusions(never, {1: 1.0})
     assert any("decode plainly" in s for s in sentences)
     assert not any("Cheap widths here: ." in s for s in sentences)
 
@@ -136,7 +128,7 @@ def test_the_table_has_a_line_for_every_width_and_a_dash_where_nothing_was_measu
 
 
 def test_what_attention_takes_is_said_where_it_was_measured() -> None:
-    slower = conclusions(info(attention={"fused": 0.03, "products": 0.01}), Q4_0, False)
+    slower = conclusions(info(attention={"fused": 0.03, "products": 0.01}), Q4_0)
     assert any("3.0 times as long" in s for s in slower)
     for attention in (None, {"fused": 0.01, "products": 0.03}):
-        assert not any("ttention" in s for s in conclusions(info(attention=attention), Q4_0, False))
+        assert not any("ttention" in s for s in conclusions(info(attention=attention), Q4_0))

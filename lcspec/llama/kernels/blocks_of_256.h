@@ -13,11 +13,15 @@ struct Unpacked {
     __m128i minima;          // Q4_K, Q5_K: of its 8 parts
 };
 
-// 16 scales, of half a vector each.
-INLINE void halves(__m128i scales, Unpacked &to) {
-    const long long eight = 0x0101010101010101;
+// Scales of vectors: those of their lower halves are in the lower half of `scales`.
+INLINE void spread(__m256i scales, Unpacked &to) {
     for (int j = 0; j < 8; j++)
-        to.scale[j] = _mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, _mm_set_epi64x(eight * (2 * j + 1), eight * 2 * j)));
+        to.scale[j] = _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)(2 * j | (2 * j + 1) << 8)));
+}
+// The same of scales that follow one another, as bytes.
+INLINE void spread_bytes(__m128i scales, Unpacked &to) {
+    const __m128i by_halves = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+    spread(_mm256_cvtepi8_epi16(_mm_shuffle_epi8(scales, by_halves)), to);
 }
 INLINE void with_sign(__m256i q, int j, Unpacked &to) {
     to.sign[j] = q;
@@ -30,10 +34,8 @@ INLINE void six_bits(const uint8_t *from, Unpacked &to) {  // 8 scales and 8 min
     const uint32_t low = 0x0f0f0f0f, high = 0x30303030, six = 0x3f3f3f3f;
     const __m128i scales = _mm_set_epi32(0, 0, (int)((u[2] & low) | ((u[0] >> 2) & high)), (int)(u[0] & six));
     const __m128i minima = _mm_set_epi32(0, 0, (int)((u[2] >> 4 & low) | ((u[1] >> 2) & high)), (int)(u[1] & six));
-    const __m256i twice = _mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(scales));
     to.minima = _mm_cvtepu8_epi16(minima);
-    for (int j = 0; j < 8; j++)
-        to.scale[j] = _mm256_shuffle_epi8(twice, _mm256_set1_epi16((short)(2 * j | (2 * j + 1) << 8)));
+    spread(_mm256_broadcastsi128_si256(_mm_cvtepu8_epi16(scales)), to);
 }
 INLINE void unpack(const Q4_K &b, Unpacked &to) {
     const __m256i low = _mm256_set1_epi8(15);
@@ -62,7 +64,7 @@ INLINE void unpack(const Q6_K &b, Unpacked &to) {
         for (int l = 0; l < 4; l++)
             to.q[4 * j + l] = _mm256_or_si256(_mm256_and_si256(bottom[l], low), _mm256_and_si256(above[l], top));
     }
-    halves(load_half(b.scales), to);
+    spread_bytes(load_half(b.scales), to);
     to.parts = _mm256_cvtepi8_epi16(load_half(b.scales));
 }
 // The two bits of each value, the lower ones of Q3_K.
@@ -72,7 +74,7 @@ INLINE __m256i two_bits(const uint8_t *q, int j) {
 INLINE void unpack(const Q2_K &b, Unpacked &to) {
     const __m128i low = _mm_set1_epi8(15), both = load_half(b.scales);
     for (int j = 0; j < 8; j++) to.q[j] = two_bits(b.q, j);
-    halves(_mm_and_si128(both, low), to);
+    spread_bytes(_mm_and_si128(both, low), to);
     to.parts = _mm256_cvtepi8_epi16(_mm_and_si128(_mm_srli_epi16(both, 4), low));
 }
 INLINE void unpack(const Q3_K &b, Unpacked &to) {
@@ -89,7 +91,7 @@ INLINE void unpack(const Q3_K &b, Unpacked &to) {
                                          (int)((u[0] >> 4 & nibble) | (u[2] >> 4 & two) << 4),
                                          (int)((u[1] & nibble) | (u[2] >> 2 & two) << 4),
                                          (int)((u[0] & nibble) | (u[2] & two) << 4));
-    halves(_mm_sub_epi8(scales, _mm_set1_epi8(32)), to);
+    spread_bytes(_mm_sub_epi8(scales, _mm_set1_epi8(32)), to);
 }
 INLINE void unpack(const IQ4_XS &b, Unpacked &to) {
     for (int j = 0; j < 8; j++) {
@@ -130,7 +132,7 @@ template <> struct Minima<Q4_K> {
     __m128 all = _mm_setzero_ps();
     METHOD void add(__m256 scale, const Unpacked &w, __m256i of_row) {
         const __m128i products = _mm_madd_epi16(w.minima, _mm256_castsi256_si128(of_row));
-        all = _mm_fmadd_ps(_mm256_castps256_ps128(scale), _mm_cvtepi32_ps(products), all);
+        all = _mm_fnmadd_ps(_mm256_castps256_ps128(scale), _mm_cvtepi32_ps(products), all);
     }
     METHOD float add_to(float sum) const { return sum + sum_of(all); }
 };
@@ -140,7 +142,7 @@ template <> struct Minima<Q5_K> {
         __m128i four = _mm_madd_epi16(w.minima, _mm256_castsi256_si128(of_row));
         four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0x4e));
         four = _mm_add_epi32(four, _mm_shuffle_epi32(four, 0xb1));
-        all = __builtin_fmaf(_mm256_cvtss_f32(scale), (float)_mm_cvtsi128_si32(four), all);
+        all = __builtin_fmaf(-_mm256_cvtss_f32(scale), (float)_mm_cvtsi128_si32(four), all);
     }
     METHOD float add_to(float sum) const { return sum + all; }
 };
@@ -158,14 +160,16 @@ METHOD void multiply_blocks(const W *const *w, int64_t blocks, const Large &rows
     for (int64_t i = 0; i < blocks; i++) {
         Unpacked u;
         unpack(w[0][i], u);
-        const float d = value(w[0][i].d), least = Traits<W>::minima ? -minimum(w[0][i]) : 0;
+        const float d = value(w[0][i].d), least = Traits<W>::minima ? minimum(w[0][i]) : 0;
         for (int r = 0; r < N; r++) {
             const __m256i *q = rows.q + 8 * (i * N + r), sums_of_row = rows.sums[i * N + r];
-            __m256i even = _mm256_setzero_si256(), odd = even;
+            __m256i even, odd;
             for (int j = 0; j < 8; j++) {
                 const __m256i values = Traits<W>::has_sign ? _mm256_sign_epi8(q[j], u.sign[j]) : q[j];
+                const __m256i products = _mm256_maddubs_epi16(u.q[j], values);
                 __m256i &half_of_them = j % 2 ? odd : even;
-                half_of_them = add_products(half_of_them, _mm256_maddubs_epi16(u.q[j], values), u.scale[j]);
+                half_of_them = j < 2 ? _mm256_madd_epi16(products, u.scale[j])
+                                     : add_products(half_of_them, products, u.scale[j]);
             }
             __m256i all = _mm256_add_epi32(even, odd);
             if (Traits<W>::shifted)
@@ -174,7 +178,7 @@ METHOD void multiply_blocks(const W *const *w, int64_t blocks, const Large &rows
             const __m256 least_of_row = scale<N>(least, d_of_row);
             if (Traits<W>::minima && !Traits<W>::apart) {
                 const __m256i products = _mm256_madd_epi16(u.parts, sums_of_row);
-                sums[r] = _mm256_fmadd_ps(least_of_row, _mm256_cvtepi32_ps(products), sums[r]);
+                sums[r] = _mm256_fnmadd_ps(least_of_row, _mm256_cvtepi32_ps(products), sums[r]);
             }
             sums[r] = _mm256_fmadd_ps(scale<N>(d, d_of_row), _mm256_cvtepi32_ps(all), sums[r]);
             if (Traits<W>::apart) minima[r].add(least_of_row, u, sums_of_row);
