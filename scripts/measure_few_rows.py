@@ -2,8 +2,9 @@
 
     python scripts/measure_few_rows.py MODEL.gguf [--rows 1,2,3,4,6,8,16] [--prompts 64,512] [--rounds 3]
 
-They are timed in turns. `library`: the library's own kernels; `fast`: what contexts that are not exact take; `exact`:
-what steps take by default, so a row has the bits that it has alone. Nothing else may run.
+They are timed in turns. `library`: the library's own kernels, for weights as lcspec loads them; `fast`: what contexts
+that are not exact take; `exact`: what steps take by default, so a row has the bits that it has alone. Nothing else may
+run.
 """
 
 from __future__ import annotations
@@ -64,7 +65,7 @@ def kernels() -> dict[str, switching._Switch]:
     switch = switching._switch()
     if switch is None:
         raise click.ClickException("this library's functions cannot be replaced (Linux only)")
-    own = [switching._address(C.llama_cpp._lib, name) for name in (switching.SGEMM, switching.TILED)]
+    own = [switching._address(C.llama_cpp._lib, name) for name in switching.SEVERAL_ROWS]
     library = switch._replace(off=(*own, *switch.on[len(own) :]))
     return {"library": library, "fast": switch._replace(off=switch.on), "exact": switch}
 
@@ -86,7 +87,9 @@ def prompt(meter: Meter, length: int) -> float:
     context.batch.clear()
     context.batch.add_run((meter.tokens * (length // len(meter.tokens) + 1))[:length], SHORT, 0)
     seconds = context.decode()
-    context.memory.remove(0, SHORT)
+    if not context.memory.remove(0, SHORT):  # a recurrent state
+        meter.length = SHORT + length
+        meter.fill(SHORT)
     return seconds
 
 
