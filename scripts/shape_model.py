@@ -10,6 +10,7 @@ says nothing either.
 
 from __future__ import annotations
 
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,6 +20,8 @@ from typing import Any
 import click
 import gguf
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from lcspec.errors import LcspecError
 from lcspec.modelfiles.gguf_header import FILE_TYPES
