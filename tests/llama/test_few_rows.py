@@ -117,22 +117,7 @@ def test_without_a_compiler_the_library_multiplies_alone(
 
 
 # Types of weights; the last has no kernel.
-QUANTS = [
-    "Q4_0",
-    "Q4_1",
-    "Q5_0",
-    "Q5_1",
-    "Q8_0",
-    "IQ4_NL",
-    "F16",
-    "Q2_K",
-    "Q3_K_M",
-    "Q4_K_M",
-    "Q5_K_M",
-    "Q6_K",
-    "IQ4_XS",
-]
-QUANTS += ["IQ3_S"]
+QUANTS = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL F16 Q2_K Q3_K_M Q4_K_M Q5_K_M Q6_K IQ4_XS IQ3_S".split()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -162,7 +147,7 @@ def test_rows_of_experts_have_the_bits_of_the_library(
         found = {width: rows(context, width) for width in (1, 2, 4, 16, 32)}
         switch = switching._switch()
         assert switch is not None and (few := few_rows.kernels(LIBRARY)) is not None
-        assert switch.off[2] == few.exact[few_rows.EXPERTS]
+        assert switch.off[2] == few.exact[few_rows.EXPERTS] != few.fast[few_rows.EXPERTS] == switch.on[2]
         refuse = switching._address(LIBRARY, switching.REFUSES)
         monkeypatch.setattr(switching, "_switch", lambda: switch._replace(off=(refuse,) * len(switch.off)))
         alone = rows(context, 1)
