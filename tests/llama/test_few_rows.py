@@ -117,7 +117,8 @@ def test_without_a_compiler_the_library_multiplies_alone(
 
 
 # Types of weights; the last has no kernel.
-QUANTS = "Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 IQ4_NL F16 Q2_K Q3_K_M Q4_K_M Q5_K_M Q6_K IQ4_XS IQ3_S".split()
+QUANTS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "IQ4_NL", "F16"]
+QUANTS += ["Q2_K", "Q3_K_M", "Q4_K_M", "Q5_K_M", "Q6_K", "IQ4_XS", "IQ3_S"]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
