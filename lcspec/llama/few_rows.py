@@ -88,9 +88,16 @@ TYPES = (
     _Type(39, "mxfp4", 32, 17, Q8_0),
 )
 # Types that the library repacks on x86. The first is faster so from four rows on (the 1 B copy of SmolLM2 on Zen 4: 8
-# rows in 68 ms, as stored 83), the others are faster as they are stored, with the kernels here.
+# rows in 68 ms, as stored 83), the second with the kernels for it, which take VNNI with 512 bits; the others are faster
+# as they are stored.
 REPACKED = ("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4")
 REPACKED_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
+SINGLE_Q4_K = "ggml_gemv_q4_K_8x8_q8_K"
+# What computes everything that has to do with repacked weights, and what tells which those are.
+FORWARD, REPACKED_TYPE = "ggml_cpu_extra_compute_forward", "_Z35ggml_backend_cpu_repack_buffer_typev"
+TYPE_OF, ROUND = "ggml_backend_buffer_get_type", "quantize_row_q8_K"
+OPERATIONS = 64  # of the library's operations, among which are both multiplications
+CALLED_FOR_K = (FORWARD, REPACKED_TYPE, SINGLE_Q4_K, TYPE_OF, ROUND, "ggml_op_name")
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they
 # are not in blocks, so that some are left over.
 COMPARED = (12, 8, 512)
@@ -114,6 +121,7 @@ class Kernels(NamedTuple):
     Attributes:
         exact: by the names of those functions: every row has the bits that it has alone.
         fast: the same where bits do not matter: many rows, and types without a kernel, are the library's.
+        always: the same for what is as fast as it is exact.
         name: of the compiled file.
         types: of weights, those that have a kernel.
         compiled: the file, loaded.
@@ -121,6 +129,7 @@ class Kernels(NamedTuple):
 
     exact: Mapping[str, int]
     fast: Mapping[str, int]
+    always: Mapping[str, int]
     name: str
     types: tuple[str, ...]
     compiled: ctypes.CDLL
@@ -140,7 +149,8 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     exact = {SGEMM: "few_rows_exact", EXPERTS: "few_rows_exact_experts"}
     fast = {SGEMM: "few_rows_fast", TILED: "few_rows_fast_tiled", EXPERTS: "few_rows_fast_experts"}
     of_exact, of_fast = ({name: _address(compiled, of) for name, of in some.items()} for some in (exact, fast))
-    return Kernels(of_exact, of_fast, Path(compiled._name).stem, types, compiled)
+    always = _for_repacked_k(library, compiled)
+    return Kernels(of_exact, of_fast, always, Path(compiled._name).stem, types, compiled)
 
 
 def why_none() -> str:
@@ -163,25 +173,60 @@ def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str
         return {}
     address, compiled = stand_ins[REPACKED_Q4_0], found.compiled
     compiled.few_rows_q4_0_init(ctypes.c_void_p(address))
-    m, n, k = 16, 4, 512  # columns, rows, values
-    random, blocks = np.random.default_rng(0), k // 32
-    weights = random.integers(0, 256, (m // 8, blocks, 8 * 18), np.uint8)
-    weights[:, :, :16] = np.full(8, 0.01, np.float16).view(np.uint8)  # scales that are numbers
-    rows, rounded = random.standard_normal((n, k), np.float32), np.zeros((n, blocks * Q8_0.size), np.uint8)
-    for row, into in zip(rows, rounded):
-        library.quantize_row_q8_0(_at(row), _at(into), ctypes.c_int64(k))
+    (m, n, k), weights, rows = _repacked(library, Q8_0, 18)
     wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
     for function, out in (ctypes.CFUNCTYPE(None)(address), wanted), (compiled.few_rows_q4_0, got):
         width, of_rows, columns = ctypes.c_int(k), ctypes.c_int(n), ctypes.c_int(m)
-        function(width, _at(out), ctypes.c_size_t(m), _at(weights), _at(rounded), of_rows, columns)
-    same = np.array_equal(wanted.view(np.uint32), got.view(np.uint32))
-    return {REPACKED_Q4_0: _address(compiled, "few_rows_q4_0")} if same else {}
+        function(width, _at(out), ctypes.c_size_t(m), _at(weights), _at(rows), of_rows, columns)
+    return {REPACKED_Q4_0: _address(compiled, "few_rows_q4_0")} if _same_bits(wanted, got) else {}
+
+
+def _for_repacked_k(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
+    """What stands in for the library's way to repacked Q4_K, if it has the bits of its function for single rows."""
+    if not hasattr(compiled, "few_rows_q4_K") or not all(hasattr(library, name) for name in CALLED_FOR_K):
+        return {}
+    (m, n, k), weights, rows = _repacked(library, Q8_K, 144)
+    wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
+    whole, long, size = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
+    for row, out in zip(rows, wanted):
+        getattr(library, SINGLE_Q4_K)(whole(k), _at(out), size(m), _at(weights), _at(row), whole(1), whole(m))
+    compiled.few_rows_q4_K(_at(weights), long(m), long(k // 256), _at(rows), long(n), _at(got))
+    if not _same_bits(wanted, got):
+        return {}
+    library.ggml_op_name.restype = ctypes.c_char_p
+    names = [library.ggml_op_name(whole(i)) for i in range(OPERATIONS)]
+    type_of_repacked = getattr(library, REPACKED_TYPE)
+    type_of_repacked.restype = ctypes.c_void_p
+    forward, type_of, round_row = (ctypes.c_void_p(_address(library, name)) for name in (FORWARD, TYPE_OF, ROUND))
+    numbers = whole(names.index(b"MUL_MAT")), whole(names.index(b"MUL_MAT_ID"))
+    compiled.few_rows_q4_K_init(forward, *numbers, ctypes.c_void_p(type_of_repacked()), type_of, round_row)
+    return {FORWARD: _address(compiled, "few_rows_forward")}
+
+
+def _repacked(
+    library: ctypes.CDLL, rounded: _Rounded, size: int
+) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
+    """Columns, rows and values of a matrix to compare bits with; repacked weights, in blocks of `size` bytes; rows."""
+    m, n, k = 24, 4, 512
+    random, blocks = np.random.default_rng(0), k // rounded.values
+    weights = random.integers(0, 256, (m // 8, blocks, 8 * size), np.uint8)
+    weights[:, :, :32] = np.full(16, 0.01, np.float16).view(np.uint8)  # scales that are numbers
+    rows, into = random.standard_normal((n, k), np.float32), np.zeros((n, blocks * rounded.size), np.uint8)
+    for row, at in zip(rows, into):
+        getattr(library, f"quantize_row_{rounded.name}")(_at(row), _at(at), ctypes.c_int64(k))
+    return (m, n, k), weights, into
+
+
+def _same_bits(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
+    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
 
 
 def faster_as_stored(library: ctypes.CDLL, types: Iterable[str]) -> bool:
     """Whether weights of these types, the most frequent ones first, are multiplied faster if they are not repacked."""
     most = next((name for name in types if name in REPACKED), REPACKED[0])
-    return most != REPACKED[0] and kernels(library) is not None
+    if (found := kernels(library)) is None or most == REPACKED[0]:
+        return False
+    return most != REPACKED[1] or not found.always
 
 
 def _address(library: ctypes.CDLL, name: str) -> int:
@@ -244,7 +289,7 @@ def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type, values: in
             ctypes.byref(_Params(0, 1)), long(m), long(width), long(blocks), _at(stored), long(blocks), _at(rounded),
             long(blocks), _at(got), long(m), whole(kind.number), whole(kind.rounded.number), whole(0),
         )  # fmt: skip
-        same &= bool(done) and np.array_equal(wanted[:width].view(np.uint32), got.view(np.uint32))
+        same &= bool(done) and _same_bits(wanted[:width], got)
     use(kind.number, same)
     return same
 

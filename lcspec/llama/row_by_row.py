@@ -163,6 +163,12 @@ def _switch() -> _Switch | None:
         places = places | others
         on |= {name: _address(library, name) for name in repacked}
         off |= repacked
+    always = few.always if few is not None else {}
+    others = _entries(library, always)
+    if others is not None:
+        places = places | others
+        on |= always
+        off |= always
     name = f"{len(places)} {few.name if few is not None else ''}"
     switch = _Switch(tuple(places.values()), tuple(on.values()), tuple(off.values()), name)
     switch.set(refuse=False)

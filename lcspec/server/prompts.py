@@ -200,17 +200,15 @@ def tool_use(
     Raises:
         ApiError: what must be called does not exist.
     """
-    offered = tuple(
-        {"type": "function", "function": tool.function.model_dump(exclude_none=True)} for tool in tools or ()
-    )
+    functions = [tool.function for tool in tools or () if tool.function is not None and not tool.left_out()]
+    offered = tuple({"type": "function", "function": one.model_dump(exclude_none=True)} for one in functions)
     if isinstance(choice, AllowedToolChoice):
         allowed = [tool.function.name for tool in choice.allowed_tools.tools]
-        known = {tool.function.name for tool in tools or ()}
         for name in allowed:
-            if name not in known:
+            if name not in {one.name for one in functions}:
                 raise invalid(f"tool_choice: there is no function {name[:80]!r} among the tools", "tool_choice")
         # The model sees no others: nothing else would keep it from calling them.
-        offered = tuple(each for each, tool in zip(offered, tools or ()) if tool.function.name in allowed)
+        offered = tuple(each for each, one in zip(offered, functions) if one.name in allowed)
         return ToolUse(offered, choice.allowed_tools.mode, parallel)
     if isinstance(choice, ToolChoice):
         if choice.function.name in ("none", "auto", "required"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import secrets
 from dataclasses import dataclass, replace
 from typing import Any, Mapping
@@ -39,6 +40,8 @@ from lcspec.server.schemas_chat import (
     ToolChoice,
 )
 from lcspec.server.schemas_responses import (
+    CALLS,
+    RESULTS,
     FlatAllowedTools,
     FlatJsonObject,
     FlatJsonSchema,
@@ -240,7 +243,7 @@ def input_messages(body: ResponseBody) -> list[dict[str, Any]]:
     """The input's items as messages for a chat template.
 
     Raises:
-        ApiError: an item is of a kind that is not known here.
+        ApiError: an item refers to another one, or lacks something.
     """
     out: list[dict[str, Any]] = []
     if body.instructions is not None:
@@ -260,7 +263,7 @@ def _only_thought(message: dict[str, Any]) -> bool:
 
 def out_of(item: Item, i: int, out: list[dict[str, Any]], told: Mapping[tuple[str | None, str | None], str]) -> None:
     """Add an item to the messages: calls go to the assistant's message before them, by the names in `told`."""
-    place, kind = f"input[{i}]", item.type or "message"
+    place, kind = f"input[{i}]", item.kind
     if kind == "message":
         if item.role is None:
             raise invalid(f"{place}: a message needs a role", f"{place}.role")
@@ -269,18 +272,19 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]], told: Mapping[tuple[st
             out[-1]["content"] = content
         else:
             out.append({"role": item.role, "content": content})
-    elif kind == "function_call":
-        if item.name is None or item.arguments is None:
+    elif kind in CALLS:
+        arguments = item.arguments if item.input is None else json.dumps({"input": item.input}, ensure_ascii=False)
+        if item.name is None or arguments is None:
             raise invalid(f"{place}: a call needs a name and arguments", place)
         call = {
             "id": item.call_id or "",
             "type": "function",
-            "function": {"name": told.get((item.namespace, item.name), item.name), "arguments": item.arguments},
+            "function": {"name": told.get((item.namespace, item.name), item.name), "arguments": arguments},
         }
         if not out or out[-1]["role"] != "assistant":
             out.append({"role": "assistant", "content": ""})
         out[-1].setdefault("tool_calls", []).append(call)
-    elif kind == "function_call_output":
+    elif kind in RESULTS:
         content = content_text(item.output, f"{place}.output")
         out.append({"role": "tool", "tool_call_id": item.call_id or "", "content": content})
     elif kind == "reasoning":
@@ -289,8 +293,8 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]], told: Mapping[tuple[st
         thought = "".join(part.text or "" for part in parts if part.type == "reasoning_text")
         if thought:
             out.append({"role": "assistant", "content": "", "reasoning_content": thought})
-    else:
-        raise invalid(f"{place}: items of type {kind[:40]!r} are not supported here", f"{place}.type")
+    elif kind == "item_reference":
+        raise invalid(f"{place}: nothing is stored here, so send the item itself", f"{place}.type")
 
 
 def message_item(identity: str, text: str, logprobs: list[Any], status: str = "completed") -> dict[str, Any]:

@@ -4,17 +4,30 @@ from __future__ import annotations
 
 from typing import Annotated, Any, ClassVar, Literal, Union
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field
 
 from lcspec.config import MAX_DRAFT
 
 INT32 = 2**31 - 1
-Token = Annotated[int, Field(ge=0, le=INT32)]
+
+
+def _whole(value: Any) -> Any:
+    """6.0 as 6: some JSON libraries write every number with a point."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _given(values: Any) -> Any:
+    """A list without nulls, which is what a client's unset setting becomes in a list."""
+    return [value for value in values if value is not None] if isinstance(values, list) else values
+
+
+Int = Annotated[int, BeforeValidator(_whole)]
+Token = Annotated[Int, Field(ge=0, le=INT32)]
 Tokens = Annotated[list[Token], Field(max_length=1_000_000)]
 # Texts and token ids that follow each other.
 Mixed = Annotated[list[Union[str, Token]], Field(max_length=1_000_000)]
 # Role-play clients name everybody who may speak next.
-Stops = Annotated[list[str], Field(max_length=128)]
+Stops = Annotated[list[str], BeforeValidator(_given), Field(max_length=128)]
 Stop = Union[str, Stops]
 
 
@@ -45,7 +58,7 @@ class Speculation(Strict):
         default=None,
         description="`auto`, `off`, or drafters as for --speculate: `ngram`, `ngram,model:nodes=5`, or a list.",
     )
-    max_draft: Annotated[int, Field(ge=0, le=MAX_DRAFT)] | None = Field(
+    max_draft: Annotated[Int, Field(ge=0, le=MAX_DRAFT)] | None = Field(
         default=None, description="Drafted tokens a step."
     )
     verifier: Annotated[str, Field(max_length=64)] | None = Field(default=None, description="coupled, rejection, ...")
@@ -89,19 +102,19 @@ class Sampling(Strict):
 
     temperature: Annotated[float, Field(ge=0, le=100)] | None = None
     top_p: Annotated[float, Field(ge=0, le=1)] | None = None
-    top_k: Annotated[int, Field(ge=-INT32 - 1, le=INT32)] | None = None
+    top_k: Annotated[Int, Field(ge=-INT32 - 1, le=INT32)] | None = None
     min_p: Annotated[float, Field(ge=0, le=1)] | None = None
     typical_p: Annotated[float, Field(ge=0, le=1)] | None = None
     repeat_penalty: Annotated[float, Field(gt=0, le=100)] | None = Field(
         default=None, validation_alias=AliasChoices("repeat_penalty", "repetition_penalty")
     )
-    repeat_last_n: Annotated[int, Field(ge=-1, le=INT32)] | None = None
+    repeat_last_n: Annotated[Int, Field(ge=-1, le=INT32)] | None = None
     frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     presence_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
     dry_multiplier: Annotated[float, Field(ge=0, le=100)] | None = None
     dry_base: Annotated[float, Field(ge=0, le=100)] | None = None
-    dry_allowed_length: Annotated[int, Field(ge=0, le=INT32)] | None = None
-    dry_penalty_last_n: Annotated[int, Field(ge=-1, le=INT32)] | None = None
+    dry_allowed_length: Annotated[Int, Field(ge=0, le=INT32)] | None = None
+    dry_penalty_last_n: Annotated[Int, Field(ge=-1, le=INT32)] | None = None
     xtc_probability: Annotated[float, Field(ge=0, le=1)] | None = None
     xtc_threshold: Annotated[float, Field(ge=0, le=1)] | None = None
     dry_sequence_breakers: (
@@ -110,7 +123,7 @@ class Sampling(Strict):
     top_n_sigma: Annotated[float, Field(ge=-100, le=100)] | None = None
     dynatemp_range: Annotated[float, Field(ge=0, le=100)] | None = None
     dynatemp_exponent: Annotated[float, Field(ge=0, le=100)] | None = None
-    mirostat: Annotated[int, Field(ge=0, le=2)] | None = None
+    mirostat: Annotated[Int, Field(ge=0, le=2)] | None = None
     mirostat_tau: Annotated[float, Field(ge=0, le=100)] | None = None
     mirostat_eta: Annotated[float, Field(ge=0, le=1)] | None = None
     adaptive_target: Annotated[float, Field(ge=-100, le=1)] | None = None
@@ -118,7 +131,7 @@ class Sampling(Strict):
     samplers: Annotated[str, Field(max_length=32)] | Annotated[list[str], Field(max_length=32)] | None = Field(
         default=None, description="The steps of sampling to take, as llama.cpp names them; the others are off."
     )
-    seed: Annotated[int, Field(ge=-(2**63), le=2**63 - 1)] | None = Field(
+    seed: Annotated[Int, Field(ge=-(2**63), le=2**63 - 1)] | None = Field(
         default=None, description="One seed gives one text. Without one, or with -1, one is drawn."
     )
 
@@ -148,8 +161,8 @@ class Asking(Sampling):
 class Steered(Asking):
     """What steers a text, in whichever API it is asked for."""
 
-    max_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="-1: no limit.")
-    n_predict: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+    max_tokens: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="-1: no limit.")
+    n_predict: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(
         default=None, description="llama.cpp's name for max_tokens."
     )
     stop: Stop | None = None
@@ -159,7 +172,7 @@ class Steered(Asking):
     grammar: Annotated[str, Field(max_length=65536)] | None = Field(default=None, description="GBNF or Lark.")
     ignore_eos: bool | None = None
 
-    def limit(self, default: int | None = None) -> int | None:
+    def limit(self, default: Int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""
         given = next((n for n in (self.max_tokens, self.n_predict) if n is not None), default)
         return None if given == -1 else given
@@ -173,8 +186,8 @@ class Steered(Asking):
 class Generating(Steered):
     """What /v1/chat/completions and /v1/completions share."""
 
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
-    max_completion_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+    n: Annotated[Int, Field(ge=1, le=128)] | None = None
+    max_completion_tokens: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(
         default=None, description="The newer name of max_tokens."
     )
     json_schema: dict[str, Any] | None = Field(default=None, description="llama.cpp's form of response_format.")
@@ -186,7 +199,7 @@ class Generating(Steered):
     # llama.cpp's name for what always happens here.
     cache_prompt: bool | None = None
 
-    def limit(self, default: int | None = None) -> int | None:
+    def limit(self, default: Int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""
         if self.max_completion_tokens is None:
             return super().limit(default)
@@ -204,8 +217,8 @@ class CompletionBody(Generating):
     prompt: str | Tokens | Annotated[list[str], Field(max_length=128)] | Annotated[list[Tokens], Field(max_length=128)]
     suffix: str | None = None
     echo: bool | None = None
-    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    best_of: Annotated[Int, Field(ge=1, le=128)] | None = None
+    logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
 
 
 class EmbeddingBody(Strict):
@@ -214,7 +227,7 @@ class EmbeddingBody(Strict):
     model: str | None = None
     input: str | Tokens | Annotated[list[str], Field(max_length=2048)] | Annotated[list[Tokens], Field(max_length=2048)]
     encoding_format: Literal["float", "base64"] | None = None
-    dimensions: Annotated[int, Field(ge=1, le=INT32)] | None = None
+    dimensions: Annotated[Int, Field(ge=1, le=INT32)] | None = None
     user: str | None = None
 
 

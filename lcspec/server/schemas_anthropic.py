@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Steered, Stops, Strict
+from lcspec.server.schemas import INT32, Echoed, Int, Steered, Stops, Strict
 from lcspec.server.schemas_chat import MAX_TOOLS, ContentPart, Thinking
 
 
@@ -98,7 +98,7 @@ class CountBody(Steered):
 class AnthropicBody(CountBody):
     """POST /v1/messages."""
 
-    max_tokens: Annotated[int, Field(ge=0, le=INT32)] = Field(description="0 only reads the prompt.")
+    max_tokens: Annotated[Int, Field(ge=0, le=INT32)] = Field(description="0 only reads the prompt.")
     stop_sequences: Stops | None = None
 
 

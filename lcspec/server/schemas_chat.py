@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Union
 
 from pydantic import Field, model_validator
 
-from lcspec.server.schemas import INT32, Echoed, Generating, Strict
+from lcspec.server.schemas import INT32, Echoed, Generating, Int, Strict
 
 # Longer than OpenAI's: tools of MCP servers have the server's name in theirs, and Ollama's may have a colon.
 LONGEST_NAME = 128
@@ -60,10 +60,20 @@ class Function(Strict):
 
 
 class Tool(Strict):
-    """A tool the model may use."""
+    """A function the model may use. Other types of tools are left out."""
 
-    type: Literal["function"]
-    function: Function
+    type: str
+    function: Function | None = None
+
+    @model_validator(mode="after")
+    def _described(self) -> Tool:
+        if self.type == "function" and self.function is None:
+            raise ValueError("a tool of type `function` needs its `function`")
+        return self
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        return () if self.type == "function" else ("type",)
 
 
 class ChosenFunction(Strict):
@@ -136,7 +146,7 @@ class Thinking(Echoed):
     """Whether the model reasons before it answers, and for how many tokens (Anthropic's form)."""
 
     type: str | None = None
-    budget_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    budget_tokens: Annotated[Int, Field(ge=0, le=INT32)] | None = None
     display: str | None = None
 
 
@@ -145,7 +155,7 @@ class ReasoningOptions(Strict):
 
     effort: Annotated[str, Field(max_length=32)] | None = None
     enabled: bool | None = None
-    max_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    max_tokens: Annotated[Int, Field(ge=0, le=INT32)] | None = None
 
 
 class ChatBody(Generating):
@@ -153,7 +163,7 @@ class ChatBody(Generating):
 
     messages: Messages
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     post_sampling_probs: bool | None = Field(
         default=None, description="Beside logprobs: the probabilities that were sampled from, as `prob`."
     )
@@ -177,12 +187,12 @@ class ChatBody(Generating):
         default=None, description="`none` leaves reasoning in the text."
     )
     enable_thinking: bool | None = Field(default=None, description="Told to the template.")
-    reasoning_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(
+    reasoning_budget_tokens: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(
         default=None, description="Tokens of reasoning, then it is closed; 0 is none, -1 no limit."
     )
-    thinking_budget_tokens: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
-    reasoning_budget: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
-    thinking_budget: Annotated[int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
+    thinking_budget_tokens: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
+    reasoning_budget: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
+    thinking_budget: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(default=None, description="The same.")
     thinking: Thinking | bool | None = Field(default=None, description="Anthropic's form of enable_thinking.")
     reasoning: ReasoningOptions | None = Field(default=None, description="OpenRouter's form of reasoning_effort.")
     # Known to the OpenAI API and without a meaning here.

@@ -6,14 +6,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Sampling, Steered, Stop, Strict, Tokens
+from lcspec.server.schemas import INT32, Echoed, Int, Sampling, Steered, Stop, Strict, Tokens
 from lcspec.server.schemas_chat import ToolChoice, Tools
 
 
 class Options(Sampling):
     """Sampling and limits."""
 
-    num_predict: Annotated[int, Field(ge=-2, le=INT32)] | None = None
+    num_predict: Annotated[Int, Field(ge=-2, le=INT32)] | None = None
     stop: Stop | None = None
 
 
@@ -52,7 +52,7 @@ class OllamaAsking(Steered):
     format: Literal["", "json"] | dict[str, Any] | None = None
     think: bool | Literal["low", "medium", "high", "max"] | None = None
     logprobs: bool | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     keep_alive: str | float | None = None
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
 
@@ -89,7 +89,7 @@ class OllamaEmbedBody(Strict):
     model: str | None = None
     input: str | Annotated[list[str], Field(max_length=2048)] | None = None
     prompt: str | None = None
-    dimensions: Annotated[int, Field(ge=1, le=INT32)] | None = None
+    dimensions: Annotated[Int, Field(ge=1, le=INT32)] | None = None
     truncate: bool | None = None
     keep_alive: str | float | None = None
     options: Options | None = None

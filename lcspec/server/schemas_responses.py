@@ -7,12 +7,16 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 
 from pydantic import Field
 
-from lcspec.server.schemas import INT32, Echoed, Steered, Strict
+from lcspec.server.schemas import INT32, Echoed, Int, Steered, Strict
 from lcspec.server.schemas_chat import LONGEST_NAME, MAX_TOOLS, ContentPart, Name
+
+# Items that are read; `item_reference` is not, and is refused, because nothing is stored here.
+CALLS, RESULTS = ("function_call", "custom_tool_call"), ("function_call_output", "custom_tool_call_output")
+KINDS = ("message", "reasoning", "item_reference", *CALLS, *RESULTS)
 
 
 class Item(Echoed):
-    """An item of the input: a message, a call the model made, or what a call gave back."""
+    """An item of the input: a message, a call the model made, or what a call gave back. Others are left out."""
 
     type: str | None = None
     role: Literal["developer", "system", "user", "assistant"] | None = None
@@ -21,9 +25,19 @@ class Item(Echoed):
     name: str | None = None
     namespace: str | None = None
     arguments: str | None = None
+    input: str | None = Field(default=None, description="What a custom tool was called with.")
     output: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
     id: str | None = None
     status: str | None = None
+
+    @property
+    def kind(self) -> str:
+        """Its type, which a message may leave out."""
+        return self.type or "message"
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        return () if self.kind in KINDS else ("type",)
 
 
 class FlatFunction(Strict):
@@ -107,13 +121,13 @@ class ResponseBody(Steered):
 
     input: str | Annotated[list[Item], Field(min_length=1, max_length=4096)]
     instructions: str | None = None
-    max_output_tokens: Annotated[int, Field(ge=0, le=INT32)] | None = None
+    max_output_tokens: Annotated[Int, Field(ge=0, le=INT32)] | None = None
     tools: Annotated[list[FlatTool], Field(max_length=MAX_TOOLS)] | None = None
     tool_choice: Literal["none", "auto", "required"] | FlatToolChoice | FlatAllowedTools | None = None
     parallel_tool_calls: bool | None = None
     text: TextOptions | None = None
     include: Annotated[list[str], Field(max_length=16)] | None = None
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     previous_response_id: str | None = None
     conversation: Any = None
     background: bool | None = None
@@ -123,7 +137,7 @@ class ResponseBody(Steered):
     truncation: Literal["auto", "disabled"] | None = None
     reasoning: dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
-    max_tool_calls: int | None = None
+    max_tool_calls: Int | None = None
 
     @property
     def functions(self) -> list[Function]:
@@ -139,6 +153,6 @@ class ResponseBody(Steered):
 
         return [Function(told(space, one.name or ""), space, one) for space, one in found]
 
-    def limit(self, default: int | None = None) -> int | None:
+    def limit(self, default: Int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""
         return super().limit(default) if self.max_output_tokens is None else self.max_output_tokens

@@ -6,6 +6,7 @@ import ctypes
 import platform
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,9 @@ import pytest
 
 from lcspec.llama import Context, Model, few_rows, repacked_rows
 from lcspec.llama import row_by_row as switching
+from lcspec.llama.amx import processor_flags
 from lcspec.llama.lib import C, uses_amx
+from scripts import shape_model
 from scripts.scale_model import quantize
 from tests.llama.test_repacked_rows import GEMM, rounded
 from tests.llama.test_row_by_row import rows
@@ -27,6 +30,9 @@ pytestmark = [
     pytest.mark.skipif(not X86_LINUX or few_rows.compiler() is None, reason="compiled on Linux on x86-64 only"),
 ]
 LIBRARY = C.llama_cpp._lib
+needs_vnni = pytest.mark.skipif(
+    not {"avx512_vnni", "avx512vl", "avx512bw", "avx512dq"} <= set(processor_flags()), reason="VNNI with 512 bits"
+)
 
 
 @pytest.fixture
@@ -101,6 +107,57 @@ def test_repacked_weights_have_the_bits_of_single_rows(values: int, columns: int
     assert np.array_equal(out[0].view(np.uint32), out[1].view(np.uint32))
 
 
+@pytest.mark.parametrize("columns", [8, 24, 200])
+@pytest.mark.parametrize("values", [256, 40 * 1024])
+@needs_vnni
+def test_repacked_k_quants_have_the_bits_of_single_rows(values: int, columns: int) -> None:
+    """As a row has them alone in the library, however many there are; columns are taken 16, then 64 at a time."""
+    random, blocks, most = np.random.default_rng(1), values // 256, 9
+    weights = random.integers(0, 256, (columns // 8, blocks, 1152), np.uint8)
+    scales = random.normal(0, 0.01, (columns // 8, blocks, 16)).astype(np.float16)
+    weights[:, :, :32] = scales.view(np.uint8)
+    normal = random.normal(size=(most, values)).astype(np.float32)
+    normal[0] = 1.0  # as large as they get
+    rows_of = rounded("quantize_row_q8_K", repacked_rows.Q8_K, normal)
+    alone, together = np.zeros((most, columns), np.float32), np.zeros((most, columns), np.float32)
+    single = GEMM(switching._address(LIBRARY, few_rows.SINGLE_Q4_K))
+    for row, out in zip(rows_of, alone):
+        single(values, out.ctypes.data, columns, weights.ctypes.data, row.ctypes.data, 1, columns)
+    assert np.isfinite(alone).all() and alone.all()
+    kernel = few_rows.kernels(LIBRARY).compiled.few_rows_q4_K  # type: ignore[union-attr]
+    at, long = few_rows._at, ctypes.c_int64
+    for n in range(1, most + 1):
+        together[:] = 0
+        kernel(at(weights), long(columns), long(blocks), at(rows_of), long(n), at(together))
+        assert np.array_equal(together[:n].view(np.uint32), alone[:n].view(np.uint32)) and not together[n:].any()
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("name", ["qwen3-30b-a3b", "llama-3.2-1b"], ids=["experts", "dense"])
+@needs_vnni
+def test_models_of_repacked_k_quants_have_the_bits_of_the_library(
+    name: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shape = shape_model.SHAPES[name]
+    small = replace(
+        shape, width=256, ff=768, heads=4, kv_heads=2, vocab=328 * shape.layers, experts=shape.experts and 8
+    )
+    monkeypatch.setitem(shape_model.SHAPES, name, small)
+    shape_model.write_shape(name, file := tmp_path / "layers.gguf", "Q4_K_S")
+    one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads)
+    with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
+        assert model.repack
+        found = {width: rows(context, width) for width in (1, 2, 4, 8, 16, 32)}
+        switch, few = switching._switch(), few_rows.kernels(LIBRARY)
+        assert switch is not None and few is not None
+        library = {few.always[few_rows.FORWARD]: switching._address(LIBRARY, few_rows.FORWARD)}
+        theirs = tuple(library.get(code, code) for code in switch.off)
+        assert theirs != switch.off
+        monkeypatch.setattr(switching, "_switch", lambda: switch._replace(off=theirs))
+        alone = rows(context, 1)
+    assert [width for width, some in found.items() if not np.array_equal(some, alone)] == []
+
+
 @pytest.mark.parametrize("flags", [("-no-such-flag",), ()], ids=["the compiler fails", "no compiler"])
 def test_without_a_compiler_the_library_multiplies_alone(
     anew: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
@@ -156,14 +213,17 @@ def test_rows_of_experts_have_the_bits_of_the_library(
 
 
 @pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")
-def test_what_has_kernels_is_not_repacked(tmp_path: Path) -> None:
-    wide = write_llama(tmp_path / "wide.gguf", width=256, n_ff=512)
-    for quant, repacked in (("Q4_K_M", False), ("IQ4_NL", False), ("Q4_0", True)):
+def test_what_is_faster_as_it_is_stored_is_not_repacked(tmp_path: Path) -> None:
+    found = few_rows.kernels(LIBRARY)
+    assert found is not None
+    wide, for_k = write_llama(tmp_path / "wide.gguf", width=256, n_ff=512), bool(found.always)
+    for quant, repacked in (("Q4_K_M", for_k), ("IQ4_NL", False), ("Q4_0", True)):
         quantize(wide, tmp_path / f"{quant}.gguf", quant)
         with Model.load(options(tmp_path / f"{quant}.gguf", gpu_layers=0)) as model:
             assert model.repack is repacked
-    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K", "Q6_K", "F32"])
-    assert few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q4_0"])
+    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K", "Q6_K", "F32"]) is not for_k
+    assert few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q4_0"]) is not for_k
+    assert few_rows.faster_as_stored(LIBRARY, ["IQ4_NL", "Q4_K"])
     assert few_rows.faster_as_stored(LIBRARY, ["MXFP4", "Q8_0"])
     assert not few_rows.faster_as_stored(LIBRARY, ["Q4_0", "Q8_0", "Q4_K"])
     assert not few_rows.faster_as_stored(LIBRARY, ["Q8_0"])

@@ -13,7 +13,9 @@ import pytest
 
 from lcspec.server import unknown
 from lcspec.server.reading import budget_of, switched_off, template_arguments
+from lcspec.server.responses import input_messages
 from lcspec.server.schemas_chat import ChatBody
+from lcspec.server.schemas_responses import ResponseBody
 from tests.running import ROUNDS_ALIKE
 from tests.server.running import HELLO, MODEL, background
 
@@ -75,11 +77,57 @@ def test_tools_that_run_elsewhere_are_left_out(http: httpx.Client) -> None:
     assert [item["name"] for item in got.json()["output"]] == ["f"]
     assert got.headers[unknown.HEADER] == "tools[0].type, tools[0].external_web_access, tools[2].type"
     hello = {"messages": [{"role": "user", "content": "Hello"}], "max_tokens": 1}
+    nested = {"type": "function", "function": {key: function[key] for key in ("name", "parameters")}}
+    chats = [http.post(CHAT, json=hello | {"tools": tools}) for tools in ([nested], [theirs[0], nested])]
+    assert chats[0].json()["usage"] == chats[1].json()["usage"]
+    assert chats[1].headers[unknown.HEADER] == "tools[0].type, tools[0].external_web_access"
+    wrong = http.post(CHAT, json=hello | {"tools": [{"type": "function"}]})
+    assert wrong.status_code == 400 and "needs its `function`" in wrong.json()["error"]["message"]
     search = {"type": "web_search_20250305", "name": "web_search", "max_uses": 5}
     got = http.post("/v1/messages", json=hello | {"tools": [search]})
     assert got.status_code == 200 and got.headers[unknown.HEADER] == "tools[0].type"
     counted = [http.post("/v1/messages/count_tokens", json=hello | more).json() for more in ({"tools": [search]}, {})]
     assert counted[0] == counted[1] and counted[0]["input_tokens"] > 0
+
+
+def test_items_of_other_kinds_are_left_out(http: httpx.Client) -> None:
+    """A conversation that began elsewhere has what ran there in it, and calls of tools that take a text."""
+    search = {
+        "type": "web_search_call",
+        "id": "ws_1",
+        "status": "completed",
+        "action": {"type": "search", "query": "x"},
+    }
+    body = {"max_output_tokens": 1, "input": [{"role": "user", "content": "Hello"}]}
+    got = http.post("/v1/responses", json=body | {"input": [search, *body["input"]]})
+    assert got.status_code == 200 and got.headers[unknown.HEADER] == "input[0].type"
+    assert got.json()["usage"] == http.post("/v1/responses", json=body).json()["usage"]
+    called = [
+        [{"type": "function_call", "call_id": "c", "name": "patch", "arguments": '{"input": "+ 1"}'}]
+        + [{"type": "function_call_output", "call_id": "c", "output": "Done"}],
+        [{"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "+ 1"}]
+        + [{"type": "custom_tool_call_output", "call_id": "c", "output": "Done"}],
+    ]
+    first, second = (
+        [dict(m) for m in input_messages(ResponseBody.model_validate({"input": items}))] for items in called
+    )
+    assert first == second and len(first) == 2
+    got = http.post("/v1/responses", json=body | {"input": [{"type": "item_reference", "id": "msg_1"}]})
+    assert got.status_code == 400 and "send the item itself" in got.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", [CHAT, COMPLETIONS, "/completion"])
+def test_numbers_and_lists_as_other_languages_write_them(http: httpx.Client, path: str) -> None:
+    """Every number with a point (Java's Gson), and null for a stop string that is not set (JavaScript)."""
+    body = {"messages": HELLO} if path == CHAT else {"prompt": "Hello"}
+    usual, other = {"max_tokens": 4, "seed": 3, "top_k": 5}, {"max_tokens": 4.0, "seed": 3.0, "top_k": 5.0}
+    first, second = (
+        http.post(path, json=body | given).json() for given in (usual, other | {"stop": [None, "never there"]})
+    )
+    told = ("content", "choices")
+    assert [first[key] for key in told if key in first] == [second[key] for key in told if key in second]
+    refused = http.post(path, json=body | {"max_tokens": 4.5})
+    assert refused.status_code == 400 and refused.json()["error"]["param"] == "max_tokens"
 
 
 def test_a_hostile_name_is_no_header_of_its_own(http: httpx.Client) -> None:
