@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 
 from lcspec.config import ModelOptions
-from lcspec.llama import Context, Model
+from lcspec.llama import Context, Model, few_rows
 from lcspec.llama import row_by_row as switching
 from lcspec.llama.lib import C
 from lcspec.profiles.step_cost import Meter
@@ -65,9 +65,12 @@ def kernels() -> dict[str, switching._Switch]:
     switch = switching._switch()
     if switch is None:
         raise click.ClickException("this library's functions cannot be replaced (Linux only)")
-    own = [switching._address(C.llama_cpp._lib, name) for name in switching.SEVERAL_ROWS]
-    library = switch._replace(off=(*own, *switch.on[len(own) :]))
-    return {"library": library, "fast": switch._replace(off=switch.on), "exact": switch}
+    library, few = C.llama_cpp._lib, few_rows.kernels(C.llama_cpp._lib)
+    always = few.always if few is not None else {}
+    theirs = {code: switching._address(library, name) for name, code in always.items()}
+    own = [switching._address(library, name) for name in switching.SEVERAL_ROWS]
+    own += [theirs.get(code, code) for code in switch.on[len(own) :]]
+    return {"library": switch._replace(off=tuple(own)), "fast": switch._replace(off=switch.on), "exact": switch}
 
 
 @contextmanager

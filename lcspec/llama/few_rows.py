@@ -87,17 +87,17 @@ TYPES = (
     _Type(23, "iq4_xs", 256, 136, Q8_K),
     _Type(39, "mxfp4", 32, 17, Q8_0),
 )
-# Types that the library repacks on x86. The first is faster so from four rows on (the 1 B copy of SmolLM2 on Zen 4: 8
-# rows in 68 ms, as stored 83), the second with the kernels for it, which take VNNI with 512 bits; the others are faster
-# as they are stored.
+# Types that the library repacks on x86. The first is faster so; the second is with the kernels for it, which take VNNI
+# with 512 bits; the others are faster as they are stored.
 REPACKED = ("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4")
 REPACKED_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
-SINGLE_Q4_K = "ggml_gemv_q4_K_8x8_q8_K"
-# What computes everything that has to do with repacked weights, and what tells which those are.
+# The library's functions for a single row of those that have such a kernel.
+SINGLE = {"q4_0": "ggml_gemv_q4_0_8x8_q8_0", "q4_K": "ggml_gemv_q4_K_8x8_q8_K"}
+# What computes everything that has to do with repacked weights, what tells which those are, and what else is called.
 FORWARD, REPACKED_TYPE = "ggml_cpu_extra_compute_forward", "_Z35ggml_backend_cpu_repack_buffer_typev"
-TYPE_OF, ROUND = "ggml_backend_buffer_get_type", "quantize_row_q8_K"
+TYPE_OF = "ggml_backend_buffer_get_type"
+CALLED_FOR_REPACKED = (FORWARD, REPACKED_TYPE, TYPE_OF, *SINGLE.values(), "ggml_op_name")
 OPERATIONS = 64  # of the library's operations, among which are both multiplications
-CALLED_FOR_K = (FORWARD, REPACKED_TYPE, SINGLE_Q4_K, TYPE_OF, ROUND, "ggml_op_name")
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they
 # are not in blocks, so that some are left over.
 COMPARED = (12, 8, 512)
@@ -149,7 +149,7 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     exact = {SGEMM: "few_rows_exact", EXPERTS: "few_rows_exact_experts"}
     fast = {SGEMM: "few_rows_fast", TILED: "few_rows_fast_tiled", EXPERTS: "few_rows_fast_experts"}
     of_exact, of_fast = ({name: _address(compiled, of) for name, of in some.items()} for some in (exact, fast))
-    always = _for_repacked_k(library, compiled)
+    always = _wide_for_repacked(library, compiled)
     return Kernels(of_exact, of_fast, always, Path(compiled._name).stem, types, compiled)
 
 
@@ -181,25 +181,29 @@ def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str
     return {REPACKED_Q4_0: _address(compiled, "few_rows_q4_0")} if _same_bits(wanted, got) else {}
 
 
-def _for_repacked_k(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
-    """What stands in for the library's way to repacked Q4_K, if it has the bits of its function for single rows."""
-    if not hasattr(compiled, "few_rows_q4_K") or not all(hasattr(library, name) for name in CALLED_FOR_K):
+def _wide_for_repacked(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
+    """What stands in for the library's way to repacked weights, if it has the bits of its functions for single rows."""
+    if not hasattr(compiled, "few_rows_repacked") or not all(hasattr(library, name) for name in CALLED_FOR_REPACKED):
         return {}
-    (m, n, k), weights, rows = _repacked(library, Q8_K, 144)
-    wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
-    whole, long, size = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t
-    for row, out in zip(rows, wanted):
-        getattr(library, SINGLE_Q4_K)(whole(k), _at(out), size(m), _at(weights), _at(row), whole(1), whole(m))
-    compiled.few_rows_q4_K(_at(weights), long(m), long(k // 256), _at(rows), long(n), _at(got))
-    if not _same_bits(wanted, got):
-        return {}
+    whole, long, size, round_row = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t, list[ctypes.c_void_p]()
+    for kind in (kind for kind in TYPES if kind.name in SINGLE):
+        (m, n, k), weights, rows = _repacked(library, kind.rounded, kind.size)
+        wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
+        for row, out in zip(rows, wanted):
+            single = getattr(library, SINGLE[kind.name])
+            single(whole(k), _at(out), size(m), _at(weights), _at(row), whole(1), whole(m))
+        number, blocks = whole(kind.number), long(k // kind.rounded.values)
+        compiled.few_rows_repacked(number, _at(weights), long(m), blocks, _at(rows), long(n), _at(got))
+        if not _same_bits(wanted, got):
+            return {}
+        round_row.append(ctypes.c_void_p(_address(library, f"quantize_row_{kind.rounded.name}")))
     library.ggml_op_name.restype = ctypes.c_char_p
     names = [library.ggml_op_name(whole(i)) for i in range(OPERATIONS)]
+    numbers = whole(names.index(b"MUL_MAT")), whole(names.index(b"MUL_MAT_ID"))
     type_of_repacked = getattr(library, REPACKED_TYPE)
     type_of_repacked.restype = ctypes.c_void_p
-    forward, type_of, round_row = (ctypes.c_void_p(_address(library, name)) for name in (FORWARD, TYPE_OF, ROUND))
-    numbers = whole(names.index(b"MUL_MAT")), whole(names.index(b"MUL_MAT_ID"))
-    compiled.few_rows_q4_K_init(forward, *numbers, ctypes.c_void_p(type_of_repacked()), type_of, round_row)
+    forward, type_of = (ctypes.c_void_p(_address(library, name)) for name in (FORWARD, TYPE_OF))
+    compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(type_of_repacked()), type_of, *round_row)
     return {FORWARD: _address(compiled, "few_rows_forward")}
 
 

@@ -109,41 +109,48 @@ def test_repacked_weights_have_the_bits_of_single_rows(values: int, columns: int
 
 @pytest.mark.parametrize("columns", [8, 24, 200])
 @pytest.mark.parametrize("values", [256, 40 * 1024])
+@pytest.mark.parametrize(
+    "kind", [kind for kind in few_rows.TYPES if kind.name in few_rows.SINGLE], ids=lambda k: k.name
+)
 @needs_vnni
-def test_repacked_k_quants_have_the_bits_of_single_rows(values: int, columns: int) -> None:
+def test_repacked_weights_have_the_bits_of_single_rows_with_vnni(
+    kind: few_rows._Type, values: int, columns: int
+) -> None:
     """As a row has them alone in the library, however many there are; columns are taken 16, then 64 at a time."""
-    random, blocks, most = np.random.default_rng(1), values // 256, 9
-    weights = random.integers(0, 256, (columns // 8, blocks, 1152), np.uint8)
-    scales = random.normal(0, 0.01, (columns // 8, blocks, 16)).astype(np.float16)
-    weights[:, :, :32] = scales.view(np.uint8)
+    random, blocks, most = np.random.default_rng(1), values // kind.values, 9
+    weights = random.integers(0, 256, (columns // 8, blocks, 8 * kind.size), np.uint8)
+    scales = random.normal(0, 0.01, (columns // 8, blocks, 16 if kind.values == 256 else 8)).astype(np.float16)
+    weights[:, :, : 2 * scales.shape[2]] = scales.view(np.uint8)
     normal = random.normal(size=(most, values)).astype(np.float32)
     normal[0] = 1.0  # as large as they get
-    rows_of = rounded("quantize_row_q8_K", repacked_rows.Q8_K, normal)
+    form = repacked_rows.Q8_K if kind.values == 256 else repacked_rows.Q8_0
+    rows_of = rounded(f"quantize_row_{kind.rounded.name}", form, normal)
     alone, together = np.zeros((most, columns), np.float32), np.zeros((most, columns), np.float32)
-    single = GEMM(switching._address(LIBRARY, few_rows.SINGLE_Q4_K))
+    single = GEMM(switching._address(LIBRARY, few_rows.SINGLE[kind.name]))
     for row, out in zip(rows_of, alone):
         single(values, out.ctypes.data, columns, weights.ctypes.data, row.ctypes.data, 1, columns)
     assert np.isfinite(alone).all() and alone.all()
-    kernel = few_rows.kernels(LIBRARY).compiled.few_rows_q4_K  # type: ignore[union-attr]
+    kernel = few_rows.kernels(LIBRARY).compiled.few_rows_repacked  # type: ignore[union-attr]
     at, long = few_rows._at, ctypes.c_int64
     for n in range(1, most + 1):
         together[:] = 0
-        kernel(at(weights), long(columns), long(blocks), at(rows_of), long(n), at(together))
+        kernel(kind.number, at(weights), long(columns), long(blocks), at(rows_of), long(n), at(together))
         assert np.array_equal(together[:n].view(np.uint32), alone[:n].view(np.uint32)) and not together[n:].any()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("quant", ["Q4_K_S", "Q4_0"])
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b", "llama-3.2-1b"], ids=["experts", "dense"])
 @needs_vnni
-def test_models_of_repacked_k_quants_have_the_bits_of_the_library(
-    name: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_models_of_repacked_weights_have_the_bits_of_the_library(
+    name: str, quant: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shape = shape_model.SHAPES[name]
     small = replace(
         shape, width=256, ff=768, heads=4, kv_heads=2, vocab=328 * shape.layers, experts=shape.experts and 8
     )
     monkeypatch.setitem(shape_model.SHAPES, name, small)
-    shape_model.write_shape(name, file := tmp_path / "layers.gguf", "Q4_K_S")
+    shape_model.write_shape(name, file := tmp_path / "layers.gguf", quant)
     one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads)
     with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
         assert model.repack

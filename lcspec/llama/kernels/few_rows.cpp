@@ -10,16 +10,15 @@
 #include "blocks_of_256.h"
 #include "blocks_of_32.h"
 #include "formats.h"
+#include "library.h"
 #include "repacked.h"
-#include "repacked_k.h"
+#include "repacked_forward.h"
 #include "values_of_16_bits.h"
 
 namespace {
 
 constexpr int64_t COLUMNS = 64;  // rows of weights that stay in the processor's cache for all rows
-// Parts of the work for each thread, unless they have fewer bytes of weights than that: at the end of each is lost what
-// the processor read ahead.
-constexpr int64_t PARTS = 4;
+// Parts of the work have so many bytes of weights at least.
 constexpr int64_t LEAST = 256 << 10;
 // More rows than that are multiplied faster by the library's tiles for weights in blocks of 256 values, as far as these
 // have 512 bits (layers of Llama 3.2 1B on Zen 4; with AVX2 alone they are level from 64 rows on).
@@ -92,48 +91,14 @@ const Kind *kind_of(int weights) {
 
 }  // namespace
 
-extern "C" {
-
-struct ggml_compute_params { int ith, nth; size_t wsize; void *wdata; void *threadpool; };
-struct ggml_tensor {  // up to its values
-    int type;
-    void *buffer;
-    int64_t ne[4];
-    size_t nb[4];
-    int op, op_params[16], flags;
-    ggml_tensor *src[10], *view_src;
-    size_t view_offset;
-    void *data;
-};
-struct Chosen { int32_t slot, row; };  // of an expert's rows
-using Forward = bool(ggml_compute_params *, ggml_tensor *);
-using Tiled = bool(const ggml_compute_params *, ggml_tensor *out);
-using Experts = bool(const ggml_compute_params *, ggml_tensor *out, int64_t expert, int64_t n, const Chosen *, char *own);
-using Multiply = bool(const ggml_compute_params *, int64_t m, int64_t n, int64_t k, const void *weights, int64_t pitch,
-                      const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
-                      int out_type);
-
-}
-
 namespace {
 
-// The library's: its functions for several rows, and how its threads share work.
+// The library's functions for several rows.
 Multiply *library_multiply;
 Tiled *library_tiled;
 Experts *library_experts;
-void (*set_part)(void *pool, int part);
-int (*next_part)(void *pool, int count);
-void (*wait_for_all)(void *pool);
 // What stands in for its function for repacked Q4_0 otherwise: the same, row by row.
 void (*q4_0_by_rows)(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc);
-
-#ifdef REPACKED_K
-Forward *library_forward;
-int by_matrix, by_experts;
-void *repacked_weights;
-void *(*type_of)(void *buffer);
-void (*round_row)(const float *row, void *to, int64_t k);
-#endif
 
 // `row_at(i, row, out)` says where row `i` of `n` is, and where its results belong.
 template <class At> void multiply(const Kind &kind, Part p, int64_t n, At row_at) {
@@ -258,79 +223,5 @@ bool few_rows_fast_experts(const ggml_compute_params *params, ggml_tensor *out, 
                            const Chosen *chosen, char *own) {
     return (kind_of(out->src[0]->type) ? few_rows_exact_experts : library_experts)(params, out, expert, n, chosen, own);
 }
-
-#ifdef REPACKED_K
-// `n` rows, rounded, times `m` columns of `blocks` blocks of repacked Q4_K.
-void few_rows_q4_K(const void *weights, int64_t m, int64_t blocks, const void *rows, int64_t n, float *out) {
-    multiply_k((const Q4_Kx8 *)weights, 0, m, blocks, n, [&](int64_t i, const Q8_K *&row, float *&to) {
-        row = (const Q8_K *)rows + i * blocks;
-        to = out + i * m;
-    });
-}
-
-// What else it takes to stand in for the library's ggml_cpu_extra_compute_forward: that function, the numbers of
-// multiplications by a matrix and by those of experts, the type of buffers for repacked weights, what tells a buffer's
-// type, and what rounds a row.
-void few_rows_q4_K_init(Forward *forward, int mul_mat, int mul_mat_id, void *repacked, void *(*type)(void *),
-                        void (*round)(const float *, void *, int64_t)) {
-    library_forward = forward;
-    by_matrix = mul_mat;
-    by_experts = mul_mat_id;
-    repacked_weights = repacked;
-    type_of = type;
-    round_row = round;
-}
-
-// Computes `op` if it is a multiplication by repacked Q4_K, else leaves it to the library.
-bool few_rows_forward(ggml_compute_params *params, ggml_tensor *op) {
-    const ggml_tensor *weights = op->src[0], *rows = op->src[1];
-    const bool experts = op->op == by_experts;
-    if ((!experts && op->op != by_matrix) || weights->type != 12 || rows->type != 0 || !weights->buffer ||
-        type_of(weights->buffer) != repacked_weights || weights->ne[3] * rows->ne[3] != 1 ||
-        (!experts && weights->ne[2] * rows->ne[2] != 1))
-        return library_forward(params, op);
-    const int64_t k = weights->ne[0], m = weights->ne[1], blocks = k / 256, n = rows->ne[1] * rows->ne[2];
-    const int64_t ith = params->ith, nth = params->nth;
-    Q8_K *rounded = (Q8_K *)params->wdata;
-    for (int64_t i = ith; i < n; i += nth)
-        round_row((const float *)((const char *)rows->data + i % rows->ne[1] * rows->nb[1] + i / rows->ne[1] * rows->nb[2]),
-                  rounded + i * blocks, k);
-    if (experts) {
-        // As the library has it: how many rows go to each expert, then which.
-        const ggml_tensor *ids = op->src[2];
-        const int64_t tokens = rows->ne[2], n_experts = weights->ne[2];
-        int64_t *counts = (int64_t *)(((uintptr_t)(rounded + n * blocks) + 7) & ~(uintptr_t)7);
-        Chosen *chosen = (Chosen *)(counts + n_experts);
-        if (ith == 0) {
-            for (int64_t expert = 0; expert < n_experts; expert++) counts[expert] = 0;
-            for (int32_t token = 0; token < ids->ne[1]; token++)
-                for (int32_t slot = 0; slot < ids->ne[0]; slot++) {
-                    const char *id = (const char *)ids->data + token * ids->nb[1] + slot * ids->nb[0];
-                    const int64_t expert = *(const int32_t *)id;
-                    chosen[expert * tokens + counts[expert]++] = {slot, token};
-                }
-        }
-        wait_for_all(params->threadpool);
-        for (int64_t expert = 0; expert < n_experts; expert++)
-            multiply_k((const Q4_Kx8 *)((const char *)weights->data + expert * weights->nb[2]), m / 8 * ith / nth * 8,
-                       m / 8 * (ith + 1) / nth * 8, blocks, counts[expert], [&](int64_t i, const Q8_K *&row, float *&to) {
-                           const auto [slot, token] = chosen[expert * tokens + i];
-                           row = rounded + (slot % rows->ne[1] + token * rows->ne[1]) * blocks;
-                           to = (float *)((char *)op->data + slot * op->nb[1] + token * op->nb[2]);
-                       });
-        return true;
-    }
-    const int64_t parts = nth * PARTS, size = (m / 8 + parts - 1) / parts * 8;
-    if (ith == 0) set_part(params->threadpool, (int)nth);
-    wait_for_all(params->threadpool);
-    for (int64_t from = ith * size; from < m; from = next_part(params->threadpool, 1) * size)
-        multiply_k((const Q4_Kx8 *)weights->data, from, from + size < m ? from + size : m, blocks, n,
-                   [&](int64_t i, const Q8_K *&row, float *&to) {
-                       row = rounded + i * blocks;
-                       to = (float *)((char *)op->data + i * op->nb[1]);
-                   });
-    return true;
-}
-#endif
 
 }

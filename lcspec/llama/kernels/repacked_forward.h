@@ -1,0 +1,116 @@
+// Multiplications by repacked weights: one function of the library for all that has to do with them, and what stands in.
+
+#pragma once
+
+#include "library.h"
+#include "repacked_wide.h"
+
+#ifdef WIDE_REPACKED
+
+namespace {
+
+Forward *library_forward;
+int by_matrix, by_experts;
+void *repacked_weights;
+void *(*type_of)(void *buffer);
+using Round = void(const float *row, void *to, int64_t k);
+
+// `op` is a multiplication of `rows`, or of those that go to each expert, by weights that are repacked as `W`.
+template <class W> void multiply_operation(ggml_compute_params *params, ggml_tensor *op, bool experts, Round *round) {
+    using Row = typename Rounded<W>::Row;
+    const ggml_tensor *weights = op->src[0], *rows = op->src[1];
+    const int64_t k = weights->ne[0], m = weights->ne[1], blocks = k / (int64_t)(sizeof(Row::q)), ith = params->ith;
+    const int64_t nth = params->nth, n = rows->ne[1] * rows->ne[2];
+    Row *rounded = (Row *)params->wdata;
+    for (int64_t i = ith; i < n; i += nth)
+        round((const float *)((const char *)rows->data + i % rows->ne[1] * rows->nb[1] + i / rows->ne[1] * rows->nb[2]),
+              rounded + i * blocks, k);
+    if (experts) {
+        // As the library has it: how many rows go to each expert, then which.
+        const ggml_tensor *ids = op->src[2];
+        const int64_t tokens = rows->ne[2], n_experts = weights->ne[2];
+        int64_t *counts = (int64_t *)(((uintptr_t)(rounded + n * blocks) + 7) & ~(uintptr_t)7);
+        Chosen *chosen = (Chosen *)(counts + n_experts);
+        if (ith == 0) {
+            for (int64_t expert = 0; expert < n_experts; expert++) counts[expert] = 0;
+            for (int32_t token = 0; token < ids->ne[1]; token++)
+                for (int32_t slot = 0; slot < ids->ne[0]; slot++) {
+                    const char *id = (const char *)ids->data + token * ids->nb[1] + slot * ids->nb[0];
+                    const int64_t expert = *(const int32_t *)id;
+                    chosen[expert * tokens + counts[expert]++] = {slot, token};
+                }
+        }
+        wait_for_all(params->threadpool);
+        for (int64_t expert = 0; expert < n_experts; expert++)
+            multiply_repacked((const W *)((const char *)weights->data + expert * weights->nb[2]), m / 8 * ith / nth * 8,
+                              m / 8 * (ith + 1) / nth * 8, blocks, counts[expert], [&](int64_t i, const Row *&row, float *&to) {
+                                  const auto [slot, token] = chosen[expert * tokens + i];
+                                  row = rounded + (slot % rows->ne[1] + token * rows->ne[1]) * blocks;
+                                  to = (float *)((char *)op->data + slot * op->nb[1] + token * op->nb[2]);
+                              });
+        return;
+    }
+    const int64_t parts = nth * PARTS, size = (m / 8 + parts - 1) / parts * 8;
+    if (ith == 0) set_part(params->threadpool, (int)nth);
+    wait_for_all(params->threadpool);
+    for (int64_t from = ith * size; from < m; from = next_part(params->threadpool, 1) * size)
+        multiply_repacked((const W *)weights->data, from, from + size < m ? from + size : m, blocks, n,
+                          [&](int64_t i, const Row *&row, float *&to) {
+                              row = rounded + i * blocks;
+                              to = (float *)((char *)op->data + i * op->nb[1]);
+                          });
+}
+
+// Of a type of weights: how repacked ones are multiplied, and what rounds a row (null: they are left to the library).
+struct {
+    void (*multiply)(ggml_compute_params *, ggml_tensor *, bool experts, Round *);
+    Round *round;
+} repacked[16];
+
+template <class W> void compared(const void *weights, int64_t m, int64_t blocks, const void *rows, int64_t n, float *out) {
+    using Row = typename Rounded<W>::Row;
+    multiply_repacked((const W *)weights, 0, m, blocks, n, [&](int64_t i, const Row *&row, float *&to) {
+        row = (const Row *)rows + i * blocks;
+        to = out + i * m;
+    });
+}
+
+}  // namespace
+
+extern "C" {
+
+// `n` rows, rounded, times `m` columns of `blocks` blocks of repacked weights of this type, to compare bits.
+void few_rows_repacked(int type, const void *weights, int64_t m, int64_t blocks, const void *rows, int64_t n, float *out) {
+    (type == 2 ? compared<Q4_0x8> : compared<Q4_Kx8>)(weights, m, blocks, rows, n, out);
+}
+
+// What it takes to stand in for the library's ggml_cpu_extra_compute_forward: that function, the numbers of
+// multiplications by a matrix and by those of experts, the type of buffers for repacked weights, what tells a buffer's
+// type, and what rounds a row for Q4_0 and for Q4_K.
+void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void *buffers, void *(*type)(void *),
+                            Round *for_q4_0, Round *for_q4_K) {
+    library_forward = forward;
+    by_matrix = mul_mat;
+    by_experts = mul_mat_id;
+    repacked_weights = buffers;
+    type_of = type;
+    repacked[2] = {multiply_operation<Q4_0x8>, for_q4_0};
+    repacked[12] = {multiply_operation<Q4_Kx8>, for_q4_K};
+}
+
+// Computes `op` if it is a multiplication by weights that are repacked and have a kernel, else leaves it to the library.
+bool few_rows_forward(ggml_compute_params *params, ggml_tensor *op) {
+    const ggml_tensor *weights = op->src[0], *rows = op->src[1];
+    const bool experts = op->op == by_experts;
+    if ((!experts && op->op != by_matrix) || weights->type < 0 || weights->type > 15 || !repacked[weights->type].round ||
+        rows->type != 0 || !weights->buffer || type_of(weights->buffer) != repacked_weights ||
+        weights->ne[3] * rows->ne[3] != 1 || (!experts && weights->ne[2] * rows->ne[2] != 1))
+        return library_forward(params, op);
+    const auto &found = repacked[weights->type];
+    found.multiply(params, op, experts, found.round);
+    return true;
+}
+
+}
+
+#endif
