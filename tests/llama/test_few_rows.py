@@ -165,6 +165,17 @@ def test_models_of_repacked_weights_have_the_bits_of_the_library(
     assert [width for width, some in found.items() if not np.array_equal(some, alone)] == []
 
 
+def test_processors_without_vnni_take_k_quants_as_they_are_stored(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    older = tuple("-march=haswell" if flag == "-march=native" else flag for flag in few_rows.FLAGS)
+    assert older != few_rows.FLAGS
+    monkeypatch.setattr(few_rows, "FLAGS", older)
+    found = few_rows.kernels(LIBRARY)
+    assert found is not None and not found.always and "Q4_K" in found.types
+    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K"])
+    switch = switching._switch()
+    assert switch is not None and not set(switch.on) & set(switch.off)
+
+
 @pytest.mark.parametrize("flags", [("-no-such-flag",), ()], ids=["the compiler fails", "no compiler"])
 def test_without_a_compiler_the_library_multiplies_alone(
     anew: Path, flags: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
