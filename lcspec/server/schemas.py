@@ -22,7 +22,7 @@ def _given(values: Any) -> Any:
 
 
 Int = Annotated[int, BeforeValidator(_whole)]
-Token = Annotated[Int, Field(ge=0, le=INT32)]
+Token = Annotated[int, Field(ge=0, le=INT32)]
 Tokens = Annotated[list[Token], Field(max_length=1_000_000)]
 # Texts and token ids that follow each other.
 Mixed = Annotated[list[Union[str, Token]], Field(max_length=1_000_000)]
