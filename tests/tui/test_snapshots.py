@@ -152,6 +152,7 @@ async def editing(driver: Driver) -> None:
     await driver.until(lambda: chat.editing is not None and chat.prompt.has_focus)
     await driver.pilot.pause()
     await chat.attach([Path("notes.txt").resolve()])
+    await driver.until(lambda: chat.transcript.is_vertical_scroll_end)  # the attachment takes a line
 
 
 async def trouble(driver: Driver) -> None:
