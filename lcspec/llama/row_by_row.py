@@ -158,17 +158,14 @@ def _switch() -> _Switch | None:
     if few is not None:
         on |= few.fast
         off |= few.exact
-    others = _entries(library, repacked)  # all or none: they work together
-    if others is not None:
-        places = places | others
-        on |= {name: _address(library, name) for name in repacked}
-        off |= repacked
     always = few.always if few is not None else {}
-    others = _entries(library, always)
-    if others is not None:
-        places = places | others
-        on |= always
-        off |= always
+    usual = {name: _address(library, name) for name in repacked}
+    for as_a_rule, for_some in ((usual, repacked), (always, always)):
+        others = _entries(library, for_some)  # all or none: they work together
+        if others is not None:
+            places = places | others
+            on |= as_a_rule
+            off |= for_some
     name = f"{len(places)} {few.name if few is not None else ''}"
     switch = _Switch(tuple(places.values()), tuple(on.values()), tuple(off.values()), name)
     switch.set(refuse=False)

@@ -17,7 +17,6 @@
 
 namespace {
 
-constexpr int64_t COLUMNS = 64;  // rows of weights that stay in the processor's cache for all rows
 // Parts of the work have so many bytes of weights at least.
 constexpr int64_t LEAST = 256 << 10;
 // More rows than that are multiplied faster by the library's tiles for weights in blocks of 256 values, as far as these
@@ -88,10 +87,6 @@ const Kind *kind_of(int weights) {
         if (kind.use && kind.weights == weights) return &kind;
     return nullptr;
 }
-
-}  // namespace
-
-namespace {
 
 // The library's functions for several rows.
 Multiply *library_multiply;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr int ROWS = 8;          // that share what was unpacked
 constexpr int BLOCKS = 1024;     // of 32 values that a row may have
+constexpr int64_t COLUMNS = 64;  // rows of weights that stay in the processor's cache for all rows
 
 using half = uint16_t;
 struct Q4_0 { half d; uint8_t q[16]; };
