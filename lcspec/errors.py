@@ -50,6 +50,18 @@ class TemplateError(LcspecError):
 class ContextOverflow(LcspecError):
     """The prompt does not fit the context."""
 
+    @classmethod
+    def of_prompt(cls, tokens: int, n_ctx: int) -> ContextOverflow:
+        """A prompt of at least so many tokens.
+
+        Clients look for words in this message, and then shorten the conversation: Claude Code for "prompt is too long"
+        and both numbers, Continue and others for "maximum context length".
+        """
+        return cls(
+            f"the prompt is too long: {tokens} tokens > {n_ctx - 1} (the maximum context length is {n_ctx}): "
+            "shorten the prompt or raise --ctx"
+        )
+
 
 class GrammarError(UsageError):
     """The grammar or JSON schema cannot be compiled."""

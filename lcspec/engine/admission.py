@@ -22,10 +22,7 @@ def check_request(request: Request, n_ctx: int, n_vocab: int) -> None:
     if not request.prompt:
         raise UsageError("the prompt is empty: give at least one token of text")
     if len(request.prompt) >= n_ctx:
-        raise ContextOverflow(
-            f"the prompt has {len(request.prompt)} tokens and the context holds {n_ctx}: "
-            "shorten the prompt or raise --ctx"
-        )
+        raise ContextOverflow.of_prompt(len(request.prompt), n_ctx)
     if request.max_tokens is not None and request.max_tokens < 0:
         raise UsageError(f"the number of tokens to generate must be 0 or more, not {request.max_tokens}")
     if len(request.prompt) + len(request.emitted) >= n_ctx:

@@ -164,10 +164,7 @@ class Service:
         """
         least = len(text.encode()) // max(1, self.longest_piece)
         if least >= self.n_ctx:
-            raise ContextOverflow(
-                f"the prompt has more than {least} tokens and the context holds {self.n_ctx}: "
-                "shorten the prompt or raise --ctx"
-            )
+            raise ContextOverflow.of_prompt(least, self.n_ctx)
 
     def tokenize(self, text: str) -> tuple[int, ...]:
         """Ids of a raw prompt."""

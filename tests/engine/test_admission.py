@@ -27,7 +27,7 @@ YES_OR_NO = SamplingParams(grammar='root ::= "yes" | "no"')
     ("changes", "error", "said"),
     [
         ({"prompt": ()}, UsageError, "the prompt is empty"),
-        ({"prompt": (1,) * 64}, ContextOverflow, "64 tokens and the context holds 64"),
+        ({"prompt": (1,) * 64}, ContextOverflow, "is too long: 64 tokens > 63 .the maximum context length is 64"),
         ({"prompt": (1, 100)}, UsageError, "holds token 100, but the vocabulary ends at 99"),
         ({"prompt": (-1, 5)}, UsageError, "holds token -1"),
         ({"max_tokens": -1}, UsageError, "0 or more, not -1"),

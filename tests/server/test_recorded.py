@@ -11,6 +11,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -301,6 +302,17 @@ def test_claude_code(http: httpx.Client, thinking: dict[str, Any] | None) -> Non
     # Before all else it asks for a word, to see whether anybody answers.
     quota = {"model": "claude-haiku-4-5", "max_tokens": 1, "messages": [{"role": "user", "content": "quota"}]}
     assert http.post("/v1/messages?beta=true", json=quota, headers=headers).status_code == 200
+
+
+def test_claude_code_sees_that_the_prompt_is_too_long(http: httpx.Client) -> None:
+    body = {"model": "coder", "max_tokens": 9, "messages": [{"role": "user", "content": "word " * 3000}]}
+    error = http.post("/v1/messages?beta=true", json=body).json()["error"]
+    # It looks for this text and both numbers, then makes the conversation shorter.
+    found = re.search(r"prompt is too long[^0-9]*(\d+)\s*tokens?\s*>\s*(\d+)", error["message"], re.I)
+    assert error["type"] == "invalid_request_error" and found
+    assert int(found[1]) > 3000 and int(found[2]) == 2047
+    # Continue looks for this.
+    assert "maximum context length" in error["message"]
 
 
 # --- Copilot over Ollama ----------------------------------------------------------------------------------------------
