@@ -57,7 +57,8 @@ class KeyCheck:
             401,
             "the API key is missing or wrong: send it as `Authorization: Bearer KEY` or `X-Api-Key: KEY`",
             code="invalid_api_key",
-            headers={"WWW-Authenticate": "Bearer"},
+            # The clients of OpenAI and Anthropic read the second one; Claude Code would try a wrong key for minutes.
+            headers={"WWW-Authenticate": "Bearer", "x-should-retry": "false"},
         )
         await error.response(scope["path"])(scope, receive, send)
 

@@ -313,7 +313,7 @@ def test_keys(tiny_model: Path, caplog: pytest.LogCaptureFixture) -> None:
         for headers in ({}, {"authorization": "Bearer sk-wrong"}, {"authorization": "sk-right"}, {"x-api-key": "no"}):
             for path in ("/v1/models", "/metrics", "/openapi.json", "/nothing"):
                 got = http.get(path, headers=headers)
-                assert got.status_code == 401
+                assert got.status_code == 401 and got.headers["x-should-retry"] == "false"
                 assert error_of(got)["code"] == "invalid_api_key"
         big = http.post(CHAT, content=b"x" * 3_000_000, headers={"authorization": "Bearer sk-wrong"})
         assert big.status_code == 401
