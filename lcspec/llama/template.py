@@ -302,16 +302,21 @@ def fold_system(messages: Messages, keep_first: bool) -> list[dict[str, Any]]:
             message = {**message, "content": "\n".join([*waiting, _text(message)])}
             waiting = []
         elif waiting and message["role"] == "assistant":
-            # Nobody to give it to yet: the user says it.
-            out.append({"role": "user", "content": "\n".join(waiting)})
+            _user_says(out, waiting)
             waiting = []
         out.append(dict(message))
     if waiting:
-        if out and out[-1]["role"] == "user":
-            out[-1]["content"] = "\n".join([_text(out[-1]), *waiting])
-        else:
-            out.append({"role": "user", "content": "\n".join(waiting)})
+        _user_says(out, waiting)
     return out
+
+
+def _user_says(out: list[dict[str, Any]], texts: Sequence[str]) -> None:
+    """Texts that no message of the user's follows, as the end of the one before them or as one of their own: the same
+    when the answer is wanted as when it is there, so that what was read of the prompt can be used again."""
+    if out and out[-1]["role"] == "user":
+        out[-1]["content"] = "\n".join([_text(out[-1]), *texts])
+    else:
+        out.append({"role": "user", "content": "\n".join(texts)})
 
 
 def _texts(message: Message) -> list[str]:

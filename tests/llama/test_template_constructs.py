@@ -119,6 +119,15 @@ def test_no_system_message_is_lost(text: str) -> None:
     assert "Be brief." in render(text, [SYSTEM])
 
 
+@pytest.mark.parametrize("text", [FIRST_ONLY, SILENT])
+def test_the_prompt_goes_on_where_a_late_system_message_was(text: str) -> None:
+    late = {"role": "system", "content": "Now rhyme."}  # Claude Code says after a question which agents there are
+    for talk in ([SYSTEM, USER], [SYSTEM, USER, ANSWER, USER]):
+        before = render(text, [*talk, late])
+        assert before.endswith("<user>Hi\nNow rhyme.</>")
+        assert render(text, [*talk, late, ANSWER, USER]).startswith(f"{before}<assistant>")
+
+
 def test_a_refusal_that_folding_does_not_help_is_said() -> None:
     with pytest.raises(TemplateError, match="alternate"):
         render(STRICT, [USER, USER])
