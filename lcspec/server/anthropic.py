@@ -16,7 +16,7 @@ from lcspec.server.endpoint import respond
 from lcspec.server.errors import ApiError, invalid, missing
 from lcspec.server.job import Job, unless_gone
 from lcspec.server.models import Models
-from lcspec.server.prompts import content_text
+from lcspec.server.prompts import content_text, unseen
 from lcspec.server.schemas import Sampling
 from lcspec.server.schemas_answers import STREAM, AnthropicMessageObject, TokenCount, answered
 from lcspec.server.schemas_anthropic import (
@@ -227,7 +227,10 @@ def _others(message: AnthropicMessage, i: int) -> list[dict[str, Any]]:
             continue
         inner = block.content or ""
         if not isinstance(inner, str):
-            inner = "\n".join(_text(part, f"{where}.content[{k}]") for k, part in enumerate(inner))
+            inner = "\n".join(
+                _text(part, f"{where}.content[{k}]") if part.readable else unseen(part.type)
+                for k, part in enumerate(inner)
+            )
         out.append({"role": "tool", "tool_call_id": block.tool_use_id or "", "content": inner})
     if texts or not out:
         out.append({"role": message.role, "content": [{"type": "text", "text": text} for text in texts]})

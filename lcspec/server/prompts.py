@@ -125,17 +125,27 @@ def bias(service: Service, given: Any) -> dict[str, float] | None:
     return out
 
 
-def content_text(content: str | Sequence[ContentPart] | None, where: str) -> str:
-    """A message's text; parts are joined by newlines, as llama.cpp joins them.
+def content_text(content: str | Sequence[ContentPart] | None, where: str, result: bool = False) -> str:
+    """A message's text; parts are joined by newlines, as llama.cpp joins them. `result`: a tool's (see `unseen`).
 
     Raises:
         ApiError: a part is something else than text.
     """
-    return content or "" if content is None or isinstance(content, str) else "\n".join(part_texts(content, where))
+    if content is None or isinstance(content, str):
+        return content or ""
+    return "\n".join(part_texts(content, where, result))
 
 
-def part_texts(content: Sequence[ContentPart], where: str) -> list[str]:
-    """The texts of a message's parts.
+def unseen(kind: str) -> str:
+    """What the model reads in place of an image that a tool gave back.
+
+    Agents send their tools' results again with every request: refused, one would end the conversation for good.
+    """
+    return f"[{kind[:40]}: this model reads text only]"
+
+
+def part_texts(content: Sequence[ContentPart], where: str, result: bool = False) -> list[str]:
+    """The texts of a message's parts. `result`: a tool's (see `unseen`).
 
     Raises:
         ApiError: a part is something else than text, or has none.
@@ -143,7 +153,10 @@ def part_texts(content: Sequence[ContentPart], where: str) -> list[str]:
     texts = []
     for i, part in enumerate(content):
         text = part.text if part.text is not None else part.refusal
-        if part.type not in ("text", "refusal", "input_text", "output_text"):
+        if not part.readable and result:
+            texts.append(unseen(part.type))
+            continue
+        if not part.readable:
             raise invalid(f"{where}[{i}]: this model reads text only, not {part.type[:40]!r}", f"{where}[{i}].type")
         if text is None:
             raise missing(f"{where}[{i}].text")
@@ -157,9 +170,10 @@ def content_of(message: Message, where: str) -> str | list[dict[str, Any]]:
     Raises:
         ApiError: a part is something else than text.
     """
+    result = message.role in ("tool", "function")
     if isinstance(message.content, list) and len(message.content) > 1:
-        return [{"type": "text", "text": text} for text in part_texts(message.content, where)]
-    return content_text(message.content, where)
+        return [{"type": "text", "text": text} for text in part_texts(message.content, where, result)]
+    return content_text(message.content, where, result)
 
 
 def template_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:

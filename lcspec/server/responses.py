@@ -285,7 +285,7 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]], told: Mapping[tuple[st
             out.append({"role": "assistant", "content": ""})
         out[-1].setdefault("tool_calls", []).append(call)
     elif kind in RESULTS:
-        content = content_text(item.output, f"{place}.output")
+        content = content_text(item.output, f"{place}.output", result=True)
         out.append({"role": "tool", "tool_call_id": item.call_id or "", "content": content})
     elif kind == "reasoning":
         # As in chats: the template decides what of earlier reasoning is shown to the model.

@@ -34,6 +34,13 @@ class Block(Echoed):
     title: str | None = None
     context: str | None = None
 
+    @property
+    def readable(self) -> bool:
+        """Whether there is text in it."""
+        if self.type == "document":
+            return isinstance(self.source, Source) and self.source.type in ("text", "content")
+        return self.type in ("text", "search_result")
+
 
 Blocks = Annotated[list[Block], Field(max_length=4096)]
 
@@ -43,6 +50,12 @@ class AnthropicMessage(Echoed):
 
     role: Literal["user", "assistant", "system"]
     content: str | Blocks
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        blocks = self.content if isinstance(self.content, list) else []
+        results = [b.content for b in blocks if b.type == "tool_result" and isinstance(b.content, list)]
+        return tuple(dict.fromkeys(f"content.{part.type}" for parts in results for part in parts if not part.readable))
 
 
 class AnthropicTool(Echoed):

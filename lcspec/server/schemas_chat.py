@@ -21,6 +21,17 @@ class ContentPart(Echoed):
     text: str | None = None
     refusal: str | None = None
 
+    @property
+    def readable(self) -> bool:
+        """Whether it is text."""
+        return self.type in ("text", "refusal", "input_text", "output_text")
+
+
+def unread(field: str, content: str | list[ContentPart] | None) -> tuple[str, ...]:
+    """`content.image_url` for what cannot be read of a tool's result."""
+    parts = content if isinstance(content, list) else []
+    return tuple(dict.fromkeys(f"{field}.{part.type}" for part in parts if not part.readable))
+
 
 class FunctionCall(Echoed):
     """A function's name and its arguments as JSON text; some clients send the object, or nothing."""
@@ -48,6 +59,10 @@ class Message(Echoed):
     tool_call_id: str | None = None
     refusal: str | None = None
     reasoning_content: str | None = None
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        return unread("content", self.content) if self.role in ("tool", "function") else ()
 
 
 class Function(Strict):

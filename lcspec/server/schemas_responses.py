@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Union
 from pydantic import Field
 
 from lcspec.server.schemas import INT32, Echoed, Int, Steered, Strict
-from lcspec.server.schemas_chat import LONGEST_NAME, MAX_TOOLS, ContentPart, Name
+from lcspec.server.schemas_chat import LONGEST_NAME, MAX_TOOLS, ContentPart, Name, unread
 
 # Items that are read; `item_reference` is not, and is refused, because nothing is stored here.
 CALLS, RESULTS = ("function_call", "custom_tool_call"), ("function_call_output", "custom_tool_call_output")
@@ -37,6 +37,8 @@ class Item(Echoed):
 
     def left_out(self) -> tuple[str, ...]:
         """See Strict."""
+        if self.kind in RESULTS:
+            return unread("output", self.output)
         return () if self.kind in KINDS else ("type",)
 
 
@@ -138,6 +140,7 @@ class ResponseBody(Steered):
     reasoning: dict[str, Any] | None = None
     stream_options: dict[str, Any] | None = None
     max_tool_calls: Int | None = None
+    client_metadata: dict[str, Any] | None = None
 
     @property
     def functions(self) -> list[Function]:

@@ -335,6 +335,37 @@ def test_biases_as_pairs(http: httpx.Client) -> None:
     assert told.status_code == 400 and told.json()["error"]["param"] == "logit_bias"
 
 
+def test_an_image_that_a_tool_gave_back_does_not_end_the_conversation(http: httpx.Client) -> None:
+    """Agents send it again with every request; the model is told that it cannot see it."""
+    call = {"id": "c1", "type": "function", "function": {"name": "view", "arguments": "{}"}}
+    parts = [{"type": "text", "text": "8x8"}, {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]
+    talk = [*HELLO, {"role": "assistant", "tool_calls": [call]}]
+    chat = {"messages": [*talk, {"role": "tool", "tool_call_id": "c1", "content": parts}]}
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AAAA"}}
+    used = {"type": "tool_use", "id": "c1", "name": "view", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "c1", "content": [parts[0], image]}
+    blocks = [*HELLO, {"role": "assistant", "content": [used]}, {"role": "user", "content": [result]}]
+    flat = {"type": "function_call", "call_id": "c1", "name": "view", "arguments": "{}"}
+    seen = [{"type": "input_text", "text": "8x8"}, {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}]
+    items = [*HELLO, flat, {"type": "function_call_output", "call_id": "c1", "output": seen}]
+    counts = []
+    for path, body, part in (
+        ("/v1/chat/completions", chat, "messages[2].content.image_url"),
+        ("/v1/messages", {"messages": blocks}, "messages[2].content.image"),
+        ("/v1/responses", {"input": items}, "input[2].output.input_image"),
+    ):
+        got = http.post(path, json=body | {"max_tokens": 1})
+        assert got.status_code == 200 and got.headers[unknown.HEADER] == part
+        usage = got.json()["usage"]
+        counts.append(
+            usage.get("prompt_tokens", usage.get("input_tokens", 0) + usage.get("cache_read_input_tokens", 0))
+        )
+    prompt = http.post("/apply-template", json=chat).json()["prompt"]
+    assert "8x8\n[image_url: this model reads text only]" in prompt
+    # The same prompt in every API but for the part's name.
+    assert max(counts) - min(counts) < 16
+
+
 def test_images_are_not_passed_over(http: httpx.Client) -> None:
     told = http.post("/completion", json={"prompt": "x", "image_data": [{"id": 1, "data": "x"}]})
     assert told.status_code == 400 and told.json()["error"]["param"] == "image_data"
