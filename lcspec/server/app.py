@@ -33,6 +33,7 @@ from lcspec.server.hosts import HostCheck
 from lcspec.server.journal import Journal
 from lcspec.server.limits import BodyLimit
 from lcspec.server.models import Leases, Models
+from lcspec.server.remembered import Remembered
 from lcspec.server.service import Service
 from lcspec.server.settings import ServerSettings
 from lcspec.server.unknown import HEADER
@@ -98,6 +99,7 @@ def app_over(models: Models) -> FastAPI:
         responses={status: dict(text) for status, text in ERRORS.items()},
     )
     app.state.models = models
+    app.state.remembered = Remembered()
     rooms = (chat, completions, responses, anthropic, ollama, ollama_info, native, lora, embeddings, rerank, info, web)
     routes = [route for room in rooms for route in room.router.routes if isinstance(route, APIRoute)]
     for room in rooms:

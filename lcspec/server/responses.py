@@ -1,4 +1,4 @@
-"""POST /v1/responses: the stateless core of OpenAI's newer endpoint. Nothing is stored on the server."""
+"""POST /v1/responses: the stateless core of OpenAI's newer endpoint. Only items of late answers can be referred to."""
 
 from __future__ import annotations
 
@@ -30,6 +30,7 @@ from lcspec.server.prompts import (
     tool_use,
 )
 from lcspec.server.reading import Reading, reading_of, thinking_arguments
+from lcspec.server.remembered import Remembered
 from lcspec.server.schemas_answers import STREAM, InputTokens, ResponseObject, answered
 from lcspec.server.schemas_chat import (
     AllowedToolChoice,
@@ -67,6 +68,7 @@ class Reply:
     use: ToolUse
     reading: Reading
     request: EngineRequest
+    remembered: Remembered | None = None
 
     def __post_init__(self) -> None:
         self.id = f"resp_{secrets.token_hex(16)}"
@@ -80,6 +82,11 @@ class Reply:
     def text(self) -> Text:
         """For the answer."""
         return Text(self.reading.reader(), self.reading.functions)
+
+    def keep(self, output: list[dict[str, Any]]) -> None:
+        """Let later requests refer to these items."""
+        if self.remembered is not None and self.body.store is not False:
+            self.remembered.add(output)
 
     def logprobs(self, text: Text) -> list[Any]:
         """Log-probabilities, if they were asked for."""
@@ -130,9 +137,13 @@ async def responses(body: ResponseBody, http: Request) -> Response:
     """The answer to an input, at once or as server-sent events."""
     from lcspec.server.responses_stream import streamed
 
-    return await respond(
-        body, http, check=check, prepare=prepare, whole=whole, streamed=streamed, on_error=_error_event
-    )
+    known: Remembered = http.app.state.remembered
+    _resolve(body, known)
+
+    def made(service: Service, body: ResponseBody, model: str) -> Reply:
+        return replace(prepare(service, body, model), remembered=known)
+
+    return await respond(body, http, check=check, prepare=made, whole=whole, streamed=streamed, on_error=_error_event)
 
 
 @router.post(
@@ -141,8 +152,14 @@ async def responses(body: ResponseBody, http: Request) -> Response:
 @router.post("/responses/input_tokens", include_in_schema=False)
 async def input_tokens(body: ResponseBody, http: Request) -> Response:
     """How many tokens the prompt would have."""
+    _resolve(body, http.app.state.remembered)
     n = await counted(body, http, check=check, prepare=prepare)
     return JSONResponse({"object": "response.input_tokens", "input_tokens": n})
+
+
+def _resolve(body: ResponseBody, known: Remembered) -> None:
+    if isinstance(body.input, list):
+        body.input = known.resolved(body.input)
 
 
 def _error_event(error: ApiError) -> str:
@@ -294,7 +311,7 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]], told: Mapping[tuple[st
         if thought:
             out.append({"role": "assistant", "content": "", "reasoning_content": thought})
     elif kind == "item_reference":
-        raise invalid(f"{place}: nothing is stored here, so send the item itself", f"{place}.type")
+        raise invalid(f"{place}: that item is not known here (any more), so send the item itself", f"{place}.type")
 
 
 def message_item(identity: str, text: str, logprobs: list[Any], status: str = "completed") -> dict[str, Any]:
@@ -361,6 +378,7 @@ async def whole(reply: Reply, job: Job) -> Response:
     output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
     output += [call_item(reply.body, new_id("fc"), call) for call in calls]
     output[-1]["status"] = ended(text)
+    reply.keep(output)
     note_answer(reply.service, text.text)
     await note_calls(reply.service, text)
     return JSONResponse(reply.envelope("completed", output, text))

@@ -127,5 +127,6 @@ async def streamed(reply: Reply, job: Job) -> AsyncGenerator[str, None]:
         yield line
     note_answer(reply.service, text.text)
     await note_calls(reply.service, text)
+    reply.keep(writer.output)
     last = reply.envelope("completed", writer.output, text)
     yield writer.event(f"response.{last['status']}", response=last)

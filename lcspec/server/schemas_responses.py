@@ -10,7 +10,7 @@ from pydantic import Field
 from lcspec.server.schemas import INT32, Echoed, Int, Steered, Strict
 from lcspec.server.schemas_chat import LONGEST_NAME, MAX_TOOLS, ContentPart, Name, unread
 
-# Items that are read; `item_reference` is not, and is refused, because nothing is stored here.
+# Items that are read; an `item_reference` is first replaced by its item (`remembered.Remembered`).
 CALLS, RESULTS = ("function_call", "custom_tool_call"), ("function_call_output", "custom_tool_call_output")
 KINDS = ("message", "reasoning", "item_reference", *CALLS, *RESULTS)
 

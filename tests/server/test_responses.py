@@ -11,8 +11,9 @@ import httpx
 import openai
 import pytest
 
-from lcspec.server.responses import input_messages, prepare
-from lcspec.server.schemas_responses import ResponseBody
+from lcspec.server.remembered import Remembered
+from lcspec.server.responses import input_messages, message_item, prepare
+from lcspec.server.schemas_responses import Item, ResponseBody
 from tests.server.running import CHAT, MODEL, background
 from tests.server.test_chat import SCHEMA
 from tests.server.test_tools import NOTHING, WEATHER, check
@@ -130,6 +131,41 @@ def test_functions_of_a_namespace_are_called_with_it(client: openai.OpenAI) -> N
     long = [{"type": "namespace", "name": one * 128, "tools": [flat(WEATHER)]} for one in "ab"]
     named = {function.told for function in ResponseBody.model_validate({"input": "x", "tools": long}).functions}
     assert len(named) == 2 and all(re.fullmatch("[ab]+__get_weather", name) and len(name) <= 128 for name in named)
+
+
+def test_items_of_earlier_answers_may_be_referred_to(client: openai.OpenAI) -> None:
+    """So the AI SDK does it, unless it is told that nothing is stored."""
+    asked: Any = {"model": MODEL, "max_output_tokens": 8, "temperature": 0}
+    whole = client.responses.create(input=CHAT, **asked).output[0].model_dump()
+    *_, last = client.responses.create(input=CHAT, stream=True, **asked)
+    assert last.type == "response.incomplete"
+    own = last.response.output[0].model_dump()
+    assert own["id"] != whole["id"] and own["content"][0]["text"] == whole["content"][0]["text"]
+    talk: list[Any] = [{"role": "user", "content": CHAT}, whole, {"role": "user", "content": "Why?"}]
+    wanted = client.responses.create(input=talk, **asked)
+    for item in (whole, own):
+        talk[1] = {"type": "item_reference", "id": item["id"]}
+        got = client.responses.create(input=talk, **asked)
+        assert (got.output_text, got.usage and got.usage.input_tokens) == (
+            wanted.output_text,
+            wanted.usage and wanted.usage.input_tokens,
+        )
+        assert client.responses.input_tokens.count(model=MODEL, input=talk).input_tokens == got.usage.input_tokens
+    talk[1]["id"] = client.responses.create(input=CHAT, store=False, **asked).output[0].id
+    with pytest.raises(openai.BadRequestError, match="send the item itself"):
+        client.responses.create(input=talk, **asked)
+
+
+def test_the_oldest_items_are_forgotten() -> None:
+    items = [message_item(f"msg_{i}", "x" * 300, []) for i in range(20)]
+    known = Remembered(kept=4000)
+    for item in items:
+        known.add([item])
+    references = [Item.model_validate({"type": "item_reference", "id": f"msg_{i}"}) for i in range(20)]
+    kinds = [item.kind for item in known.resolved(references)]
+    assert kinds == sorted(kinds) and kinds[0] == "item_reference" and kinds[-1] == "message"
+    known.add([message_item("msg_long", "x" * 5000, [])])
+    assert {item.kind for item in known.resolved(references)} == {"item_reference"}
 
 
 def test_a_function_is_called(client: openai.OpenAI) -> None:
