@@ -223,7 +223,7 @@ def _others(message: AnthropicMessage, i: int) -> list[dict[str, Any]]:
     for j, block in enumerate(_blocks(message)):
         where = f"messages[{i}].content[{j}]"
         if block.type != "tool_result":
-            texts.append(_text(block, where))
+            texts.append(_text(block, where) if block.readable or not message.has_results else unseen(block.type))
             continue
         inner = block.content or ""
         if not isinstance(inner, str):

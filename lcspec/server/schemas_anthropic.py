@@ -53,9 +53,18 @@ class AnthropicMessage(Echoed):
 
     def left_out(self) -> tuple[str, ...]:
         """See Strict."""
-        blocks = self.content if isinstance(self.content, list) else []
-        results = [b.content for b in blocks if b.type == "tool_result" and isinstance(b.content, list)]
-        return tuple(dict.fromkeys(f"content.{part.type}" for parts in results for part in parts if not part.readable))
+        if not self.has_results:
+            return ()
+        assert isinstance(self.content, list)
+        parts = [block for block in self.content if block.type != "tool_result"]
+        for block in self.content:
+            parts += block.content if block.type == "tool_result" and isinstance(block.content, list) else []
+        return tuple(dict.fromkeys(f"content.{part.type}" for part in parts if not part.readable))
+
+    @property
+    def has_results(self) -> bool:
+        """Whether it is what tools gave back. Claude Code puts a PDF that a tool has read beside the result."""
+        return isinstance(self.content, list) and any(block.type == "tool_result" for block in self.content)
 
 
 class AnthropicTool(Echoed):

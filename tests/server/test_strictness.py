@@ -360,6 +360,11 @@ def test_an_image_that_a_tool_gave_back_does_not_end_the_conversation(http: http
         counts.append(
             usage.get("prompt_tokens", usage.get("input_tokens", 0) + usage.get("cache_read_input_tokens", 0))
         )
+    blocks[-1]["content"] = [result | {"content": "A PDF"}, {"type": "document", "source": image["source"]}]
+    beside = http.post("/v1/messages", json={"messages": blocks, "max_tokens": 1})
+    assert beside.status_code == 200 and beside.headers[unknown.HEADER] == "messages[2].content.document"
+    alone = http.post("/v1/messages", json={"messages": [{"role": "user", "content": [image]}], "max_tokens": 1})
+    assert alone.status_code == 400
     prompt = http.post("/apply-template", json=chat).json()["prompt"]
     assert "8x8\n[image_url: this model reads text only]" in prompt
     # The same prompt in every API but for the part's name.
