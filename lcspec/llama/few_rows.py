@@ -26,7 +26,7 @@ import numpy as np
 from lcspec.disk_cache import cache_dir
 from lcspec.llama.amx import processor_flags
 from lcspec.llama.native import address_of, at, same_bits
-from lcspec.llama.repacked_kernels import wide
+from lcspec.llama.repacked_kernels import stand_ins
 from lcspec.llama.weight_types import TYPES, WeightType
 
 SOURCES = Path(__file__).with_name("kernels")
@@ -47,8 +47,8 @@ CALLED = (
 )
 
 
-# Types that the library repacks on x86. The first is faster so; the second is not; the others are with the kernels for
-# them (repacked_kernels.py).
+# Types that the library repacks on x86. The first is faster so; the second is not; the others are with kernels for them
+# (repacked_kernels.py).
 REPACKED = ("Q4_0", "Q2_K", "Q4_K", "IQ4_NL", "MXFP4")
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they
 # are not in blocks, so that some are left over.
@@ -101,7 +101,7 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     exact = {SGEMM: "few_rows_exact", EXPERTS: "few_rows_exact_experts"}
     fast = {SGEMM: "few_rows_fast", TILED: "few_rows_fast_tiled", EXPERTS: "few_rows_fast_experts"}
     of_exact, of_fast = ({name: address_of(compiled, of) for name, of in some.items()} for some in (exact, fast))
-    always = wide(library, compiled)
+    always = stand_ins(library, compiled)
     return Kernels(of_exact, of_fast, always, Path(compiled._name).stem, types, compiled)
 
 

@@ -1,23 +1,20 @@
 """Kernels for repacked weights, once they have shown that they compute what the library does.
 
-With VNNI and 512 bits (kernels/repacked_wide.h) one function stands in for all that the library does with such weights,
-and the library is told that this is an ARM processor: there it repacks Q5_K, Q6_K and Q8_0, too. It asks when it loads
-a model and whenever it builds a graph, and nowhere else. Otherwise there is a kernel for Q4_0 alone
-(kernels/repacked.h).
+One function stands in for all that the library does with such weights (kernels/repacked_forward.h), and the library is
+told that this is an ARM processor: there it repacks Q5_K, Q6_K and Q8_0, too. It asks when it loads a model and
+whenever it builds a graph, and nowhere else.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.llama.native import address_of, at, same_bits
-from lcspec.llama.weight_types import Q8_0, TYPES, RowType
+from lcspec.llama.weight_types import TYPES, RowType
 
-GEMM_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
 # The library's functions for a single row of weights that have a kernel. It has fast ones for the first four on x86, of
 # which the kernels have the bits; the others sum in another order.
 SINGLE = {
@@ -33,7 +30,7 @@ ON_ARM_ALONE = ("q5_K", "q6_K", "q8_0")
 NEARLY = 1e-4  # of the largest result
 FOUR_COLUMNS = "q8_0"  # are in a block; eight of the others
 # What the library asks to know whether this is such a processor, and what says yes here.
-ARM, YES = ("ggml_cpu_has_neon", "ggml_cpu_has_matmul_int8"), "ggml_cpu_has_avx512"
+ARM, YES = ("ggml_cpu_has_neon", "ggml_cpu_has_matmul_int8"), "ggml_cpu_has_avx2"
 # What computes everything that has to do with repacked weights, what tells which those are, and what else is called.
 FORWARD, BUFFERS = "ggml_cpu_extra_compute_forward", "_Z35ggml_backend_cpu_repack_buffer_typev"
 TYPE_OF, OPERATION, DEVICES = "ggml_backend_buffer_get_type", "ggml_op_name", "llama_supports_gpu_offload"
@@ -41,12 +38,12 @@ CALLED = (FORWARD, BUFFERS, TYPE_OF, OPERATION, DEVICES, *SINGLE.values(), *ARM,
 OPERATIONS = 64  # of the library's operations, among which are both multiplications
 
 
-def wide(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
+def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
     """Addresses of what stands in for functions of the library; nothing where another result comes out.
 
     Libraries for GPUs keep Q5_K, Q6_K and Q8_0 as they are: they read prompts there, which takes weights as stored.
     """
-    if not hasattr(compiled, "few_rows_forward") or not all(hasattr(library, name) for name in CALLED):
+    if not all(hasattr(library, name) for name in CALLED):
         return {}
     whole, long = ctypes.c_int, ctypes.c_int64
     name_of, buffers = getattr(library, OPERATION), getattr(library, BUFFERS)
@@ -73,22 +70,8 @@ def wide(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
     return {FORWARD: address_of(compiled, "few_rows_forward"), **dict.fromkeys(as_on_arm, address_of(library, YES))}
 
 
-def for_q4_0(library: ctypes.CDLL, compiled: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str, int]:
-    """The kernel for Q4_0 in the place of that of `stand_ins` (see repacked_rows.py), if it has the same bits."""
-    if GEMM_Q4_0 not in stand_ins:
-        return {}
-    stand_in = stand_ins[GEMM_Q4_0]
-    compiled.few_rows_q4_0_init(ctypes.c_void_p(stand_in))
-    (m, n, k), weights, rows = _matrix(library, Q8_0, 18)
-    wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
-    for function, out in (ctypes.CFUNCTYPE(None)(stand_in), wanted), (compiled.few_rows_q4_0, got):
-        width, of_rows, columns = ctypes.c_int(k), ctypes.c_int(n), ctypes.c_int(m)
-        function(width, at(out), ctypes.c_size_t(m), at(weights), at(rows), of_rows, columns)
-    return {GEMM_Q4_0: address_of(compiled, "few_rows_q4_0")} if same_bits(wanted, got) else {}
-
-
 def _matrix(
-    library: ctypes.CDLL, rounded: RowType, size: int, together: int = 8
+    library: ctypes.CDLL, rounded: RowType, size: int, together: int
 ) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
     """Columns, rows and values of a multiplication; weights in blocks of so many columns `together`, each of `size`
     bytes; rows."""

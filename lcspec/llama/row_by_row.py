@@ -29,7 +29,6 @@ from typing import Any, Iterable, Iterator, NamedTuple
 from lcspec.llama.few_rows import EXPERTS, SGEMM, TILED, kernels
 from lcspec.llama.lib import C
 from lcspec.llama.native import address_of
-from lcspec.llama.repacked_kernels import for_q4_0
 from lcspec.llama.repacked_rows import stand_ins
 
 SEVERAL_ROWS = (SGEMM, TILED, EXPERTS)
@@ -159,7 +158,6 @@ def _switch() -> _Switch | None:
     if few is not None:
         on |= few.fast
         off |= few.exact
-        repacked = repacked | for_q4_0(library, few.compiled, repacked)
     always = few.always if few is not None else {}
     usual = {name: address_of(library, name) for name in repacked}
     for as_a_rule, for_some in ((usual, repacked), (always, always)):

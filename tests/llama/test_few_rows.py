@@ -15,7 +15,6 @@ import pytest
 
 from lcspec.llama import Context, Model, few_rows, repacked_kernels, repacked_rows
 from lcspec.llama import row_by_row as switching
-from lcspec.llama.amx import processor_flags
 from lcspec.llama.lib import C, uses_amx
 from lcspec.llama.native import address_of, at, same_bits
 from lcspec.llama.weight_types import TYPES, WeightType
@@ -34,9 +33,13 @@ pytestmark = [
     pytest.mark.skipif(not X86_LINUX or few_rows.compiler() is None, reason="compiled on Linux on x86-64 only"),
 ]
 LIBRARY = C.llama_cpp._lib
-needs_vnni = pytest.mark.skipif(
-    not {"avx512_vnni", "avx512vl", "avx512bw", "avx512dq"} <= set(processor_flags()), reason="VNNI with 512 bits"
-)
+OLDEST = "haswell"
+
+
+def for_processor(name: str) -> tuple[str, ...]:
+    """Flags of the compiler."""
+    assert "-march=native" in few_rows.FLAGS
+    return tuple(f"-march={name}" if flag == "-march=native" else flag for flag in few_rows.FLAGS)
 
 
 @pytest.fixture
@@ -103,23 +106,20 @@ def test_long_rows_have_these_bits_or_are_left_to_the_library(apart: ctypes.CDLL
     assert few_rows._agrees(LIBRARY, apart, kind)
 
 
-@pytest.mark.parametrize("columns, n_rows", [(8, 4), (40, 12)])
-@pytest.mark.parametrize("values", [512, 32 * 1025], ids=["short", "longer than the kernel takes"])
-def test_repacked_weights_have_the_bits_of_single_rows(values: int, columns: int, n_rows: int) -> None:
-    stand_ins, few = repacked_rows.stand_ins(LIBRARY), few_rows.kernels(LIBRARY)
-    assert few is not None
-    kernel = GEMM(repacked_kernels.for_q4_0(LIBRARY, few.compiled, stand_ins)[repacked_kernels.GEMM_Q4_0])
-    random, blocks = np.random.default_rng(1), values // 32
-    weights = random.integers(0, 256, (columns // 8, blocks, 144), np.uint8)
-    weights[:, :, :16] = random.normal(0, 0.01, (columns // 8, blocks, 8)).astype(np.float16).view(np.uint8)
-    rows_of = rounded("quantize_row_q8_0", repacked_rows.Q8_0, random.normal(size=(n_rows, values)).astype(np.float32))
-    stride, out = columns + 24, []
-    for function in (GEMM(stand_ins[repacked_kernels.GEMM_Q4_0]), kernel):
-        result = np.zeros((n_rows, stride), np.float32)
-        function(values, result.ctypes.data, stride, weights.ctypes.data, rows_of.ctypes.data, n_rows, columns)
-        out.append(result)
-    assert np.isfinite(out[0]).all() and out[0][:, :columns].all() and not out[0][:, columns:].any()
-    assert np.array_equal(out[0].view(np.uint32), out[1].view(np.uint32))
+@pytest.fixture(scope="module", params=["native", OLDEST])
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Kernels for this processor, and for the oldest ones that have any."""
+    found = few_rows.kernels(LIBRARY)
+    assert found is not None
+    if request.param == "native":
+        return found.compiled
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(few_rows, "FLAGS", for_processor(OLDEST))
+        changed.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("older")))
+        older = few_rows._compiled()
+    assert older is not None and older._name != found.compiled._name
+    assert set(repacked_kernels.stand_ins(LIBRARY, older)) == set(found.always)
+    return older
 
 
 @pytest.mark.parametrize("columns", [8, 24, 200])
@@ -127,10 +127,11 @@ def test_repacked_weights_have_the_bits_of_single_rows(values: int, columns: int
 @pytest.mark.parametrize(
     "kind", [kind for kind in TYPES if kind.name in repacked_kernels.SINGLE], ids=lambda kind: kind.name
 )
-@needs_vnni
-def test_repacked_weights_have_the_bits_of_single_rows_with_vnni(kind: WeightType, values: int, columns: int) -> None:
-    """As a row has them alone, however many there are, and in the library where it is fast; columns are taken 16, then
-    64 at a time."""
+def test_repacked_weights_have_the_bits_of_single_rows(
+    compiled: ctypes.CDLL, kind: WeightType, values: int, columns: int
+) -> None:
+    """As a row has them alone, however many there are, and in the library where it is fast; columns are taken 8 or 16,
+    then 64 at a time."""
     random, blocks, most = np.random.default_rng(1), values // kind.values, 17
     together = 4 if kind.name == "q8_0" else 8
     weights = random.integers(0, 256, (columns // together, blocks, together * kind.size), np.uint8)
@@ -147,8 +148,7 @@ def test_repacked_weights_have_the_bits_of_single_rows_with_vnni(kind: WeightTyp
     rows_of = rounded(f"quantize_row_{kind.rounded.name}", form, normal)
     library, alone, got = (np.zeros((most, columns), np.float32) for _ in range(3))
     single = GEMM(address_of(LIBRARY, repacked_kernels.SINGLE[kind.name]))
-    kernel = few_rows.kernels(LIBRARY).compiled.few_rows_repacked  # type: ignore[union-attr]
-    long = ctypes.c_int64
+    kernel, long = compiled.few_rows_repacked, ctypes.c_int64
     for row, wanted, out in zip(rows_of, library, alone):
         single(values, wanted.ctypes.data, columns, weights.ctypes.data, row.ctypes.data, 1, columns)
         kernel(kind.number, at(weights), long(columns), long(blocks), at(row), long(1), at(out))
@@ -166,7 +166,6 @@ def test_repacked_weights_have_the_bits_of_single_rows_with_vnni(kind: WeightTyp
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("quant", ["Q4_K_S", "Q4_0", "IQ4_NL", "Q5_K_S", "Q6_K", "Q8_0"])
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b", "llama-3.2-1b"], ids=["experts", "dense"])
-@needs_vnni
 def test_models_of_repacked_weights_have_the_same_bits_at_every_width(
     name: str, quant: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,7 +186,6 @@ def test_models_of_repacked_weights_have_the_same_bits_at_every_width(
     assert [width for width, some in found.items() if not np.array_equal(some, found[1])] == []
 
 
-@needs_vnni
 def test_experts_in_mxfp4_have_the_same_bits_at_every_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     of_other_types = test_models_of_repacked_weights_have_the_same_bits_at_every_width
     of_other_types("gpt-oss-20b", "MXFP4_MOE", 2, tmp_path, monkeypatch)
@@ -204,7 +202,6 @@ def small_shape(name: str, quant: str, folder: Path, monkeypatch: pytest.MonkeyP
     return file
 
 
-@needs_vnni
 def test_libraries_for_gpus_repack_what_they_always_did(apart: ctypes.CDLL) -> None:
     """On a GPU they read prompts with weights of the processor's layers, but not with repacked ones."""
 
@@ -212,17 +209,17 @@ def test_libraries_for_gpus_repack_what_they_always_did(apart: ctypes.CDLL) -> N
         def __getattr__(self, name: str) -> object:
             return (lambda: True) if name == repacked_kernels.DEVICES else getattr(LIBRARY, name)
 
-    assert set(repacked_kernels.wide(LIBRARY, apart)) == {repacked_kernels.FORWARD, *repacked_kernels.ARM}
-    assert set(repacked_kernels.wide(WithDevices(), apart)) == {repacked_kernels.FORWARD}  # type: ignore[arg-type]
+    assert set(repacked_kernels.stand_ins(LIBRARY, apart)) == {repacked_kernels.FORWARD, *repacked_kernels.ARM}
+    assert set(repacked_kernels.stand_ins(WithDevices(), apart)) == {repacked_kernels.FORWARD}  # type: ignore[arg-type]
 
 
-def test_processors_without_vnni_take_k_quants_as_they_are_stored(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = tuple("-march=haswell" if flag == "-march=native" else flag for flag in few_rows.FLAGS)
-    assert older != few_rows.FLAGS
-    monkeypatch.setattr(few_rows, "FLAGS", older)
+def test_weights_whose_kernels_compute_something_else_stay_as_they_are_stored(
+    anew: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(repacked_kernels.SINGLE, "q6_K", repacked_kernels.SINGLE["q4_K"])
     found = few_rows.kernels(LIBRARY)
     assert found is not None and not found.always and "Q4_K" in found.types
-    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K"])
+    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K"]) and not few_rows.faster_as_stored(LIBRARY, ["Q4_0"])
     switch = switching._switch()
     assert switch is not None and not set(switch.on) & set(switch.off)
 
@@ -283,18 +280,13 @@ def test_rows_of_experts_have_the_bits_of_the_library(
 
 @pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")
 def test_what_is_faster_as_it_is_stored_is_not_repacked(tmp_path: Path) -> None:
-    found = few_rows.kernels(LIBRARY)
-    assert found is not None
-    model_file, wide = write_llama(tmp_path / "wide.gguf", width=256, n_ff=512), bool(found.always)
-    for quant, repacked in (("Q4_K_M", wide), ("IQ4_NL", wide), ("Q2_K", False), ("Q4_0", True)):
-        quantize(model_file, tmp_path / f"{quant}.gguf", quant)
+    wide = write_llama(tmp_path / "wide.gguf", width=256, n_ff=512)
+    for quant, repacked in (("Q4_K_M", True), ("IQ4_NL", True), ("Q2_K", False), ("Q4_0", True), ("Q8_0", True)):
+        quantize(wide, tmp_path / f"{quant}.gguf", quant)
         with Model.load(options(tmp_path / f"{quant}.gguf", gpu_layers=0)) as model:
             assert model.repack is repacked
-    for types in (["Q4_K", "Q6_K", "F32"], ["Q6_K", "Q4_K", "Q4_0"], ["IQ4_NL", "Q4_K"], ["MXFP4", "Q8_0"]):
-        assert few_rows.faster_as_stored(LIBRARY, types) is not wide
     assert few_rows.faster_as_stored(LIBRARY, ["Q2_K", "Q4_K"])
-    assert not few_rows.faster_as_stored(LIBRARY, ["Q4_0", "Q8_0", "Q4_K"])
-    assert not few_rows.faster_as_stored(LIBRARY, ["Q8_0"])
+    assert not few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q2_K"])
 
 
 @pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")

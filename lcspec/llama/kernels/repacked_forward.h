@@ -3,9 +3,7 @@
 #pragma once
 
 #include "library.h"
-#include "repacked_wide.h"
-
-#ifdef WIDE_REPACKED
+#include "repacked.h"
 
 namespace {
 
@@ -121,5 +119,3 @@ bool few_rows_forward(ggml_compute_params *params, ggml_tensor *op) {
 }
 
 }
-
-#endif
