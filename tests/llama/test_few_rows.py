@@ -131,7 +131,7 @@ def test_repacked_weights_have_the_bits_of_single_rows(
     compiled: ctypes.CDLL, kind: WeightType, values: int, columns: int
 ) -> None:
     """As a row has them alone, however many there are, and in the library where it is fast; columns are taken 8 or 16,
-    then 64 at a time."""
+    then 128 at a time."""
     random, blocks, most = np.random.default_rng(1), values // kind.values, 17
     together = 4 if kind.name == "q8_0" else 8
     weights = random.integers(0, 256, (columns // together, blocks, together * kind.size), np.uint8)

@@ -272,7 +272,7 @@ void multiply_rows(const W *w, int64_t from, int64_t columns, int64_t blocks, co
 // its results belong.
 template <class W, class At> void multiply_repacked(const W *w, int64_t from, int64_t to, int64_t blocks, int64_t n, At row_at) {
     constexpr int MOST = Read<W>::MOST;
-    const int64_t at_once = n <= MOST ? to - from : COLUMNS;
+    const int64_t at_once = n <= MOST ? to - from : 2 * COLUMNS;
     for (; from < to; from += at_once) {
         const int64_t columns = to - from < at_once ? to - from : at_once;
         for (int64_t i = 0, some; i < n; i += some) {
