@@ -100,10 +100,6 @@ INLINE Floats joined(const __m256 *groups) { return _mm512_insertf32x8(_mm512_ca
 INLINE Floats times(Floats a, float b) { return _mm512_mul_ps(a, _mm512_set1_ps(b)); }
 INLINE Floats minus(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 INLINE Floats add_product(Floats sum, Whole a, Floats b) { return _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), b, sum); }
-INLINE void store(Floats sum, float *to, int64_t apart) {
-    _mm256_storeu_ps(to, _mm512_castps512_ps256(sum));
-    if (apart) _mm256_storeu_ps(to + apart, _mm512_extractf32x8_ps(sum, 1));
-}
 
 #else
 
@@ -201,7 +197,6 @@ INLINE Floats joined(const __m256 *groups) { return *groups; }
 INLINE Floats times(Floats a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
 INLINE Floats minus(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 INLINE Floats add_product(Floats sum, Whole a, Floats b) { return _mm256_fmadd_ps(_mm256_cvtepi32_ps(a), b, sum); }
-INLINE void store(Floats sum, float *to, int64_t) { _mm256_storeu_ps(to, sum); }
 
 #endif
 

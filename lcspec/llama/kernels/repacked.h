@@ -32,7 +32,7 @@ template <int LARGER> struct Of32Values {  // as bytes without a sign, which are
 };
 template <int LARGER, class W> struct Of32Halves : Of32Values<LARGER> {
     static constexpr int COLUMNS = 8;
-    METHOD static __m256 scales(const W *w, int64_t) { return _mm256_cvtph_ps(load_half(w->d)); }
+    METHOD static __m256 scales(const W *const *at) { return _mm256_cvtph_ps(load_half(at[0]->d)); }
     METHOD static void unpack(const W *w, int flip, Columns *q) {
         for (int t = 0; t < 2; t++) {
             const Columns both = flipped(read(w->q + 64 * t), flip);
@@ -46,18 +46,18 @@ template <int LARGER, class W> struct Of32Halves : Of32Values<LARGER> {
     }
 };
 template <> struct Read<Q4_0x8> : Of32Halves<8, Q4_0x8> {
-    METHOD static void unpack(const Q4_0x8 *w, int64_t, Columns *q) {
-        Of32Halves::unpack(w, 0x88, q);  // the library gives them a sign
+    METHOD static void unpack(const Q4_0x8 *const *at, Columns *q) {
+        Of32Halves::unpack(at[0], 0x88, q);  // the library gives them a sign
     }
 };
 template <> struct Read<IQ4_NLx8> : Of32Halves<OF_SIGNED, IQ4_NLx8> {
-    METHOD static void unpack(const IQ4_NLx8 *w, int64_t, Columns *q) { look_up(w, levels_of_iq4(), q); }
+    METHOD static void unpack(const IQ4_NLx8 *const *at, Columns *q) { look_up(at[0], levels_of_iq4(), q); }
 };
 template <> struct Read<MXFP4x8> : Of32Halves<12, MXFP4x8> {
-    METHOD static void unpack(const MXFP4x8 *w, int64_t, Columns *q) { look_up(w, levels_of_mxfp4(), q); }
+    METHOD static void unpack(const MXFP4x8 *const *at, Columns *q) { look_up(at[0], levels_of_mxfp4(), q); }
     // Half of two to the power of `exponent` - 127.
-    METHOD static __m256 scales(const MXFP4x8 *w, int64_t) {
-        const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)w->exponents));
+    METHOD static __m256 scales(const MXFP4x8 *const *at) {
+        const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at[0]->exponents));
         const __m256i smallest = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), e);  // not normal
         const __m256i others = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
         const __m256i normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
@@ -66,12 +66,12 @@ template <> struct Read<MXFP4x8> : Of32Halves<12, MXFP4x8> {
 };
 template <> struct Read<Q8_0x4> : Of32Values<OF_SIGNED> {
     static constexpr int COLUMNS = 4;
-    METHOD static __m256 scales(const Q8_0x4 *w, int64_t blocks) {
-        const __m128i first = _mm_loadl_epi64((const __m128i *)w->d), last = _mm_loadl_epi64((const __m128i *)w[blocks].d);
+    METHOD static __m256 scales(const Q8_0x4 *const *at) {
+        const __m128i first = _mm_loadl_epi64((const __m128i *)at[0]->d), last = _mm_loadl_epi64((const __m128i *)at[1]->d);
         return _mm256_cvtph_ps(_mm_unpacklo_epi64(first, last));
     }
-    METHOD static void unpack(const Q8_0x4 *w, int64_t blocks, Columns *q) {
-        for (int t = 0; t < 4; t++) q[t] = flipped(read_halves(w->q + 32 * t, w[blocks].q + 32 * t), OF_SIGNED);
+    METHOD static void unpack(const Q8_0x4 *const *at, Columns *q) {
+        for (int t = 0; t < 4; t++) q[t] = flipped(read_halves(at[0]->q + 32 * t, at[1]->q + 32 * t), OF_SIGNED);
     }
 };
 
@@ -183,16 +183,39 @@ template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
     }
 };
 
-// `N` rows times the columns of a group, and of the next if there are two, which is `apart` columns behind (0: none), to
-// `to[N][column]` and behind; `sums[N][blocks]`.
+// Memory is read on from so many places at a time: near ones are read a third slower.
+template <class W> constexpr int PLACES = 8 * GROUPS / Read<W>::COLUMNS;
+// Where columns are: in blocks at `first`, and `apart` columns behind, `there` times; their results at `column` and so on.
+template <class W> struct Part_of {
+    const W *first;
+    int64_t blocks, column, apart;
+    int there;
+
+    METHOD void begins_at(const W **places) const {
+        for (int p = 0; p < PLACES<W>; p++) places[p] = first + (p < there ? p * apart / Read<W>::COLUMNS * blocks : 0);
+    }
+    METHOD void store(Floats sums, float *row) const {
+        constexpr int size = Read<W>::COLUMNS;
+        float all[8 * GROUPS];
+        __builtin_memcpy(all, &sums, sizeof(all));
+        for (int p = 0; p < there; p++) __builtin_memcpy(row + column + p * apart, all + p * size, size * sizeof(float));
+    }
+};
+
+// Several rows are so much work, and blocks of Q6_K read in such an order, that the processor does not read on by itself.
+template <class W> INLINE void read_ahead(const W *block, size_t from, size_t size) {
+    for (size_t b = 0; b < size; b += 64) __builtin_prefetch((const char *)block + from + b);
+}
+
+// `N` rows times columns, to `to[N]`; `sums[N][blocks]`.
 template <int N, class W>
-void multiply_columns(const W *w, int64_t apart, int64_t blocks, const Q8_K *const *rows,
-                      const typename Read<W>::Sums *sums, float *const *to, int64_t column) {
+void multiply_columns(const Part_of<W> &part, const Q8_K *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
     using R = Read<W>;
     Floats products[N], beneath[N];
     for (int r = 0; r < N; r++) products[r] = beneath[r] = no_floats();
-    for (int64_t i = 0; i < blocks; i++) {
-        const W *at[] = {w + i, w + i + apart / 8 * blocks};
+    const W *at[GROUPS];
+    part.begins_at(at);
+    for (int64_t i = 0; i < part.blocks; i++) {
         Scales scales;
         Columns all[N][GROUPS];
         for (int g = 0; g < GROUPS; g++) R::scales(*at[g], g, scales);
@@ -202,6 +225,8 @@ void multiply_columns(const W *w, int64_t apart, int64_t blocks, const Q8_K *con
             Columns q[GROUPS][2 * R::HALF];
             decltype(R::scale(scales.of[0], 0)) scale[GROUPS];
             for (int g = 0; g < GROUPS; g++) {
+                constexpr size_t size = sizeof(W) / R::PIECES;
+                if (N > 1 || !R::LEAST) read_ahead(at[g] + 2, size * piece, size);
                 R::unpack(*at[g], piece, q[g]);
                 scale[g] = R::scale(scales.of[g], piece);
             }
@@ -221,39 +246,43 @@ void multiply_columns(const W *w, int64_t apart, int64_t blocks, const Q8_K *con
         Whole of_pairs[R::PAIRS];
         for (int j = 0; j < R::PAIRS; j++) of_pairs[j] = pairs(scales.pairs[j]);
         for (int r = 0; r < N; r++) {
-            const int *of_row = R::pairs_of(rows[r][i], sums[r * blocks + i]);
+            const int *of_row = R::pairs_of(rows[r][i], sums[r * part.blocks + i]);
             Whole sum = R::columns(all[r]), below = zero();
             for (int j = 0; j < R::PAIRS; j++) below = add_pairs(below, of_pairs[j], of_row[j]);
             if constexpr (R::LEAST) beneath[r] = add_product(beneath[r], below, times(joined(m), rows[r][i].d));
             else sum = minus_32_times(sum, below);  // so much the values are too large
             products[r] = add_product(products[r], sum, times(joined(d), rows[r][i].d));
         }
+        for (const W *&block : at) block++;
     }
-    for (int r = 0; r < N; r++) store(R::LEAST ? minus(products[r], beneath[r]) : products[r], to[r] + column, apart);
+    for (int r = 0; r < N; r++) part.store(R::LEAST ? minus(products[r], beneath[r]) : products[r], to[r]);
 }
 
 // The same of blocks of 32 values.
 template <int N, class W>
-void multiply_columns(const W *w, int64_t apart, int64_t blocks, const Q8_0 *const *rows,
-                      const typename Read<W>::Sums *sums, float *const *to, int64_t column) {
+void multiply_columns(const Part_of<W> &part, const Q8_0 *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
     using R = Read<W>;
     Floats all[N];
     for (int r = 0; r < N; r++) all[r] = no_floats();
-    for (int64_t i = 0; i < blocks; i++) {
-        const W *at[] = {w + i, w + i + apart / R::COLUMNS * blocks};
+    const W *at[PLACES<W>];
+    part.begins_at(at);
+    for (int64_t i = 0; i < part.blocks; i++) {
         Columns q[GROUPS][4];
         __m256 d[GROUPS];
+        if (N > 1)
+            for (const W *block : at) read_ahead(block + 8, 0, sizeof(W));
         for (int g = 0; g < GROUPS; g++) {
-            R::unpack(at[g], blocks, q[g]);
-            d[g] = R::scales(at[g], blocks);
+            R::unpack(at + PLACES<W> / GROUPS * g, q[g]);
+            d[g] = R::scales(at + PLACES<W> / GROUPS * g);
         }
         for (int r = 0; r < N; r++) {
-            const auto &of_row = sums[r * blocks + i];
+            const auto &of_row = sums[r * part.blocks + i];
             const Whole sum = plus(dots<4, R::SIGNED>(q, rows[r][i].q), of_row.too_much);
             all[r] = add_product(all[r], sum, times(joined(d), of_row.d));
         }
+        for (const W *&block : at) block++;
     }
-    for (int r = 0; r < N; r++) store(all[r], to[r] + column, apart);
+    for (int r = 0; r < N; r++) part.store(all[r], to[r]);
 }
 
 template <int N, class W, class Row>
@@ -262,10 +291,12 @@ void multiply_rows(const W *w, int64_t from, int64_t columns, int64_t blocks, co
     Sums *sums = (Sums *)__builtin_alloca(N * blocks * sizeof(Sums));
     for (int r = 0; r < N; r++)
         for (int64_t i = 0; i < blocks; i++) sums[r * blocks + i] = Read<W>::sums(rows[r][i]);
-    // Memory is read on from as many places as there are groups.
-    const int64_t apart = (columns / 8 + GROUPS - 1) / GROUPS * 8;
-    for (int64_t c = from; c < from + apart; c += 8)
-        multiply_columns<N>(w + c / Read<W>::COLUMNS * blocks, c + apart < from + columns ? apart : 0, blocks, rows, sums, to, c);
+    constexpr int64_t each = Read<W>::COLUMNS, places = PLACES<W>;
+    const int64_t apart = (columns / each + places - 1) / places * each, to_end = from + columns;
+    for (int64_t c = from; c < from + apart; c += each) {
+        const int64_t there = (to_end - c + apart - 1) / apart;
+        multiply_columns<N>(Part_of<W>{w + c / each * blocks, blocks, c, apart, (int)there}, rows, sums, to);
+    }
 }
 
 // `n` rows times the columns `from` ... `to`, multiples of eight; `row_at(i, row, out)` says where row `i` is, and where
