@@ -226,7 +226,7 @@ void multiply_columns(const Part_of<W> &part, const Q8_K *const *rows, const typ
             decltype(R::scale(scales.of[0], 0)) scale[GROUPS];
             for (int g = 0; g < GROUPS; g++) {
                 constexpr size_t size = sizeof(W) / R::PIECES;
-                if (N > 1 || !R::LEAST) read_ahead(at[g] + 2, size * piece, size);
+                if (N > 1 || !R::LEAST) read_ahead(at[g] + 1, size * piece / 64 * 64, size);
                 R::unpack(*at[g], piece, q[g]);
                 scale[g] = R::scale(scales.of[g], piece);
             }
