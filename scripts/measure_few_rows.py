@@ -2,16 +2,16 @@
 
     python scripts/measure_few_rows.py MODEL.gguf [--rows 1,2,3,4,6,8,16] [--prompts 64,512] [--rounds 3]
 
-They are timed in turns. `library`: the library's own kernels, for weights as lcspec loads them; `fast`: what contexts
-that are not exact take; `exact`: what steps take by default, so a row has the bits that it has alone. Nothing else may
-run.
+They are timed in turns. `library`: the library's own kernels, row by row, with a second copy of the weights, of which
+it repacks what it has kernels for; `fast`: what contexts that are not exact take; `exact`: what steps take by default,
+so a row has the bits that it has alone. Nothing else may run.
 """
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import click
@@ -20,6 +20,7 @@ from lcspec.config import ModelOptions
 from lcspec.llama import Context, Model, few_rows
 from lcspec.llama import row_by_row as switching
 from lcspec.llama.lib import C
+from lcspec.llama.native import address_of
 from lcspec.profiles.step_cost import Meter
 
 SHORT, REPEATED = 32, 3
@@ -37,27 +38,37 @@ def main(model: Path, rows: str, prompts: str, rounds: int, repack: bool, thread
     widths, lengths = ([int(n) for n in text.split(",")] for text in (rows, prompts))
     ctx = SHORT + max(*widths, *lengths) + 1
     options = ModelOptions(model, ctx=ctx, threads=threads, max_width=max(widths), attention="rows", repack=repack)
-    with Model.load(options) as loaded, Context(loaded, options) as context:
-        meter = Meter(context, 0, ctx)
-        meter.fill(SHORT)
+    with ExitStack() as stack:
+        own = meter_of(options, stack)
         states = kernels()
+        with only(states["library"]):
+            states["library"].set(refuse=True)  # so that it is asked what to repack
+            meters = {"library": meter_of(options, stack), "fast": own, "exact": own}
         steps: dict[tuple[str, int], list[float]] = {}
         read: dict[tuple[str, int], list[float]] = {}
         for _ in range(rounds):
             for width in widths:
                 for name, state in states.items():
                     with only(state):
-                        meter.time(width)
-                        steps.setdefault((name, width), []).extend(meter.time(width) for _ in range(REPEATED))
+                        meters[name].time(width)
+                        steps.setdefault((name, width), []).extend(meters[name].time(width) for _ in range(REPEATED))
             for length in lengths:
                 for name, state in states.items():
                     with only(state):
-                        read.setdefault((name, length), []).append(prompt(meter, length))
+                        read.setdefault((name, length), []).append(prompt(meters[name], length))
         named = [f"{n} rows" for n in widths] + [f"prompt of {n}" for n in lengths]
         click.echo(f"| | {' | '.join(named)} |\n|---|{'---|' * len(named)}")
         for name in states:
             taken = [steps[name, n] for n in widths] + [read[name, n] for n in lengths]
             click.echo(f"| {name} | {' | '.join(f'{1e3 * statistics.median(some):.1f}' for some in taken)} |")
+
+
+def meter_of(options: ModelOptions, stack: ExitStack) -> Meter:
+    """What times steps of a model that is loaded for it."""
+    loaded = stack.enter_context(Model.load(options))
+    meter = Meter(stack.enter_context(Context(loaded, options)), 0, options.ctx)
+    meter.fill(SHORT)
+    return meter
 
 
 def kernels() -> dict[str, switching._Switch]:
@@ -67,8 +78,8 @@ def kernels() -> dict[str, switching._Switch]:
         raise click.ClickException("this library's functions cannot be replaced (Linux only)")
     library, few = C.llama_cpp._lib, few_rows.kernels(C.llama_cpp._lib)
     always = few.always if few is not None else {}
-    theirs = {code: switching._address(library, name) for name, code in always.items()}
-    own = [switching._address(library, name) for name in switching.SEVERAL_ROWS]
+    theirs = {code: address_of(library, name) for name, code in always.items()}
+    own = [address_of(library, name) for name in switching.SEVERAL_ROWS]
     own += [theirs.get(code, code) for code in switch.on[len(own) :]]
     return {"library": switch._replace(off=tuple(own)), "fast": switch._replace(off=switch.on), "exact": switch}
 

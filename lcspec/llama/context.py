@@ -19,7 +19,7 @@ from lcspec.llama.lib import C, error_reason, last_errors, logits_address
 from lcspec.llama.memory import Memory
 from lcspec.llama.model import Branching, Model
 from lcspec.llama.planes import MIXED_UP, Outputs, Planes
-from lcspec.llama.row_by_row import cpu_backend, row_by_row, take_faster_kernels
+from lcspec.llama.row_by_row import cpu_backend, row_by_row
 from lcspec.llama.views import rows, side_by_side
 from lcspec.modelfiles.own_caches import check_exact, with_own_caches
 from lcspec.modelfiles.pairing import reads_whole
@@ -107,7 +107,6 @@ class Context:
         self._n_outputs = self._n_rows = 0
         self._logits: NDArray[np.float32] = np.zeros((0, 0), dtype=np.float32)
         self._logits_at = self._viewed_at = 0
-        take_faster_kernels()
         self._by_rows = options.attention in BY_ROWS
         self._backend = cpu_backend(self.handle) if options.attention == "fused_rows" else None
         self._joined: Outputs | None = None  # of a decode in pieces

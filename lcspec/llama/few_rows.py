@@ -22,10 +22,12 @@ from pathlib import Path
 from typing import Callable, Iterable, Mapping, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from lcspec.disk_cache import cache_dir
 from lcspec.llama.amx import processor_flags
+from lcspec.llama.native import address_of, at, same_bits
+from lcspec.llama.repacked_kernels import stand_ins
+from lcspec.llama.weight_types import TYPES, WeightType
 
 SOURCES = Path(__file__).with_name("kernels")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
@@ -45,59 +47,9 @@ CALLED = (
 )
 
 
-class _Type(NamedTuple):
-    """A type of weights: its number, its name, values and bytes of a block; what rows are rounded to."""
-
-    number: int
-    name: str
-    values: int
-    size: int
-    rounded: _Rounded
-
-    @property
-    def dot(self) -> str:
-        """The library's dot product."""
-        return f"ggml_vec_dot_{self.name}" + (f"_{self.rounded.name}" if self.values > 1 else "")
-
-
-class _Rounded(NamedTuple):
-    """A type that rows are rounded to: its number, its name, values and bytes of a block."""
-
-    number: int
-    name: str
-    values: int
-    size: int
-
-
-F16, Q8_0 = _Rounded(1, "f16", 1, 2), _Rounded(8, "q8_0", 32, 34)
-Q8_1, Q8_K = _Rounded(9, "q8_1", 32, 36), _Rounded(15, "q8_K", 256, 292)
-TYPES = (
-    _Type(1, "f16", 1, 2, F16),
-    _Type(2, "q4_0", 32, 18, Q8_0),
-    _Type(3, "q4_1", 32, 20, Q8_1),
-    _Type(6, "q5_0", 32, 22, Q8_0),
-    _Type(7, "q5_1", 32, 24, Q8_1),
-    _Type(8, "q8_0", 32, 34, Q8_0),
-    _Type(10, "q2_K", 256, 84, Q8_K),
-    _Type(11, "q3_K", 256, 110, Q8_K),
-    _Type(12, "q4_K", 256, 144, Q8_K),
-    _Type(13, "q5_K", 256, 176, Q8_K),
-    _Type(14, "q6_K", 256, 210, Q8_K),
-    _Type(20, "iq4_nl", 32, 18, Q8_0),
-    _Type(23, "iq4_xs", 256, 136, Q8_K),
-    _Type(39, "mxfp4", 32, 17, Q8_0),
-)
-# Types that the library repacks on x86. The first is faster so; the second is with the kernels for it, which take VNNI
-# with 512 bits; the others are faster as they are stored.
-REPACKED = ("Q4_0", "Q4_K", "Q2_K", "IQ4_NL", "MXFP4")
-REPACKED_Q4_0 = "ggml_gemm_q4_0_8x8_q8_0"
-# The library's functions for a single row of those that have such a kernel.
-SINGLE = {"q4_0": "ggml_gemv_q4_0_8x8_q8_0", "q4_K": "ggml_gemv_q4_K_8x8_q8_K"}
-# What computes everything that has to do with repacked weights, what tells which those are, and what else is called.
-FORWARD, REPACKED_TYPE = "ggml_cpu_extra_compute_forward", "_Z35ggml_backend_cpu_repack_buffer_typev"
-TYPE_OF = "ggml_backend_buffer_get_type"
-CALLED_FOR_REPACKED = (FORWARD, REPACKED_TYPE, TYPE_OF, *SINGLE.values(), "ggml_op_name")
-OPERATIONS = 64  # of the library's operations, among which are both multiplications
+# Types that the library repacks on x86. The first is faster so; the second is not; the others are with kernels for them
+# (repacked_kernels.py).
+REPACKED = ("Q4_0", "Q2_K", "Q4_K", "IQ4_NL", "MXFP4")
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they
 # are not in blocks, so that some are left over.
 COMPARED = (12, 8, 512)
@@ -141,15 +93,15 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     compiled = _compiled() if known_here() and all(hasattr(library, name) for name in CALLED) else None
     if compiled is None:
         return None
-    compiled.few_rows_init(*(ctypes.c_void_p(_address(library, name)) for name in CALLED))
+    compiled.few_rows_init(*(ctypes.c_void_p(address_of(library, name)) for name in CALLED))
     compiled.few_rows_exact.restype = ctypes.c_bool
     types = tuple(kind.name.upper() for kind in TYPES if _agrees(library, compiled, kind))
     if not types:
         return None
     exact = {SGEMM: "few_rows_exact", EXPERTS: "few_rows_exact_experts"}
     fast = {SGEMM: "few_rows_fast", TILED: "few_rows_fast_tiled", EXPERTS: "few_rows_fast_experts"}
-    of_exact, of_fast = ({name: _address(compiled, of) for name, of in some.items()} for some in (exact, fast))
-    always = _wide_for_repacked(library, compiled)
+    of_exact, of_fast = ({name: address_of(compiled, of) for name, of in some.items()} for some in (exact, fast))
+    always = stand_ins(library, compiled)
     return Kernels(of_exact, of_fast, always, Path(compiled._name).stem, types, compiled)
 
 
@@ -167,74 +119,12 @@ def known_here() -> bool:
     return {"avx2", "fma", "f16c"} <= set(processor_flags())
 
 
-def for_repacked(library: ctypes.CDLL, stand_ins: Mapping[str, int]) -> dict[str, int]:
-    """What of `stand_ins` (see repacked_rows.py) has something faster here, and its address."""
-    if REPACKED_Q4_0 not in stand_ins or (found := kernels(library)) is None:
-        return {}
-    address, compiled = stand_ins[REPACKED_Q4_0], found.compiled
-    compiled.few_rows_q4_0_init(ctypes.c_void_p(address))
-    (m, n, k), weights, rows = _repacked(library, Q8_0, 18)
-    wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
-    for function, out in (ctypes.CFUNCTYPE(None)(address), wanted), (compiled.few_rows_q4_0, got):
-        width, of_rows, columns = ctypes.c_int(k), ctypes.c_int(n), ctypes.c_int(m)
-        function(width, _at(out), ctypes.c_size_t(m), _at(weights), _at(rows), of_rows, columns)
-    return {REPACKED_Q4_0: _address(compiled, "few_rows_q4_0")} if _same_bits(wanted, got) else {}
-
-
-def _wide_for_repacked(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
-    """What stands in for the library's way to repacked weights, if it has the bits of its functions for single rows."""
-    if not hasattr(compiled, "few_rows_repacked") or not all(hasattr(library, name) for name in CALLED_FOR_REPACKED):
-        return {}
-    whole, long, size, round_row = ctypes.c_int, ctypes.c_int64, ctypes.c_size_t, list[ctypes.c_void_p]()
-    for kind in (kind for kind in TYPES if kind.name in SINGLE):
-        (m, n, k), weights, rows = _repacked(library, kind.rounded, kind.size)
-        wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
-        for row, out in zip(rows, wanted):
-            single = getattr(library, SINGLE[kind.name])
-            single(whole(k), _at(out), size(m), _at(weights), _at(row), whole(1), whole(m))
-        number, blocks = whole(kind.number), long(k // kind.rounded.values)
-        compiled.few_rows_repacked(number, _at(weights), long(m), blocks, _at(rows), long(n), _at(got))
-        if not _same_bits(wanted, got):
-            return {}
-        round_row.append(ctypes.c_void_p(_address(library, f"quantize_row_{kind.rounded.name}")))
-    library.ggml_op_name.restype = ctypes.c_char_p
-    names = [library.ggml_op_name(whole(i)) for i in range(OPERATIONS)]
-    numbers = whole(names.index(b"MUL_MAT")), whole(names.index(b"MUL_MAT_ID"))
-    type_of_repacked = getattr(library, REPACKED_TYPE)
-    type_of_repacked.restype = ctypes.c_void_p
-    forward, type_of = (ctypes.c_void_p(_address(library, name)) for name in (FORWARD, TYPE_OF))
-    compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(type_of_repacked()), type_of, *round_row)
-    return {FORWARD: _address(compiled, "few_rows_forward")}
-
-
-def _repacked(
-    library: ctypes.CDLL, rounded: _Rounded, size: int
-) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
-    """Columns, rows and values of a matrix to compare bits with; repacked weights, in blocks of `size` bytes; rows."""
-    m, n, k = 24, 4, 512
-    random, blocks = np.random.default_rng(0), k // rounded.values
-    weights = random.integers(0, 256, (m // 8, blocks, 8 * size), np.uint8)
-    weights[:, :, :32] = np.full(16, 0.01, np.float16).view(np.uint8)  # scales that are numbers
-    rows, into = random.standard_normal((n, k), np.float32), np.zeros((n, blocks * rounded.size), np.uint8)
-    for row, at in zip(rows, into):
-        getattr(library, f"quantize_row_{rounded.name}")(_at(row), _at(at), ctypes.c_int64(k))
-    return (m, n, k), weights, into
-
-
-def _same_bits(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
-    return np.array_equal(a.view(np.uint32), b.view(np.uint32))
-
-
 def faster_as_stored(library: ctypes.CDLL, types: Iterable[str]) -> bool:
     """Whether weights of these types, the most frequent ones first, are multiplied faster if they are not repacked."""
-    most = next((name for name in types if name in REPACKED), REPACKED[0])
-    if (found := kernels(library)) is None or most == REPACKED[0]:
+    if (found := kernels(library)) is None:
         return False
-    return most != REPACKED[1] or not found.always
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
+    most = next((name for name in types if name in REPACKED), REPACKED[0])
+    return most == REPACKED[1] if found.always else most != REPACKED[0]
 
 
 def compiler() -> str | None:
@@ -262,7 +152,7 @@ def _compiled() -> ctypes.CDLL | None:
     return None
 
 
-def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type, values: int = COMPARED[2]) -> bool:
+def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType, values: int = COMPARED[2]) -> bool:
     """Whether the kernel for this type has the bits of the library's dot product; only then it is used."""
     dot, quantize = getattr(library, kind.dot, None), getattr(library, "ggml_quantize_chunk", None)
     name = f"quantize_row_{kind.rounded.name}" if kind.values > 1 else "ggml_fp32_to_fp16_row"
@@ -276,27 +166,23 @@ def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: _Type, values: in
     stored = np.zeros((m, blocks * kind.size), np.uint8)
     rounded = np.zeros((n, k // kind.rounded.values * kind.rounded.size), np.uint8)
     long, whole = ctypes.c_int64, ctypes.c_int
-    quantize(whole(kind.number), _at(weights), _at(stored), long(0), long(m), long(k), None)
+    quantize(whole(kind.number), at(weights), at(stored), long(0), long(m), long(k), None)
     for row, into in zip(rows, rounded):
-        round_row(_at(row), _at(into), long(k))
+        round_row(at(row), at(into), long(k))
     wanted = np.zeros((n, m), np.float32)
     none = ctypes.c_size_t(0)
     for j in range(n):
         for i in range(m):
-            dot(whole(k), _at(wanted[j, i:]), none, _at(stored[i]), none, _at(rounded[j]), none, whole(1))
+            dot(whole(k), at(wanted[j, i:]), none, at(stored[i]), none, at(rounded[j]), none, whole(1))
     use: Callable[[int, bool], None] = compiled.few_rows_use
     use(kind.number, True)
     same = True
     for width in range(1, n + 1):
         got = np.zeros((width, m), np.float32)
         done = compiled.few_rows_exact(
-            ctypes.byref(_Params(0, 1)), long(m), long(width), long(blocks), _at(stored), long(blocks), _at(rounded),
-            long(blocks), _at(got), long(m), whole(kind.number), whole(kind.rounded.number), whole(0),
+            ctypes.byref(_Params(0, 1)), long(m), long(width), long(blocks), at(stored), long(blocks), at(rounded),
+            long(blocks), at(got), long(m), whole(kind.number), whole(kind.rounded.number), whole(0),
         )  # fmt: skip
-        same &= bool(done) and _same_bits(wanted[:width], got)
+        same &= bool(done) and same_bits(wanted[:width], got)
     use(kind.number, same)
     return same
-
-
-def _at(array: NDArray[np.generic]) -> ctypes.c_void_p:
-    return ctypes.c_void_p(array.ctypes.data)

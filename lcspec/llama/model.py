@@ -20,8 +20,10 @@ from lcspec.llama.devices import Placed, place
 from lcspec.llama.few_rows import faster_as_stored
 from lcspec.llama.fitting import plan
 from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack, uses_amx
+from lcspec.llama.row_by_row import take_faster_kernels
 from lcspec.llama.vocab import Vocab
 from lcspec.llama.workers import Workers, connect
+from lcspec.modelfiles.memory import machine_memory
 from lcspec.modelfiles.modelfile import ByteCoverage, ModelHeader, byte_coverage, read_header
 from lcspec.modelfiles.offload import fewer
 from lcspec.modelfiles.own_caches import with_own_caches
@@ -73,13 +75,14 @@ class Model:
         header: ModelHeader,
         handle: ctypes.c_void_p,
         gpu_layers: int,
+        repack: bool,
         coverage: ByteCoverage | None = None,
     ) -> None:
         self.options = options
         self.header = header
         self.handle = handle
         self.gpu_layers = gpu_layers
-        self.repack = _repacks(options, header, gpu_layers)
+        self.repack = repack
         self.workers: Workers | None = None  # other machines that have a part of it
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
         self.adapters: Adapters | None = None
@@ -154,13 +157,14 @@ class Model:
         elif layers is None:
             wanted = plan(placed, header, options, functools.partial(_rehearsed, header), reserved)
             layers, split = wanted.layers, wanted.split
+        take_faster_kernels()  # which weights are repacked follows from them
         while layers is not None:
             repack = _repacks(options, header, layers)
             handle, reason = _load_once(
                 options, layers, progress, header.file_size, placed=placed, split=split, repack=repack
             )
             if handle:
-                model = cls(options, header, handle, layers, coverage)
+                model = cls(options, header, handle, layers, repack, coverage)
                 model.workers = workers
                 if not head:
                     model._check_generates()
@@ -210,10 +214,17 @@ def _writes_no_text(header: ModelHeader) -> UnsupportedModel:
 
 
 def _repacks(options: ModelOptions, header: ModelHeader, layers: int) -> bool:
-    """Whether the library may repack the weights, with `layers` on devices: where that is faster."""
+    """Whether the library may repack the weights, with `layers` on devices: where that is faster.
+
+    Repacked ones are copies. Those in the file need not be in memory all at once.
+    """
     if not options.repack or not may_repack():
         return False
-    return bool(layers) or uses_amx() or not faster_as_stored(C.llama_cpp._lib, header.tensor_types)
+    if layers or uses_amx():
+        return True
+    memory = machine_memory()
+    fits = memory is None or header.file_size <= memory.free
+    return fits and not faster_as_stored(C.llama_cpp._lib, header.tensor_types)
 
 
 def _compressed_window(header: ModelHeader) -> int:

@@ -79,13 +79,17 @@ class _Values(NamedTuple):
 
 Q8_0, Q8_K = _Values(5, 34), _Values(8, 292)
 QUANTIZERS = {"ggml_quantize_mat_q8_0_4x8": "quantize_row_q8_0", "ggml_quantize_mat_q8_K_4x8": "quantize_row_q8_K"}
-# Repacked weights on x86: bytes of a block, and what rows are rounded to.
+# Repacked weights: bytes of a column's block, and what rows are rounded to. The last three are repacked on ARM, and
+# here where the library was told so (repacked_kernels.py).
 WEIGHTS = {
     "q4_0_8x8_q8_0": (18, Q8_0),
     "iq4_nl_8x8_q8_0": (18, Q8_0),
     "mxfp4_8x8_q8_0": (17, Q8_0),
     "q4_K_8x8_q8_K": (144, Q8_K),
     "q2_K_8x8_q8_K": (84, Q8_K),
+    "q5_K_8x8_q8_K": (176, Q8_K),
+    "q6_K_8x8_q8_K": (210, Q8_K),
+    "q8_0_4x8_q8_0": (34, Q8_0),
 }
 
 

@@ -26,8 +26,9 @@ import sys
 import threading
 from typing import Any, Iterable, Iterator, NamedTuple
 
-from lcspec.llama.few_rows import EXPERTS, SGEMM, TILED, for_repacked, kernels
+from lcspec.llama.few_rows import EXPERTS, SGEMM, TILED, kernels
 from lcspec.llama.lib import C
+from lcspec.llama.native import address_of
 from lcspec.llama.repacked_rows import stand_ins
 
 SEVERAL_ROWS = (SGEMM, TILED, EXPERTS)
@@ -152,14 +153,13 @@ def _switch() -> _Switch | None:
     if places is None:
         return None
     repacked, few = stand_ins(library), kernels(library)
-    repacked = repacked | for_repacked(library, repacked)
-    on = {name: _address(library, name) for name in places}
-    off = dict.fromkeys(places, _address(library, REFUSES))
+    on = {name: address_of(library, name) for name in places}
+    off = dict.fromkeys(places, address_of(library, REFUSES))
     if few is not None:
         on |= few.fast
         off |= few.exact
     always = few.always if few is not None else {}
-    usual = {name: _address(library, name) for name in repacked}
+    usual = {name: address_of(library, name) for name in repacked}
     for as_a_rule, for_some in ((usual, repacked), (always, always)):
         others = _entries(library, for_some)  # all or none: they work together
         if others is not None:
@@ -176,7 +176,7 @@ def _entries(library: ctypes.CDLL, names: Iterable[str]) -> dict[str, ctypes.c_v
     """The entries through which `library` calls functions, writable; None if one of them has none."""
     libc, place, entries = ctypes.CDLL(None), _Place(), dict[str, ctypes.c_void_p]()
     for name in names:
-        function = ctypes.c_void_p(_address(library, name))
+        function = ctypes.c_void_p(address_of(library, name))
         if not libc.dladdr(function, ctypes.byref(place)) or not place.base:
             return None
         address = _entry(place.base, name.encode())
@@ -187,10 +187,6 @@ def _entries(library: ctypes.CDLL, names: Iterable[str]) -> dict[str, ctypes.c_v
             return None
         entries[name] = ctypes.c_void_p.from_address(address)
     return entries
-
-
-def _address(library: ctypes.CDLL, name: str) -> int:
-    return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
 
 
 def _entry(base: int, name: bytes) -> int | None:

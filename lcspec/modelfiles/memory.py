@@ -1,7 +1,7 @@
 """Will it fit? Checked before anything is loaded, because running out of memory ends the whole process.
 
-Only what cannot work is refused. Weights are mapped from the file, so they may push other things out of memory but
-not exceed it; the KV cache is allocated and written at once.
+Only what cannot work is refused. Weights that would not fit are mapped from the file, so they may push other things out
+of memory but not exceed it; the KV cache is allocated and written at once.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -12,10 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lcspec.llama import Context, Model, few_rows, repacked_rows
+from lcspec.llama import Context, Model, few_rows, repacked_kernels, repacked_rows
 from lcspec.llama import row_by_row as switching
-from lcspec.llama.amx import processor_flags
 from lcspec.llama.lib import C, uses_amx
+from lcspec.llama.native import address_of, at, same_bits
+from lcspec.llama.weight_types import TYPES, WeightType
+from lcspec.modelfiles.memory import Memory
 from scripts import shape_model
 from scripts.scale_model import quantize
 from tests.llama.test_repacked_rows import GEMM, rounded
@@ -30,16 +33,20 @@ pytestmark = [
     pytest.mark.skipif(not X86_LINUX or few_rows.compiler() is None, reason="compiled on Linux on x86-64 only"),
 ]
 LIBRARY = C.llama_cpp._lib
-needs_vnni = pytest.mark.skipif(
-    not {"avx512_vnni", "avx512vl", "avx512bw", "avx512dq"} <= set(processor_flags()), reason="VNNI with 512 bits"
-)
+OLDEST = "haswell"
+
+
+def for_processor(name: str) -> tuple[str, ...]:
+    """Flags of the compiler."""
+    assert "-march=native" in few_rows.FLAGS
+    return tuple(f"-march={name}" if flag == "-march=native" else flag for flag in few_rows.FLAGS)
 
 
 @pytest.fixture
 def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     """The kernels are sought again, in an empty cache directory; then the library has the ones it had."""
     found = switching._switch()
-    assert found is not None
+    assert found is not None and few_rows.kernels(LIBRARY) is not None
     monkeypatch.setenv("LCSPEC_CACHE_DIR", str(tmp_path))
     few_rows.kernels.cache_clear()
     switching._switch.cache_clear()
@@ -50,19 +57,31 @@ def anew(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
     assert (again := switching._switch()) is not None and again.name == found.name
 
 
+@pytest.fixture
+def apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[ctypes.CDLL]:
+    """Kernels that nobody else uses; they were compiled before."""
+    usual, own = few_rows.kernels(LIBRARY), tmp_path / "own.so"
+    assert usual is not None
+    shutil.copy(usual.compiled._name, own)
+    monkeypatch.setattr(few_rows, "_compiled", lambda: ctypes.CDLL(str(own)))
+    few_rows.kernels.cache_clear()
+    found = few_rows.kernels(LIBRARY)
+    few_rows.kernels.cache_clear()
+    assert found is not None and found.compiled._name == str(own)
+    yield found.compiled
+
+
 def test_every_type_has_the_bits_of_single_rows(anew: Path) -> None:
     assert few_rows.kernels(LIBRARY) is not None
     compiled = few_rows._compiled()
     assert compiled is not None
-    assert all([few_rows._agrees(LIBRARY, compiled, kind) for kind in few_rows.TYPES])
+    assert all([few_rows._agrees(LIBRARY, compiled, kind) for kind in TYPES])
     assert len(list((anew / "kernels").iterdir())) == 1  # compiled once
 
 
-@pytest.mark.parametrize("kind", few_rows.TYPES, ids=lambda kind: kind.name)
-def test_a_type_with_other_bits_is_left_to_the_library(anew: Path, kind: few_rows._Type) -> None:
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_a_type_with_other_bits_is_left_to_the_library(apart: ctypes.CDLL, kind: WeightType) -> None:
     """Here the library's dot product is another type's: what it was compiled to may change with its version."""
-    compiled = few_rows._compiled()
-    assert compiled is not None and few_rows.kernels(LIBRARY) is not None
 
     class Changed:
         def __getattr__(self, name: str) -> object:
@@ -70,108 +89,137 @@ def test_a_type_with_other_bits_is_left_to_the_library(anew: Path, kind: few_row
                 return ctypes.CFUNCTYPE(None)(lambda: None)
             return getattr(LIBRARY, name)
 
-    assert not few_rows._agrees(Changed(), compiled, kind)  # type: ignore[arg-type]
+    assert not few_rows._agrees(Changed(), apart, kind)  # type: ignore[arg-type]
     params, out = few_rows._Params(0, 1), np.zeros(64, np.float32)
-    done = compiled.few_rows_exact(
+    done = apart.few_rows_exact(
         ctypes.byref(params), *map(ctypes.c_int64, (1, 2, 0)), None, ctypes.c_int64(0), None, ctypes.c_int64(0),
-        few_rows._at(out), ctypes.c_int64(1), *map(ctypes.c_int, (kind.number, kind.rounded.number, 0)),
+        at(out), ctypes.c_int64(1), *map(ctypes.c_int, (kind.number, kind.rounded.number, 0)),
     )  # fmt: skip
     assert not done
-    assert few_rows._agrees(LIBRARY, compiled, kind)
+    assert few_rows._agrees(LIBRARY, apart, kind)
 
 
-@pytest.mark.parametrize("kind", few_rows.TYPES, ids=lambda kind: kind.name)
-def test_long_rows_have_these_bits_or_are_left_to_the_library(anew: Path, kind: few_rows._Type) -> None:
-    compiled = few_rows._compiled()
-    assert compiled is not None and few_rows.kernels(LIBRARY) is not None
-    assert few_rows._agrees(LIBRARY, compiled, kind, 32 * 1024)
-    assert few_rows._agrees(LIBRARY, compiled, kind, 33 * 1024) is (kind.name == "f16")
-    assert few_rows._agrees(LIBRARY, compiled, kind)
+@pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
+def test_long_rows_have_these_bits_or_are_left_to_the_library(apart: ctypes.CDLL, kind: WeightType) -> None:
+    assert few_rows._agrees(LIBRARY, apart, kind, 32 * 1024)
+    assert few_rows._agrees(LIBRARY, apart, kind, 33 * 1024) is (kind.name == "f16")
+    assert few_rows._agrees(LIBRARY, apart, kind)
 
 
-@pytest.mark.parametrize("columns, n_rows", [(8, 4), (40, 12)])
-@pytest.mark.parametrize("values", [512, 32 * 1025], ids=["short", "longer than the kernel takes"])
-def test_repacked_weights_have_the_bits_of_single_rows(values: int, columns: int, n_rows: int) -> None:
-    stand_ins = repacked_rows.stand_ins(LIBRARY)
-    kernel = GEMM(few_rows.for_repacked(LIBRARY, stand_ins)[few_rows.REPACKED_Q4_0])
-    random, blocks = np.random.default_rng(1), values // 32
-    weights = random.integers(0, 256, (columns // 8, blocks, 144), np.uint8)
-    weights[:, :, :16] = random.normal(0, 0.01, (columns // 8, blocks, 8)).astype(np.float16).view(np.uint8)
-    rows_of = rounded("quantize_row_q8_0", repacked_rows.Q8_0, random.normal(size=(n_rows, values)).astype(np.float32))
-    stride, out = columns + 24, []
-    for function in (GEMM(stand_ins[few_rows.REPACKED_Q4_0]), kernel):
-        result = np.zeros((n_rows, stride), np.float32)
-        function(values, result.ctypes.data, stride, weights.ctypes.data, rows_of.ctypes.data, n_rows, columns)
-        out.append(result)
-    assert np.isfinite(out[0]).all() and out[0][:, :columns].all() and not out[0][:, columns:].any()
-    assert np.array_equal(out[0].view(np.uint32), out[1].view(np.uint32))
+@pytest.fixture(scope="module", params=["native", OLDEST])
+def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
+    """Kernels for this processor, and for the oldest ones that have any."""
+    found = few_rows.kernels(LIBRARY)
+    assert found is not None
+    if request.param == "native":
+        return found.compiled
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(few_rows, "FLAGS", for_processor(OLDEST))
+        changed.setenv("LCSPEC_CACHE_DIR", str(tmp_path_factory.mktemp("older")))
+        older = few_rows._compiled()
+    assert older is not None and older._name != found.compiled._name
+    assert set(repacked_kernels.stand_ins(LIBRARY, older)) == set(found.always)
+    return older
 
 
 @pytest.mark.parametrize("columns", [8, 24, 200])
 @pytest.mark.parametrize("values", [256, 40 * 1024])
 @pytest.mark.parametrize(
-    "kind", [kind for kind in few_rows.TYPES if kind.name in few_rows.SINGLE], ids=lambda k: k.name
+    "kind", [kind for kind in TYPES if kind.name in repacked_kernels.SINGLE], ids=lambda kind: kind.name
 )
-@needs_vnni
-def test_repacked_weights_have_the_bits_of_single_rows_with_vnni(
-    kind: few_rows._Type, values: int, columns: int
+def test_repacked_weights_have_the_bits_of_single_rows(
+    compiled: ctypes.CDLL, kind: WeightType, values: int, columns: int
 ) -> None:
-    """As a row has them alone in the library, however many there are; columns are taken 16, then 64 at a time."""
-    random, blocks, most = np.random.default_rng(1), values // kind.values, 9
-    weights = random.integers(0, 256, (columns // 8, blocks, 8 * kind.size), np.uint8)
-    scales = random.normal(0, 0.01, (columns // 8, blocks, 16 if kind.values == 256 else 8)).astype(np.float16)
-    weights[:, :, : 2 * scales.shape[2]] = scales.view(np.uint8)
+    """As a row has them alone, however many there are, and in the library where it is fast; columns are taken 8 or 16,
+    then 128 at a time."""
+    random, blocks, most = np.random.default_rng(1), values // kind.values, 17
+    together = 4 if kind.name == "q8_0" else 8
+    weights = random.integers(0, 256, (columns // together, blocks, together * kind.size), np.uint8)
+    if kind.name == "mxfp4":
+        weights[:, :, :8] = random.choice([0, 1, 2, 110, 120], (columns // 8, blocks, 8))  # powers of two
+    else:
+        count = 2 * together if kind.name in ("q4_K", "q5_K") else together
+        scales = random.normal(0, 0.01, (columns // together, blocks, count)).astype(np.float16)
+        weights[:, :, : 2 * count] = scales.view(np.uint8)
     normal = random.normal(size=(most, values)).astype(np.float32)
     normal[0] = 1.0  # as large as they get
+    normal[1] = np.where(random.random(values) < 0.5, -1.0, 1.0)
     form = repacked_rows.Q8_K if kind.values == 256 else repacked_rows.Q8_0
     rows_of = rounded(f"quantize_row_{kind.rounded.name}", form, normal)
-    alone, together = np.zeros((most, columns), np.float32), np.zeros((most, columns), np.float32)
-    single = GEMM(switching._address(LIBRARY, few_rows.SINGLE[kind.name]))
-    for row, out in zip(rows_of, alone):
-        single(values, out.ctypes.data, columns, weights.ctypes.data, row.ctypes.data, 1, columns)
-    assert np.isfinite(alone).all() and alone.all()
-    kernel = few_rows.kernels(LIBRARY).compiled.few_rows_repacked  # type: ignore[union-attr]
-    at, long = few_rows._at, ctypes.c_int64
-    for n in range(1, most + 1):
-        together[:] = 0
-        kernel(kind.number, at(weights), long(columns), long(blocks), at(rows_of), long(n), at(together))
-        assert np.array_equal(together[:n].view(np.uint32), alone[:n].view(np.uint32)) and not together[n:].any()
+    library, alone, got = (np.zeros((most, columns), np.float32) for _ in range(3))
+    single = GEMM(address_of(LIBRARY, repacked_kernels.SINGLE[kind.name]))
+    kernel, long = compiled.few_rows_repacked, ctypes.c_int64
+    for row, wanted, out in zip(rows_of, library, alone):
+        single(values, wanted.ctypes.data, columns, weights.ctypes.data, row.ctypes.data, 1, columns)
+        kernel(kind.number, at(weights), long(columns), long(blocks), at(row), long(1), at(out))
+    assert np.isfinite(library).all() and library.all()
+    if kind.name in repacked_kernels.ON_ARM_ALONE:
+        assert np.allclose(alone, library, rtol=0, atol=1e-5 * np.abs(library).max())
+    else:
+        assert same_bits(alone, library)
+    for n in (2, 3, 4, 5, 7, 8, 9, 13, most):
+        got[:] = 0
+        kernel(kind.number, at(weights), long(columns), long(blocks), at(rows_of), long(n), at(got))
+        assert same_bits(got[:n], alone[:n]) and not got[n:].any()
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-@pytest.mark.parametrize("quant", ["Q4_K_S", "Q4_0"])
+@pytest.mark.parametrize("quant", ["Q4_K_S", "Q4_0", "IQ4_NL", "Q5_K_S", "Q6_K", "Q8_0"])
 @pytest.mark.parametrize("name", ["qwen3-30b-a3b", "llama-3.2-1b"], ids=["experts", "dense"])
-@needs_vnni
-def test_models_of_repacked_weights_have_the_bits_of_the_library(
+def test_models_of_repacked_weights_have_the_same_bits_at_every_width(
     name: str, quant: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    shape = shape_model.SHAPES[name]
-    small = replace(
-        shape, width=256, ff=768, heads=4, kv_heads=2, vocab=328 * shape.layers, experts=shape.experts and 8
-    )
-    monkeypatch.setitem(shape_model.SHAPES, name, small)
-    shape_model.write_shape(name, file := tmp_path / "layers.gguf", quant)
+    """And nearly those of the library: each file has some weights in Q5_K, Q6_K or Q8_0."""
+    file = small_shape(name, quant, tmp_path, monkeypatch)
     one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads)
     with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
         assert model.repack
         found = {width: rows(context, width) for width in (1, 2, 4, 8, 16, 32)}
         switch, few = switching._switch(), few_rows.kernels(LIBRARY)
         assert switch is not None and few is not None
-        library = {few.always[few_rows.FORWARD]: switching._address(LIBRARY, few_rows.FORWARD)}
+        library = {few.always[repacked_kernels.FORWARD]: address_of(LIBRARY, repacked_kernels.FORWARD)}
         theirs = tuple(library.get(code, code) for code in switch.off)
         assert theirs != switch.off
         monkeypatch.setattr(switching, "_switch", lambda: switch._replace(off=theirs))
         alone = rows(context, 1)
-    assert [width for width, some in found.items() if not np.array_equal(some, alone)] == []
+    assert not same_bits(found[1], alone) and np.allclose(found[1], alone, rtol=0, atol=0.02 * np.ptp(alone))
+    assert [width for width, some in found.items() if not np.array_equal(some, found[1])] == []
 
 
-def test_processors_without_vnni_take_k_quants_as_they_are_stored(anew: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    older = tuple("-march=haswell" if flag == "-march=native" else flag for flag in few_rows.FLAGS)
-    assert older != few_rows.FLAGS
-    monkeypatch.setattr(few_rows, "FLAGS", older)
+def test_experts_in_mxfp4_have_the_same_bits_at_every_width(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    of_other_types = test_models_of_repacked_weights_have_the_same_bits_at_every_width
+    of_other_types("gpt-oss-20b", "MXFP4_MOE", 2, tmp_path, monkeypatch)
+
+
+def small_shape(name: str, quant: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The layers of a published model, narrower."""
+    shape = shape_model.SHAPES[name]
+    small = replace(
+        shape, width=256, ff=768, heads=4, kv_heads=2, vocab=328 * shape.layers, experts=shape.experts and 8
+    )
+    monkeypatch.setitem(shape_model.SHAPES, name, small)
+    shape_model.write_shape(name, file := folder / "layers.gguf", quant)
+    return file
+
+
+def test_libraries_for_gpus_repack_what_they_always_did(apart: ctypes.CDLL) -> None:
+    """On a GPU they read prompts with weights of the processor's layers, but not with repacked ones."""
+
+    class WithDevices:
+        def __getattr__(self, name: str) -> object:
+            return (lambda: True) if name == repacked_kernels.DEVICES else getattr(LIBRARY, name)
+
+    assert set(repacked_kernels.stand_ins(LIBRARY, apart)) == {repacked_kernels.FORWARD, *repacked_kernels.ARM}
+    assert set(repacked_kernels.stand_ins(WithDevices(), apart)) == {repacked_kernels.FORWARD}  # type: ignore[arg-type]
+
+
+def test_weights_whose_kernels_compute_something_else_stay_as_they_are_stored(
+    anew: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(repacked_kernels.SINGLE, "q6_K", repacked_kernels.SINGLE["q4_K"])
     found = few_rows.kernels(LIBRARY)
     assert found is not None and not found.always and "Q4_K" in found.types
-    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K"])
+    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K"]) and not few_rows.faster_as_stored(LIBRARY, ["Q4_0"])
     switch = switching._switch()
     assert switch is not None and not set(switch.on) & set(switch.off)
 
@@ -186,8 +234,8 @@ def test_without_a_compiler_the_library_multiplies_alone(
     assert few_rows.kernels(LIBRARY) is None
     switch = switching._switch()
     assert switch is not None and switching.can_go_row_by_row()
-    assert switch.on[0] == switching._address(LIBRARY, switching.SGEMM)
-    assert set(switch.off[:3]) == {switching._address(LIBRARY, switching.REFUSES)}
+    assert switch.on[0] == address_of(LIBRARY, switching.SGEMM)
+    assert set(switch.off[:3]) == {address_of(LIBRARY, switching.REFUSES)}
     assert not few_rows.faster_as_stored(LIBRARY, ["Q4_K"])
 
 
@@ -224,7 +272,7 @@ def test_rows_of_experts_have_the_bits_of_the_library(
         switch = switching._switch()
         assert switch is not None and (few := few_rows.kernels(LIBRARY)) is not None
         assert switch.off[2] == few.exact[few_rows.EXPERTS] != few.fast[few_rows.EXPERTS] == switch.on[2]
-        refuse = switching._address(LIBRARY, switching.REFUSES)
+        refuse = address_of(LIBRARY, switching.REFUSES)
         monkeypatch.setattr(switching, "_switch", lambda: switch._replace(off=(refuse,) * len(switch.off)))
         alone = rows(context, 1)
     assert [width for width, some in found.items() if not np.array_equal(some, alone)] == []
@@ -232,19 +280,23 @@ def test_rows_of_experts_have_the_bits_of_the_library(
 
 @pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")
 def test_what_is_faster_as_it_is_stored_is_not_repacked(tmp_path: Path) -> None:
-    found = few_rows.kernels(LIBRARY)
-    assert found is not None
-    wide, for_k = write_llama(tmp_path / "wide.gguf", width=256, n_ff=512), bool(found.always)
-    for quant, repacked in (("Q4_K_M", for_k), ("IQ4_NL", False), ("Q4_0", True)):
+    wide = write_llama(tmp_path / "wide.gguf", width=256, n_ff=512)
+    for quant, repacked in (("Q4_K_M", True), ("IQ4_NL", True), ("Q2_K", False), ("Q4_0", True), ("Q8_0", True)):
         quantize(wide, tmp_path / f"{quant}.gguf", quant)
         with Model.load(options(tmp_path / f"{quant}.gguf", gpu_layers=0)) as model:
             assert model.repack is repacked
-    assert few_rows.faster_as_stored(LIBRARY, ["Q4_K", "Q6_K", "F32"]) is not for_k
-    assert few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q4_0"]) is not for_k
-    assert few_rows.faster_as_stored(LIBRARY, ["IQ4_NL", "Q4_K"])
-    assert few_rows.faster_as_stored(LIBRARY, ["MXFP4", "Q8_0"])
-    assert not few_rows.faster_as_stored(LIBRARY, ["Q4_0", "Q8_0", "Q4_K"])
-    assert not few_rows.faster_as_stored(LIBRARY, ["Q8_0"])
+    assert few_rows.faster_as_stored(LIBRARY, ["Q2_K", "Q4_K"])
+    assert not few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q2_K"])
+
+
+@pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")
+def test_weights_that_exceed_the_memory_stay_in_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    quantize(write_llama(tmp_path / "wide.gguf", width=256, n_ff=512), file := tmp_path / "file.gguf", "Q4_0")
+    for free, repacked in ((file.stat().st_size, True), (file.stat().st_size - 1, False)):
+        memory = Memory(total=free, free=free)
+        monkeypatch.setattr("lcspec.llama.model.machine_memory", lambda memory=memory: memory)
+        with Model.load(options(file, gpu_layers=0)) as model:
+            assert model.repack is repacked
 
 
 def test_drafts_and_prompts_have_the_kernels_too(demo_as: Callable[[str], Path]) -> None:

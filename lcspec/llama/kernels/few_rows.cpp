@@ -11,7 +11,6 @@
 #include "blocks_of_32.h"
 #include "formats.h"
 #include "library.h"
-#include "repacked.h"
 #include "repacked_forward.h"
 #include "values_of_16_bits.h"
 
@@ -92,8 +91,6 @@ const Kind *kind_of(int weights) {
 Multiply *library_multiply;
 Tiled *library_tiled;
 Experts *library_experts;
-// What stands in for its function for repacked Q4_0 otherwise: the same, row by row.
-void (*q4_0_by_rows)(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc);
 
 // `row_at(i, row, out)` says where row `i` of `n` is, and where its results belong.
 template <class At> void multiply(const Kind &kind, Part p, int64_t n, At row_at) {
@@ -123,10 +120,6 @@ void few_rows_init(Multiply *sgemm, Tiled *tiled, Experts *experts, void (*set)(
     next_part = next;
     wait_for_all = wait;
     if (has_wide()) kinds[0].multiply = halves<Wide>;
-}
-
-void few_rows_q4_0_init(void (*by_rows)(int, float *, size_t, const void *, const void *, int, int)) {
-    q4_0_by_rows = by_rows;
 }
 
 // Take weights of this type from now on, or leave them to the library.
@@ -161,28 +154,6 @@ bool few_rows_exact(const ggml_compute_params *params, int64_t m, int64_t n, int
     }
     if (shared) wait_for_all(params->threadpool);
     return true;
-}
-
-// Stands in for the library's ggml_gemm_q4_0_8x8_q8_0, whose rows lie one after the other (see repacked_rows.py): `n` values
-// of `nr` rows, a multiple of four, times `nc` columns of weights; `next`: from a row's results to those of the next one.
-void few_rows_q4_0(int n, float *out, size_t next, const void *weights, const void *values, int nr, int nc) {
-    const int64_t blocks = n / 32;
-    if (blocks > BLOCKS) return q4_0_by_rows(n, out, next, weights, values, nr, nc);
-    for (int row = 0; row < nr; row += 4) {
-        const Q8_0 *rows = (const Q8_0 *)values + row * blocks;
-        RowScales &scales = own<RowScales>();
-        for (int64_t i = 0; i < blocks; i++)
-            for (int r = 0; r < 4; r++) {
-                const Q8_0 &block = rows[r * blocks + i];
-                int sum = 0;
-                for (int j = 0; j < 32; j++) sum += block.q[j];
-                scales.d[i][r] = value(block.d);
-                scales.s[i][r] = (float)(-8 * sum);  // the weights' nibbles are taken as 8 larger
-            }
-        for (int column = 0; column < nc; column += 8)
-            multiply_columns<4>((const Q4_0x8 *)weights + column / 8 * blocks, blocks, rows, scales,
-                                out + row * next + column, (int64_t)next);
-    }
 }
 
 // Stands in for the library's ggml_compute_forward_mul_mat_id_tiled: the `n` rows that go to an expert, rounded before.

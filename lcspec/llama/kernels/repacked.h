@@ -1,50 +1,325 @@
-// Q4_0, as the library repacks it: blocks of eight columns, eight bytes of each in turn, and nibbles with a sign.
+// Weights as the library repacks them: blocks of eight columns (Q8_0: four), eight bytes of each in turn.
+//
+// A column has one sum in floating point, as in the library's functions for single rows (ggml_gemv_q4_K_8x8_q8_K,
+// ggml_gemv_q4_0_8x8_q8_0 and others: ggml-cpu, arch/x86/repack.cpp); those for Q5_K, Q6_K and Q8_0, which the library
+// repacks on ARM alone, sum in more steps.
 
 #pragma once
 
-#include "formats.h"
+#include "columns.h"
 
 namespace {
 
 struct Q4_0x8 { half d[8]; uint8_t q[128]; };
-struct RowScales { float d[BLOCKS][4], s[BLOCKS][4]; };
+struct IQ4_NLx8 { half d[8]; uint8_t q[128]; };
+struct MXFP4x8 { uint8_t exponents[8], q[128]; };
+struct Q8_0x4 { half d[4]; int8_t q[128]; };
+struct Q4_Kx8 { half d[8], m[8]; uint8_t scales[96], q[1024]; };
+struct Q5_Kx8 { half d[8], m[8]; uint8_t scales[96], h[256], q[1024]; };
+struct Q6_Kx8 { half d[8]; int8_t scales[128]; uint8_t q[1024], h[512]; };
 
-// Four values of every column, in the order of columns 0, 4, 1, 5, 2, 6, 3, 7; those of the next four.
-INLINE void by_columns(__m256i first, __m256i last, __m256i &four, __m256i &next) {
-    four = _mm256_blend_epi32(first, _mm256_shuffle_epi32(last, 0xb1), 0xaa);
-    next = _mm256_blend_epi32(_mm256_shuffle_epi32(first, 0xb1), last, 0xaa);
-}
-
-template <int N>
-void multiply_columns(const Q4_0x8 *w, int64_t blocks, const Q8_0 *rows, const RowScales &scales, float *to, int64_t next) {
-    const __m256i low = _mm256_set1_epi8(15), signs = _mm256_set1_epi8((char)0x88);
-    __m256 sums[N];
-    for (int r = 0; r < N; r++) sums[r] = _mm256_setzero_ps();
-    for (int64_t i = 0; i < blocks; i++) {
-        __m256i q[8];
-        for (int j = 0; j < 2; j++) {
-            const __m256i first = _mm256_xor_si256(load(w[i].q + 64 * j), signs);
-            const __m256i last = _mm256_xor_si256(load(w[i].q + 64 * j + 32), signs);
-            by_columns(_mm256_and_si256(first, low), _mm256_and_si256(last, low), q[2 * j], q[2 * j + 1]);
-            const __m256i above = _mm256_and_si256(_mm256_srli_epi16(first, 4), low);
-            by_columns(above, _mm256_and_si256(_mm256_srli_epi16(last, 4), low), q[2 * j + 4], q[2 * j + 5]);
-        }
-        const __m256i order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
-        const __m256 d = _mm256_permutevar8x32_ps(_mm256_cvtph_ps(load_half(w[i].d)), order);
-        for (int r = 0; r < N; r++) {
-            const int8_t *values = rows[r * blocks + i].q;
-            __m256i all = _mm256_set1_epi32((int)scales.s[i][r]);
-            for (int j = 0; j < 8; j++) {
-                int four;
-                __builtin_memcpy(&four, values + 4 * j, 4);
-                all = add_byte_products(all, q[j], _mm256_set1_epi32(four));
-            }
-            const __m256 scale = _mm256_mul_ps(d, _mm256_set1_ps(scales.d[i][r]));
-            sums[r] = _mm256_fmadd_ps(_mm256_cvtepi32_ps(all), scale, sums[r]);
+// How blocks of 32 values are read, what rows are rounded to, and what is summed of each of their blocks beforehand.
+template <class W> struct Read;
+template <int LARGER> struct Of32Values {  // as bytes without a sign, which are `LARGER`, or (0) with one
+    using Row = Q8_0;
+    static constexpr int MOST = 8;
+    static constexpr bool SIGNED = LARGER == 0;
+    struct Sums { float d; int too_much; };
+    METHOD static Sums sums(const Q8_0 &b) {
+        const __m256i sum = add_byte_products(_mm256_setzero_si256(), _mm256_set1_epi8(1), load(b.q));
+        return {value(b.d), -LARGER * sum_of(sum)};
+    }
+};
+template <int LARGER, class W> struct Of32Halves : Of32Values<LARGER> {
+    static constexpr int COLUMNS = 8;
+    METHOD static __m256 scales(const W *const *at) { return _mm256_cvtph_ps(load_half(at[0]->d)); }
+    METHOD static void unpack(const W *w, int flip, Columns *q) {
+        for (int t = 0; t < 2; t++) {
+            const Columns both = flipped(read(w->q + 64 * t), flip);
+            q[t] = low_halves(both);
+            q[t + 2] = high_halves(both);
         }
     }
+    METHOD static void look_up(const W *w, __m128i levels, Columns *q) {
+        unpack(w, 0, q);
+        for (int t = 0; t < 4; t++) q[t] = looked_up(_mm_add_epi8(levels, _mm_set1_epi8((char)LARGER)), q[t]);
+    }
+};
+template <> struct Read<Q4_0x8> : Of32Halves<8, Q4_0x8> {
+    METHOD static void unpack(const Q4_0x8 *const *at, Columns *q) {
+        Of32Halves::unpack(at[0], 0x88, q);  // the library gives them a sign
+    }
+};
+template <> struct Read<IQ4_NLx8> : Of32Halves<OF_SIGNED, IQ4_NLx8> {
+    METHOD static void unpack(const IQ4_NLx8 *const *at, Columns *q) { look_up(at[0], levels_of_iq4(), q); }
+};
+template <> struct Read<MXFP4x8> : Of32Halves<12, MXFP4x8> {
+    METHOD static void unpack(const MXFP4x8 *const *at, Columns *q) { look_up(at[0], levels_of_mxfp4(), q); }
+    // Half of two to the power of `exponent` - 127.
+    METHOD static __m256 scales(const MXFP4x8 *const *at) {
+        const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at[0]->exponents));
+        const __m256i smallest = _mm256_sllv_epi32(_mm256_set1_epi32(1 << 21), e);  // not normal
+        const __m256i others = _mm256_slli_epi32(_mm256_sub_epi32(e, _mm256_set1_epi32(1)), 23);
+        const __m256i normal = _mm256_cmpgt_epi32(e, _mm256_set1_epi32(1));
+        return _mm256_castsi256_ps(_mm256_blendv_epi8(smallest, others, normal));
+    }
+};
+template <> struct Read<Q8_0x4> : Of32Values<OF_SIGNED> {
+    static constexpr int COLUMNS = 4;
+    METHOD static __m256 scales(const Q8_0x4 *const *at) {
+        const __m128i first = _mm_loadl_epi64((const __m128i *)at[0]->d), last = _mm_loadl_epi64((const __m128i *)at[1]->d);
+        return _mm256_cvtph_ps(_mm_unpacklo_epi64(first, last));
+    }
+    METHOD static void unpack(const Q8_0x4 *const *at, Columns *q) {
+        for (int t = 0; t < 4; t++) q[t] = flipped(read_halves(at[0]->q + 32 * t, at[1]->q + 32 * t), OF_SIGNED);
+    }
+};
+
+// Scales of eight columns and of parts of a block, and in pairs of parts what their sums of a row are multiplied by.
+struct Scales { alignas(64) int8_t of[GROUPS][128], pairs[8][16 * GROUPS]; };
+template <class W> INLINE void unpack_scales(const W &w, int g, Scales &to) {
+    // 12 bytes for each part: a third of them in a vector.
+    const __m256i all[] = {load(w.scales), load(w.scales + 32), load(w.scales + 64)};
+#define THIRD(a, b, c) \
+    _mm256_blend_epi32(_mm256_blend_epi32(_mm256_permutevar8x32_epi32(all[0], a), _mm256_permutevar8x32_epi32(all[1], a), b), \
+                       _mm256_permutevar8x32_epi32(all[2], a), c)
+    const __m256i packed[] = {THIRD(_mm256_setr_epi32(0, 3, 6, 1, 4, 7, 2, 5), 0x38, 0xc0),
+                              THIRD(_mm256_setr_epi32(1, 4, 7, 2, 5, 0, 3, 6), 0x18, 0xe0),
+                              THIRD(_mm256_setr_epi32(2, 5, 0, 3, 6, 1, 4, 7), 0x1c, 0xe0)};
+#undef THIRD
+    const __m256i six = _mm256_set1_epi8(63), four = _mm256_set1_epi8(15), two = _mm256_set1_epi8(48);
+    const __m256i s = _mm256_and_si256(packed[0], six), m = _mm256_and_si256(packed[1], six);
+    const __m256i s4 = _mm256_or_si256(_mm256_and_si256(packed[2], four),
+                                       _mm256_and_si256(_mm256_srli_epi16(packed[0], 2), two));
+    const __m256i m4 = _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(packed[2], 4), four),
+                                       _mm256_and_si256(_mm256_srli_epi16(packed[1], 2), two));
+    const __m256i in_turn =
+        _mm256_broadcastsi128_si256(_mm_setr_epi8(0, 8, 1, 9, 2, 10, 3, 11, 4, 12, 5, 13, 6, 14, 7, 15));
+    const __m256i of_scales[] = {_mm256_unpacklo_epi32(s, s4), _mm256_unpackhi_epi32(s, s4)};
+    const __m256i of_least[] = {_mm256_shuffle_epi8(_mm256_unpacklo_epi32(m, m4), in_turn),
+                                _mm256_shuffle_epi8(_mm256_unpackhi_epi32(m, m4), in_turn)};
+    for (int j = 0; j < 2; j++) {
+        _mm_storeu_si128((__m128i *)(to.of[g] + 16 * j), _mm256_castsi256_si128(of_scales[j]));
+        _mm_storeu_si128((__m128i *)(to.of[g] + 16 * (j + 2)), _mm256_extracti128_si256(of_scales[j], 1));
+        _mm_storeu_si128((__m128i *)(to.pairs[j] + 16 * g), _mm256_castsi256_si128(of_least[j]));
+        _mm_storeu_si128((__m128i *)(to.pairs[j + 2] + 16 * g), _mm256_extracti128_si256(of_least[j], 1));
+    }
+}
+
+// How blocks of 256 values are read: in `PIECES` of twice `HALF` vectors of eight values of each column. The second half is
+// `BETWEEN` values behind the first and has other scales. `add` adds sums of both, multiplied by these.
+struct Of256Values {
+    using Row = Q8_K;
+    static constexpr int COLUMNS = 8, MOST = AT_ONCE;
+};
+struct WithLeast : Of256Values {
+    static constexpr int PIECES = 4, HALF = 4, BETWEEN = 32, PAIRS = 4;
+    static constexpr bool LEAST = true;
+    using Sums = __m128i;  // of 32 values each
+    METHOD static Sums sums(const Q8_K &b) { return _mm_hadd_epi16(load_half(b.sums), load_half(b.sums + 8)); }
+    METHOD static const int *pairs_of(const Q8_K &, const Sums &sums) { return (const int *)&sums; }
+    METHOD static int from(int piece) { return 64 * piece; }
+    template <class W> METHOD static void scales(const W &w, int g, Scales &to) { unpack_scales(w, g, to); }
+};
+template <> struct Read<Q4_Kx8> : WithLeast {
+    METHOD static TwoScales scale(const int8_t *of, int piece) { return two_scales_of(of + 16 * piece); }
+    METHOD static void unpack(const Q4_Kx8 &w, int piece, Columns *q) {
+        for (int t = 0; t < 4; t++) {
+            const Columns both = read(w.q + 64 * (4 * piece + t));
+            q[t] = low_halves(both);
+            q[t + 4] = high_halves(both);
+        }
+    }
+    // 16 products of 15 and 128 at most are less than 2^15.
+    METHOD static Columns add(Columns all, Columns first, Columns last, const TwoScales &scales) {
+        return add_scaled(all, first, last, scales);
+    }
+    METHOD static Whole columns(const Columns *sums) { return by_column_of_two(sums); }
+};
+// Sums that may need more than 16 bits.
+template <class Base> struct Larger : Base {
+    struct Both { Scale first, last; };
+    METHOD static Columns add(Columns all, Columns first, Columns last, const Both &scales) {
+        return add_scaled(add_scaled(all, first, scales.first), last, scales.last);
+    }
+    METHOD static Whole columns(const Columns *sums) { return by_column(sums); }
+};
+template <> struct Read<Q5_Kx8> : Larger<WithLeast> {
+    METHOD static Both scale(const int8_t *of, int piece) { return {scale_of(of + 16 * piece), scale_of(of + 16 * piece + 8)}; }
+    METHOD static void unpack(const Q5_Kx8 &w, int piece, Columns *q) {
+        for (int t = 0; t < 4; t++) {
+            const Columns both = read(w.q + 64 * (4 * piece + t)), h = read(w.h + 64 * t);
+            q[t] = with_top(low_halves(both), h, 4 - 2 * piece, 16);
+            q[t + 4] = with_top(high_halves(both), h, 3 - 2 * piece, 16);
+        }
+    }
+};
+template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
+    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8;
+    static constexpr bool LEAST = false;
+    struct Sums {};
+    METHOD static Sums sums(const Q8_K &) { return {}; }
+    METHOD static const int *pairs_of(const Q8_K &b, const Sums &) { return (const int *)b.sums; }
+    METHOD static int from(int piece) { return piece / 4 * 128 + piece % 4 * 16; }
+    METHOD static void scales(const Q6_Kx8 &w, int g, Scales &to) {
+        for (int j = 0; j < 8; j++) {
+            const __m128i two = load_half(w.scales + 16 * j);
+            _mm_storeu_si128((__m128i *)(to.of[g] + 16 * j), two);
+            _mm_storeu_si128((__m128i *)(to.pairs[j] + 16 * g), _mm_unpacklo_epi8(two, _mm_srli_si128(two, 8)));
+        }
+    }
+    METHOD static Both scale(const int8_t *of, int piece) {
+        const int8_t *first = of + piece / 4 * 64 + piece % 4 * 8;
+        return {scale_of(first), scale_of(first + 32)};
+    }
+    METHOD static void unpack(const Q6_Kx8 &w, int piece, Columns *q) {
+        const int left = piece % 4 < 2 ? 4 : 2;
+        for (int t = 0; t < 2; t++) {
+            const Columns both = read(w.q + 64 * (2 * piece + t));
+            const Columns h = read(w.h + 64 * (piece / 4 * 4 + piece % 2 * 2 + t));
+            q[t] = with_top(low_halves(both), h, left, 48);
+            q[t + 2] = with_top(high_halves(both), h, left - 4, 48);
+        }
+    }
+};
+
+// Memory is read on from so many places at a time: near ones are read a third slower.
+template <class W> constexpr int PLACES = 8 * GROUPS / Read<W>::COLUMNS;
+// Where columns are: in blocks at `first`, and `apart` columns behind, `there` times; their results at `column` and so on.
+template <class W> struct Part_of {
+    const W *first;
+    int64_t blocks, column, apart;
+    int there;
+
+    METHOD void begins_at(const W **places) const {
+        for (int p = 0; p < PLACES<W>; p++) places[p] = first + (p < there ? p * apart / Read<W>::COLUMNS * blocks : 0);
+    }
+    METHOD void store(Floats sums, float *row) const {
+        constexpr int size = Read<W>::COLUMNS;
+        float all[8 * GROUPS];
+        __builtin_memcpy(all, &sums, sizeof(all));
+        for (int p = 0; p < there; p++) __builtin_memcpy(row + column + p * apart, all + p * size, size * sizeof(float));
+    }
+};
+
+// Several rows are so much work, and blocks of Q6_K read in such an order, that the processor does not read on by itself.
+template <class W> INLINE void read_ahead(const W *block, size_t from, size_t size) {
+    for (size_t b = 0; b < size; b += 64) __builtin_prefetch((const char *)block + from + b);
+}
+
+// `N` rows times columns, to `to[N]`; `sums[N][blocks]`.
+template <int N, class W>
+void multiply_columns(const Part_of<W> &part, const Q8_K *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
+    using R = Read<W>;
+    Floats products[N], beneath[N];
+    for (int r = 0; r < N; r++) products[r] = beneath[r] = no_floats();
+    const W *at[GROUPS];
+    part.begins_at(at);
+    for (int64_t i = 0; i < part.blocks; i++) {
+        Scales scales;
+        Columns all[N][GROUPS];
+        for (int g = 0; g < GROUPS; g++) R::scales(*at[g], g, scales);
+        for (int r = 0; r < N; r++)
+            for (int g = 0; g < GROUPS; g++) all[r][g] = none();
+        for (int piece = 0; piece < R::PIECES; piece++) {
+            Columns q[GROUPS][2 * R::HALF];
+            decltype(R::scale(scales.of[0], 0)) scale[GROUPS];
+            for (int g = 0; g < GROUPS; g++) {
+                constexpr size_t size = sizeof(W) / R::PIECES;
+                if (N > 1 || !R::LEAST) read_ahead(at[g] + 1, size * piece / 64 * 64, size);
+                R::unpack(*at[g], piece, q[g]);
+                scale[g] = R::scale(scales.of[g], piece);
+            }
+            for (int r = 0; r < N; r++) {
+                const int8_t *x = rows[r][i].q + R::from(piece);
+                Columns first[GROUPS], last[GROUPS];
+                dot<R::HALF>(q, 0, x, first);
+                dot<R::HALF>(q, R::HALF, x + R::BETWEEN, last);
+                for (int g = 0; g < GROUPS; g++) all[r][g] = R::add(all[r][g], first[g], last[g], scale[g]);
+            }
+        }
+        __m256 d[GROUPS], m[GROUPS];
+        for (int g = 0; g < GROUPS; g++) {
+            d[g] = _mm256_cvtph_ps(load_half(at[g]->d));
+            if constexpr (R::LEAST) m[g] = _mm256_cvtph_ps(load_half(at[g]->m));
+        }
+        Whole of_pairs[R::PAIRS];
+        for (int j = 0; j < R::PAIRS; j++) of_pairs[j] = pairs(scales.pairs[j]);
+        for (int r = 0; r < N; r++) {
+            const int *of_row = R::pairs_of(rows[r][i], sums[r * part.blocks + i]);
+            Whole sum = R::columns(all[r]), below = zero();
+            for (int j = 0; j < R::PAIRS; j++) below = add_pairs(below, of_pairs[j], of_row[j]);
+            if constexpr (R::LEAST) beneath[r] = add_product(beneath[r], below, times(joined(m), rows[r][i].d));
+            else sum = minus_32_times(sum, below);  // so much the values are too large
+            products[r] = add_product(products[r], sum, times(joined(d), rows[r][i].d));
+        }
+        for (const W *&block : at) block++;
+    }
+    for (int r = 0; r < N; r++) part.store(R::LEAST ? minus(products[r], beneath[r]) : products[r], to[r]);
+}
+
+// The same of blocks of 32 values.
+template <int N, class W>
+void multiply_columns(const Part_of<W> &part, const Q8_0 *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
+    using R = Read<W>;
+    Floats all[N];
+    for (int r = 0; r < N; r++) all[r] = no_floats();
+    const W *at[PLACES<W>];
+    part.begins_at(at);
+    for (int64_t i = 0; i < part.blocks; i++) {
+        Columns q[GROUPS][4];
+        __m256 d[GROUPS];
+        if (N > 1)
+            for (const W *block : at) read_ahead(block + 8, 0, sizeof(W));
+        for (int g = 0; g < GROUPS; g++) {
+            R::unpack(at + PLACES<W> / GROUPS * g, q[g]);
+            d[g] = R::scales(at + PLACES<W> / GROUPS * g);
+        }
+        for (int r = 0; r < N; r++) {
+            const auto &of_row = sums[r * part.blocks + i];
+            const Whole sum = plus(dots<4, R::SIGNED>(q, rows[r][i].q), of_row.too_much);
+            all[r] = add_product(all[r], sum, times(joined(d), of_row.d));
+        }
+        for (const W *&block : at) block++;
+    }
+    for (int r = 0; r < N; r++) part.store(all[r], to[r]);
+}
+
+template <int N, class W, class Row>
+void multiply_rows(const W *w, int64_t from, int64_t columns, int64_t blocks, const Row *const *rows, float *const *to) {
+    using Sums = typename Read<W>::Sums;
+    Sums *sums = (Sums *)__builtin_alloca(N * blocks * sizeof(Sums));
     for (int r = 0; r < N; r++)
-        _mm256_storeu_ps(to + r * next, _mm256_permutevar8x32_ps(sums[r], _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7)));
+        for (int64_t i = 0; i < blocks; i++) sums[r * blocks + i] = Read<W>::sums(rows[r][i]);
+    constexpr int64_t each = Read<W>::COLUMNS, places = PLACES<W>;
+    const int64_t apart = (columns / each + places - 1) / places * each, to_end = from + columns;
+    for (int64_t c = from; c < from + apart; c += each) {
+        const int64_t there = (to_end - c + apart - 1) / apart;
+        multiply_columns<N>(Part_of<W>{w + c / each * blocks, blocks, c, apart, (int)there}, rows, sums, to);
+    }
+}
+
+// `n` rows times the columns `from` ... `to`, multiples of eight; `row_at(i, row, out)` says where row `i` is, and where
+// its results belong.
+template <class W, class At> void multiply_repacked(const W *w, int64_t from, int64_t to, int64_t blocks, int64_t n, At row_at) {
+    constexpr int MOST = Read<W>::MOST;
+    const int64_t at_once = n <= MOST ? to - from : 2 * COLUMNS;
+    for (; from < to; from += at_once) {
+        const int64_t columns = to - from < at_once ? to - from : at_once;
+        for (int64_t i = 0, some; i < n; i += some) {
+            some = n - i >= MOST ? MOST : n - i < 4 ? n - i : 4;
+            const typename Read<W>::Row *rows[MOST];
+            float *out[MOST];
+            for (int r = 0; r < some; r++) row_at(i + r, rows[r], out[r]);
+            switch (some) {
+                case 1: multiply_rows<1>(w, from, columns, blocks, rows, out); break;
+                case 2: multiply_rows<2>(w, from, columns, blocks, rows, out); break;
+                case 3: multiply_rows<3>(w, from, columns, blocks, rows, out); break;
+                case 4: multiply_rows<4>(w, from, columns, blocks, rows, out); break;
+                default: multiply_rows<MOST>(w, from, columns, blocks, rows, out);
+            }
+        }
+    }
 }
 
 }  // namespace

@@ -3,9 +3,7 @@
 #pragma once
 
 #include "library.h"
-#include "repacked_wide.h"
-
-#ifdef WIDE_REPACKED
+#include "repacked.h"
 
 namespace {
 
@@ -17,7 +15,7 @@ using Round = void(const float *row, void *to, int64_t k);
 
 // `op` is a multiplication of `rows`, or of those that go to each expert, by weights that are repacked as `W`.
 template <class W> void multiply_operation(ggml_compute_params *params, ggml_tensor *op, bool experts, Round *round) {
-    using Row = typename Rounded<W>::Row;
+    using Row = typename Read<W>::Row;
     const ggml_tensor *weights = op->src[0], *rows = op->src[1];
     const int64_t k = weights->ne[0], m = weights->ne[1], blocks = k / (int64_t)(sizeof(Row::q)), ith = params->ith;
     const int64_t nth = params->nth, n = rows->ne[1] * rows->ne[2];
@@ -57,23 +55,25 @@ template <class W> void multiply_operation(ggml_compute_params *params, ggml_ten
         multiply_repacked((const W *)weights->data, from, from + size < m ? from + size : m, blocks, n,
                           [&](int64_t i, const Row *&row, float *&to) {
                               row = rounded + i * blocks;
-                              to = (float *)((char *)op->data + i * op->nb[1]);
+                              to = (float *)((char *)op->data + i % rows->ne[1] * op->nb[1] + i / rows->ne[1] * op->nb[2]);
                           });
 }
 
-// Of a type of weights: how repacked ones are multiplied, and what rounds a row (null: they are left to the library).
-struct {
-    void (*multiply)(ggml_compute_params *, ggml_tensor *, bool experts, Round *);
-    Round *round;
-} repacked[16];
-
 template <class W> void compared(const void *weights, int64_t m, int64_t blocks, const void *rows, int64_t n, float *out) {
-    using Row = typename Rounded<W>::Row;
+    using Row = typename Read<W>::Row;
     multiply_repacked((const W *)weights, 0, m, blocks, n, [&](int64_t i, const Row *&row, float *&to) {
         row = (const Row *)rows + i * blocks;
         to = out + i * m;
     });
 }
+
+// By types of weights: how repacked ones are multiplied, and what rounds a row (null: they are left to the library).
+struct Repacked {
+    void (*multiply)(ggml_compute_params *, ggml_tensor *, bool experts, Round *);
+    void (*compared)(const void *weights, int64_t m, int64_t blocks, const void *rows, int64_t n, float *out);
+    Round *round;
+} repacked[40];
+template <class W> constexpr Repacked kernel_for{multiply_operation<W>, compared<W>, nullptr};
 
 }  // namespace
 
@@ -81,30 +81,37 @@ extern "C" {
 
 // `n` rows, rounded, times `m` columns of `blocks` blocks of repacked weights of this type, to compare bits.
 void few_rows_repacked(int type, const void *weights, int64_t m, int64_t blocks, const void *rows, int64_t n, float *out) {
-    (type == 2 ? compared<Q4_0x8> : compared<Q4_Kx8>)(weights, m, blocks, rows, n, out);
+    repacked[type].compared(weights, m, blocks, rows, n, out);
 }
 
 // What it takes to stand in for the library's ggml_cpu_extra_compute_forward: that function, the numbers of
 // multiplications by a matrix and by those of experts, the type of buffers for repacked weights, what tells a buffer's
-// type, and what rounds a row for Q4_0 and for Q4_K.
-void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void *buffers, void *(*type)(void *),
-                            Round *for_q4_0, Round *for_q4_K) {
+// type.
+void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void *buffers, void *(*type)(void *)) {
     library_forward = forward;
     by_matrix = mul_mat;
     by_experts = mul_mat_id;
     repacked_weights = buffers;
     type_of = type;
-    repacked[2] = {multiply_operation<Q4_0x8>, for_q4_0};
-    repacked[12] = {multiply_operation<Q4_Kx8>, for_q4_K};
+    repacked[2] = kernel_for<Q4_0x8>;
+    repacked[8] = kernel_for<Q8_0x4>;
+    repacked[12] = kernel_for<Q4_Kx8>;
+    repacked[13] = kernel_for<Q5_Kx8>;
+    repacked[14] = kernel_for<Q6_Kx8>;
+    repacked[20] = kernel_for<IQ4_NLx8>;
+    repacked[39] = kernel_for<MXFP4x8>;
 }
+
+// Take repacked weights of this type from now on, for which `round` rounds a row.
+void few_rows_use_repacked(int type, Round *round) { repacked[type].round = round; }
 
 // Computes `op` if it is a multiplication by weights that are repacked and have a kernel, else leaves it to the library.
 bool few_rows_forward(ggml_compute_params *params, ggml_tensor *op) {
     const ggml_tensor *weights = op->src[0], *rows = op->src[1];
     const bool experts = op->op == by_experts;
-    if ((!experts && op->op != by_matrix) || weights->type < 0 || weights->type > 15 || !repacked[weights->type].round ||
+    if ((!experts && op->op != by_matrix) || weights->type < 0 || weights->type >= 40 || !repacked[weights->type].round ||
         rows->type != 0 || !weights->buffer || type_of(weights->buffer) != repacked_weights ||
-        weights->ne[3] * rows->ne[3] != 1 || (!experts && weights->ne[2] * rows->ne[2] != 1))
+        weights->ne[3] * rows->ne[3] != 1 || weights->ne[1] % 8 || (!experts && weights->ne[2] != 1))
         return library_forward(params, op);
     const auto &found = repacked[weights->type];
     found.multiply(params, op, experts, found.round);
@@ -112,5 +119,3 @@ bool few_rows_forward(ggml_compute_params *params, ggml_tensor *op) {
 }
 
 }
-
-#endif

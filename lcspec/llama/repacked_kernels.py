@@ -1,0 +1,85 @@
+"""Kernels for repacked weights, once they have shown that they compute what the library does.
+
+One function stands in for all that the library does with such weights (kernels/repacked_forward.h), and the library is
+told that this is an ARM processor: there it repacks Q5_K, Q6_K and Q8_0, too. It asks when it loads a model and
+whenever it builds a graph, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from lcspec.llama.native import address_of, at, same_bits
+from lcspec.llama.weight_types import TYPES, RowType
+
+# The library's functions for a single row of weights that have a kernel. It has fast ones for the first four on x86, of
+# which the kernels have the bits; the others sum in another order.
+SINGLE = {
+    "q4_0": "ggml_gemv_q4_0_8x8_q8_0",
+    "q4_K": "ggml_gemv_q4_K_8x8_q8_K",
+    "iq4_nl": "ggml_gemv_iq4_nl_8x8_q8_0",
+    "mxfp4": "ggml_gemv_mxfp4_8x8_q8_0",
+    "q5_K": "ggml_gemv_q5_K_8x8_q8_K",
+    "q6_K": "ggml_gemv_q6_K_8x8_q8_K",
+    "q8_0": "ggml_gemv_q8_0_4x8_q8_0",
+}
+ON_ARM_ALONE = ("q5_K", "q6_K", "q8_0")
+NEARLY = 1e-4  # of the largest result
+FOUR_COLUMNS = "q8_0"  # are in a block; eight of the others
+# What the library asks to know whether this is such a processor, and what says yes here.
+ARM, YES = ("ggml_cpu_has_neon", "ggml_cpu_has_matmul_int8"), "ggml_cpu_has_avx2"
+# What computes everything that has to do with repacked weights, what tells which those are, and what else is called.
+FORWARD, BUFFERS = "ggml_cpu_extra_compute_forward", "_Z35ggml_backend_cpu_repack_buffer_typev"
+TYPE_OF, OPERATION, DEVICES = "ggml_backend_buffer_get_type", "ggml_op_name", "llama_supports_gpu_offload"
+CALLED = (FORWARD, BUFFERS, TYPE_OF, OPERATION, DEVICES, *SINGLE.values(), *ARM, YES)
+OPERATIONS = 64  # of the library's operations, among which are both multiplications
+
+
+def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
+    """Addresses of what stands in for functions of the library; nothing where another result comes out.
+
+    Libraries for GPUs keep Q5_K, Q6_K and Q8_0 as they are: they read prompts there, which takes weights as stored.
+    """
+    if not all(hasattr(library, name) for name in CALLED):
+        return {}
+    whole, long = ctypes.c_int, ctypes.c_int64
+    name_of, buffers = getattr(library, OPERATION), getattr(library, BUFFERS)
+    name_of.restype, buffers.restype = ctypes.c_char_p, ctypes.c_void_p
+    names = [name_of(whole(i)) for i in range(OPERATIONS)]
+    numbers = whole(names.index(b"MUL_MAT")), whole(names.index(b"MUL_MAT_ID"))
+    forward, type_of = (ctypes.c_void_p(address_of(library, name)) for name in (FORWARD, TYPE_OF))
+    compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(buffers()), type_of)
+    for kind in (kind for kind in TYPES if kind.name in SINGLE):
+        (m, n, k), weights, rows = _matrix(library, kind.rounded, kind.size, 4 if kind.name == FOUR_COLUMNS else 8)
+        wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
+        for row, out in zip(rows, wanted):
+            single = getattr(library, SINGLE[kind.name])
+            single(whole(k), at(out), ctypes.c_size_t(m), at(weights), at(row), whole(1), whole(m))
+        number, blocks = whole(kind.number), long(k // kind.values)
+        compiled.few_rows_repacked(number, at(weights), long(m), blocks, at(rows), long(n), at(got))
+        nearly = kind.name in ON_ARM_ALONE and np.abs(wanted - got).max() <= NEARLY * np.abs(wanted).max()
+        if not (nearly or same_bits(wanted, got)):
+            return {}
+        compiled.few_rows_use_repacked(
+            number, ctypes.c_void_p(address_of(library, f"quantize_row_{kind.rounded.name}"))
+        )
+    as_on_arm = () if getattr(library, DEVICES)() else ARM
+    return {FORWARD: address_of(compiled, "few_rows_forward"), **dict.fromkeys(as_on_arm, address_of(library, YES))}
+
+
+def _matrix(
+    library: ctypes.CDLL, rounded: RowType, size: int, together: int
+) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
+    """Columns, rows and values of a multiplication; weights in blocks of so many columns `together`, each of `size`
+    bytes; rows."""
+    m, n, k = 24, 4, 512
+    random, blocks = np.random.default_rng(0), k // rounded.values
+    weights = random.integers(0, 256, (m // together, blocks, together * size), np.uint8)
+    weights[:, :, : 4 * together] = np.full(2 * together, 0.01, np.float16).view(np.uint8)  # scales that are numbers
+    rows, into = random.standard_normal((n, k), np.float32), np.zeros((n, blocks * rounded.size), np.uint8)
+    for row, to in zip(rows, into):
+        getattr(library, f"quantize_row_{rounded.name}")(at(row), at(to), ctypes.c_int64(k))
+    return (m, n, k), weights, into
