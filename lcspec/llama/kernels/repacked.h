@@ -20,9 +20,10 @@ struct Q6_Kx8 { half d[8]; int8_t scales[128]; uint8_t q[1024], h[512]; };
 
 // How blocks of 32 values are read, what rows are rounded to, and what is summed of each of their blocks beforehand.
 template <class W> struct Read;
+constexpr int NEVER = INT32_MAX;  // are rows multiplied as many, or from `WORTH` on
 template <int LARGER> struct Of32Values {  // as bytes without a sign, which are `LARGER`, or (0) with one
     using Row = Q8_0;
-    static constexpr int MOST = 8;
+    static constexpr int MOST = 8, WORTH = NEVER;
     static constexpr bool SIGNED = LARGER == 0;
     struct Sums { float d; int too_much; };
     METHOD static Sums sums(const Q8_0 &b) {
@@ -113,7 +114,7 @@ struct Of256Values {
     static constexpr int COLUMNS = 8, MOST = AT_ONCE;
 };
 struct WithLeast : Of256Values {
-    static constexpr int PIECES = 4, HALF = 4, BETWEEN = 32, PAIRS = 4;
+    static constexpr int PIECES = 4, HALF = 4, BETWEEN = 32, PAIRS = 4, SCALES = 8;
     static constexpr bool LEAST = true;
     using Sums = __m128i;  // of 32 values each
     METHOD static Sums sums(const Q8_K &b) { return _mm_hadd_epi16(load_half(b.sums), load_half(b.sums + 8)); }
@@ -122,6 +123,7 @@ struct WithLeast : Of256Values {
     template <class W> METHOD static void scales(const W &w, int g, Scales &to) { unpack_scales(w, g, to); }
 };
 template <> struct Read<Q4_Kx8> : WithLeast {
+    static constexpr int WORTH = GROUPS == 2 ? 16 : NEVER;
     METHOD static TwoScales scale(const int8_t *of, int piece) { return two_scales_of(of + 16 * piece); }
     METHOD static void unpack(const Q4_Kx8 &w, int piece, Columns *q) {
         for (int t = 0; t < 4; t++) {
@@ -138,6 +140,7 @@ template <> struct Read<Q4_Kx8> : WithLeast {
 };
 // Sums that may need more than 16 bits.
 template <class Base> struct Larger : Base {
+    static constexpr int WORTH = GROUPS == 2 ? 8 : NEVER;
     struct Both { Scale first, last; };
     METHOD static Columns add(Columns all, Columns first, Columns last, const Both &scales) {
         return add_scaled(add_scaled(all, first, scales.first), last, scales.last);
@@ -155,7 +158,7 @@ template <> struct Read<Q5_Kx8> : Larger<WithLeast> {
     }
 };
 template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
-    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8;
+    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8, SCALES = 16;
     static constexpr bool LEAST = false;
     struct Sums {};
     METHOD static Sums sums(const Q8_K &) { return {}; }
@@ -207,6 +210,32 @@ template <class W> INLINE void read_ahead(const W *block, size_t from, size_t si
     for (size_t b = 0; b < size; b += 64) __builtin_prefetch((const char *)block + from + b);
 }
 
+// What the sums of a block are multiplied by.
+template <class W> struct Factors {
+    using R = Read<W>;
+    Floats d, m;
+    Whole of_pairs[R::PAIRS];
+
+    METHOD Factors(const W *const *at, const Scales &scales) {
+        __m256 of_d[GROUPS], of_m[GROUPS];
+        for (int g = 0; g < GROUPS; g++) {
+            of_d[g] = _mm256_cvtph_ps(load_half(at[g]->d));
+            if constexpr (R::LEAST) of_m[g] = _mm256_cvtph_ps(load_half(at[g]->m));
+        }
+        d = joined(of_d);
+        if constexpr (R::LEAST) m = joined(of_m);
+        for (int j = 0; j < R::PAIRS; j++) of_pairs[j] = pairs(scales.pairs[j]);
+    }
+    METHOD void add(Whole sum, const Q8_K &row, const typename R::Sums &sums, Floats &products, Floats &beneath) const {
+        const int *of_row = R::pairs_of(row, sums);
+        Whole below = zero();
+        for (int j = 0; j < R::PAIRS; j++) below = add_pairs(below, of_pairs[j], of_row[j]);
+        if constexpr (R::LEAST) beneath = add_product(beneath, below, times(m, row.d));
+        else sum = minus_32_times(sum, below);  // so much the values are too large
+        products = add_product(products, sum, times(d, row.d));
+    }
+};
+
 // `N` rows times columns, to `to[N]`; `sums[N][blocks]`.
 template <int N, class W>
 void multiply_columns(const Part_of<W> &part, const Q8_K *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
@@ -238,25 +267,74 @@ void multiply_columns(const Part_of<W> &part, const Q8_K *const *rows, const typ
                 for (int g = 0; g < GROUPS; g++) all[r][g] = R::add(all[r][g], first[g], last[g], scale[g]);
             }
         }
-        __m256 d[GROUPS], m[GROUPS];
-        for (int g = 0; g < GROUPS; g++) {
-            d[g] = _mm256_cvtph_ps(load_half(at[g]->d));
-            if constexpr (R::LEAST) m[g] = _mm256_cvtph_ps(load_half(at[g]->m));
-        }
-        Whole of_pairs[R::PAIRS];
-        for (int j = 0; j < R::PAIRS; j++) of_pairs[j] = pairs(scales.pairs[j]);
-        for (int r = 0; r < N; r++) {
-            const int *of_row = R::pairs_of(rows[r][i], sums[r * part.blocks + i]);
-            Whole sum = R::columns(all[r]), below = zero();
-            for (int j = 0; j < R::PAIRS; j++) below = add_pairs(below, of_pairs[j], of_row[j]);
-            if constexpr (R::LEAST) beneath[r] = add_product(beneath[r], below, times(joined(m), rows[r][i].d));
-            else sum = minus_32_times(sum, below);  // so much the values are too large
-            products[r] = add_product(products[r], sum, times(joined(d), rows[r][i].d));
-        }
+        const Factors<W> factors(at, scales);
+        for (int r = 0; r < N; r++)
+            factors.add(R::columns(all[r]), rows[r][i], sums[r * part.blocks + i], products[r], beneath[r]);
         for (const W *&block : at) block++;
     }
     for (int r = 0; r < N; r++) part.store(R::LEAST ? minus(products[r], beneath[r]) : products[r], to[r]);
 }
+
+// The same of `n` rows, a multiple of EIGHT and at most MANY: a block is unpacked once for all, to four values of 16 columns
+// in a vector.
+constexpr int MANY = 32, EIGHT = 8;
+#ifdef WIDE
+template <class W>
+METHOD void add_eight(const __m512i *four, const __m512i *scale, const Factors<W> &factors, const Q8_K *const *rows,
+                      const typename Read<W>::Sums *sums, int64_t blocks, int64_t i, Floats *products, Floats *beneath) {
+    constexpr int scales = Read<W>::SCALES, size = 64 / scales;
+    __m512i all[EIGHT];
+    for (int r = 0; r < EIGHT; r++) all[r] = zero();
+    for (int s = 0; s < scales; s++) {
+        __m512i dot[EIGHT];
+        for (int r = 0; r < EIGHT; r++) dot[r] = zero();
+        for (int v = size * s; v < size * (s + 1); v++)
+            for (int r = 0; r < EIGHT; r++) {
+                int values;
+                __builtin_memcpy(&values, rows[r][i].q + 4 * v, 4);
+                dot[r] = _mm512_dpbusd_epi32(dot[r], four[v], _mm512_set1_epi32(values));
+            }
+        for (int r = 0; r < EIGHT; r++) all[r] = _mm512_add_epi32(all[r], _mm512_mullo_epi32(dot[r], scale[s]));
+    }
+    for (int r = 0; r < EIGHT; r++) factors.add(all[r], rows[r][i], sums[r * blocks + i], products[r], beneath[r]);
+}
+template <class W>
+void multiply_many(const Part_of<W> &part, int n, const Q8_K *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
+    using R = Read<W>;
+    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+    const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+    Floats products[MANY], beneath[MANY];
+    for (int r = 0; r < n; r++) products[r] = beneath[r] = no_floats();
+    const W *at[GROUPS];
+    part.begins_at(at);
+    for (int64_t i = 0; i < part.blocks; i++) {
+        Scales scales;
+        __m512i four[64], scale[R::SCALES];
+        for (int g = 0; g < GROUPS; g++) R::scales(*at[g], g, scales);
+        for (int s = 0; s < R::SCALES; s++) {
+            const __m128i first = _mm_loadl_epi64((const __m128i *)(scales.of[0] + 8 * s));
+            const __m128i last = _mm_loadl_epi64((const __m128i *)(scales.of[1] + 8 * s));
+            scale[s] = _mm512_cvtepi8_epi32(_mm_unpacklo_epi64(first, last));
+        }
+        for (int p = 0; p < R::PIECES; p++) {
+            Columns q[GROUPS][2 * R::HALF];
+            for (int g = 0; g < GROUPS; g++) R::unpack(*at[g], p, q[g]);
+            for (int t = 0; t < 2 * R::HALF; t++) {
+                __m512i *v = four + (R::from(p) + t / R::HALF * R::BETWEEN) / 4 + t % R::HALF * 2;
+                v[0] = _mm512_permutex2var_epi32(q[0][t], even, q[1][t]);
+                v[1] = _mm512_permutex2var_epi32(q[0][t], odd, q[1][t]);
+            }
+        }
+        const Factors<W> factors(at, scales);
+        for (int r = 0; r < n; r += EIGHT) {
+            const int64_t blocks = part.blocks;
+            add_eight(four, scale, factors, rows + r, sums + r * blocks, blocks, i, products + r, beneath + r);
+        }
+        for (const W *&block : at) block++;
+    }
+    for (int r = 0; r < n; r++) part.store(R::LEAST ? minus(products[r], beneath[r]) : products[r], to[r]);
+}
+#endif
 
 // The same of blocks of 32 values.
 template <int N, class W>
@@ -285,38 +363,45 @@ void multiply_columns(const Part_of<W> &part, const Q8_0 *const *rows, const typ
     for (int r = 0; r < N; r++) part.store(all[r], to[r]);
 }
 
+// `n` rows times some columns; `N`: so many, or 0: many.
 template <int N, class W, class Row>
-void multiply_rows(const W *w, int64_t from, int64_t columns, int64_t blocks, const Row *const *rows, float *const *to) {
+void multiply_rows(const W *w, int64_t from, int64_t columns, int64_t blocks, int n, const Row *const *rows, float *const *to) {
     using Sums = typename Read<W>::Sums;
-    Sums *sums = (Sums *)__builtin_alloca(N * blocks * sizeof(Sums));
-    for (int r = 0; r < N; r++)
+    Sums *sums = (Sums *)__builtin_alloca(n * blocks * sizeof(Sums));
+    for (int r = 0; r < n; r++)
         for (int64_t i = 0; i < blocks; i++) sums[r * blocks + i] = Read<W>::sums(rows[r][i]);
     constexpr int64_t each = Read<W>::COLUMNS, places = PLACES<W>;
     const int64_t apart = (columns / each + places - 1) / places * each, to_end = from + columns;
     for (int64_t c = from; c < from + apart; c += each) {
-        const int64_t there = (to_end - c + apart - 1) / apart;
-        multiply_columns<N>(Part_of<W>{w + c / each * blocks, blocks, c, apart, (int)there}, rows, sums, to);
+        const Part_of<W> part{w + c / each * blocks, blocks, c, apart, (int)((to_end - c + apart - 1) / apart)};
+        if constexpr (N) multiply_columns<N>(part, rows, sums, to);
+        else multiply_many(part, n, rows, sums, to);
     }
 }
 
 // `n` rows times the columns `from` ... `to`, multiples of eight; `row_at(i, row, out)` says where row `i` is, and where
 // its results belong.
 template <class W, class At> void multiply_repacked(const W *w, int64_t from, int64_t to, int64_t blocks, int64_t n, At row_at) {
+    using Row = typename Read<W>::Row;
     constexpr int MOST = Read<W>::MOST;
+    constexpr bool many = Read<W>::WORTH < NEVER;
     const int64_t at_once = n <= MOST ? to - from : 2 * COLUMNS;
     for (; from < to; from += at_once) {
         const int64_t columns = to - from < at_once ? to - from : at_once;
-        for (int64_t i = 0, some; i < n; i += some) {
-            some = n - i >= MOST ? MOST : n - i < 4 ? n - i : 4;
-            const typename Read<W>::Row *rows[MOST];
-            float *out[MOST];
+        for (int64_t i = 0; i < n;) {
+            const int64_t left = n - i, few = left >= MOST ? MOST : left < 4 ? left : 4;
+            const int some = (int)(left < Read<W>::WORTH ? few : left < MANY ? left / EIGHT * EIGHT : MANY);
+            const Row *rows[MANY];
+            float *out[MANY];
             for (int r = 0; r < some; r++) row_at(i + r, rows[r], out[r]);
+            i += some;
             switch (some) {
-                case 1: multiply_rows<1>(w, from, columns, blocks, rows, out); break;
-                case 2: multiply_rows<2>(w, from, columns, blocks, rows, out); break;
-                case 3: multiply_rows<3>(w, from, columns, blocks, rows, out); break;
-                case 4: multiply_rows<4>(w, from, columns, blocks, rows, out); break;
-                default: multiply_rows<MOST>(w, from, columns, blocks, rows, out);
+                case 1: multiply_rows<1>(w, from, columns, blocks, some, rows, out); break;
+                case 2: multiply_rows<2>(w, from, columns, blocks, some, rows, out); break;
+                case 3: multiply_rows<3>(w, from, columns, blocks, some, rows, out); break;
+                case 4: multiply_rows<4>(w, from, columns, blocks, some, rows, out); break;
+                case MOST == 4 ? 5 : MOST: multiply_rows<MOST>(w, from, columns, blocks, some, rows, out); break;
+                default: if constexpr (many) multiply_rows<0>(w, from, columns, blocks, some, rows, out);
             }
         }
     }
