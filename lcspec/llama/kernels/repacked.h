@@ -277,7 +277,7 @@ void multiply_columns(const Part_of<W> &part, const Q8_K *const *rows, const typ
 
 // The same of `n` rows, a multiple of EIGHT and at most MANY: a block is unpacked once for all, to four values of 16 columns
 // in a vector.
-constexpr int MANY = 32, EIGHT = 8;
+constexpr int MANY = 64, EIGHT = 8;
 #ifdef WIDE
 template <class W>
 METHOD void add_eight(const __m512i *four, const __m512i *scale, const Factors<W> &factors, const Q8_K *const *rows,
