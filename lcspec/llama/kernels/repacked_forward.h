@@ -3,7 +3,7 @@
 #pragma once
 
 #include "library.h"
-#include "repacked.h"
+#include "multiply_repacked.h"
 
 namespace {
 
