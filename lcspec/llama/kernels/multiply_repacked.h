@@ -153,6 +153,7 @@ void multiply_many(const Strips<W> &strips, int n, const Q8_K *const *rows, cons
         const Factors<W> factors(at, scales);
         for (int r = 0; r < n; r += EIGHT) {
             const int64_t blocks = strips.blocks;
+            for (const W *block : at) read_ahead(block + 1, sizeof(W) * r / n / 64 * 64, sizeof(W) * EIGHT / n);
             add_eight(four, scale, factors, rows + r, sums + r * blocks, blocks, i, products + r, beneath + r);
         }
         for (const W *&block : at) block++;

@@ -109,7 +109,7 @@ template <class W> INLINE void unpack_scales(const W &w, int g, Scales &to) {
 // `BETWEEN` values behind the first and has other scales. `add` adds sums of both, multiplied by these.
 struct Of256Values {
     using Row = Q8_K;
-    static constexpr int COLUMNS = 8, MOST = AT_ONCE;
+    static constexpr int COLUMNS = 8, MOST = AT_ONCE, WORTH = GROUPS == 2 ? 16 : NEVER;
 };
 struct WithLeast : Of256Values {
     static constexpr int PIECES = 4, HALF = 4, BETWEEN = 32, PAIRS = 4, SCALES = 8;
@@ -121,7 +121,6 @@ struct WithLeast : Of256Values {
     template <class W> METHOD static void scales(const W &w, int g, Scales &to) { unpack_scales(w, g, to); }
 };
 template <> struct Read<Q4_Kx8> : WithLeast {
-    static constexpr int WORTH = GROUPS == 2 ? 16 : NEVER;
     METHOD static TwoScales scale(const int8_t *of, int piece) { return two_scales_of(of + 16 * piece); }
     METHOD static void unpack(const Q4_Kx8 &w, int piece, Columns *q) {
         for (int t = 0; t < 4; t++) {
@@ -138,7 +137,6 @@ template <> struct Read<Q4_Kx8> : WithLeast {
 };
 // Sums that may need more than 16 bits.
 template <class Base> struct Larger : Base {
-    static constexpr int WORTH = GROUPS == 2 ? 8 : NEVER;
     struct Both { Scale first, last; };
     METHOD static Columns add(Columns all, Columns first, Columns last, const Both &scales) {
         return add_scaled(add_scaled(all, first, scales.first), last, scales.last);
