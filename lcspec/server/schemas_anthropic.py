@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from lcspec.server.schemas import INT32, Echoed, Int, Steered, Stops, Strict
-from lcspec.server.schemas_chat import MAX_TOOLS, ContentPart, Thinking
+from lcspec.server.schemas_chat import MAX_TOOLS, ContentPart, Thinking, unread
 
 
 class Source(Echoed):
@@ -59,7 +59,7 @@ class AnthropicMessage(Echoed):
         parts = [block for block in self.content if block.type != "tool_result"]
         for block in self.content:
             parts += block.content if block.type == "tool_result" and isinstance(block.content, list) else []
-        return tuple(dict.fromkeys(f"content.{part.type}" for part in parts if not part.readable))
+        return unread("content", parts)
 
     @property
     def has_results(self) -> bool:

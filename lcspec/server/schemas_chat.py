@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Union
+from typing import Annotated, Any, Iterable, Literal, Protocol, Union
 
 from pydantic import Field, model_validator
 
@@ -27,9 +27,19 @@ class ContentPart(Echoed):
         return self.type in ("text", "refusal", "input_text", "output_text")
 
 
-def unread(field: str, content: str | list[ContentPart] | None) -> tuple[str, ...]:
+class Part(Protocol):
+    """A part of a message, in any API."""
+
+    @property
+    def type(self) -> str: ...
+
+    @property
+    def readable(self) -> bool: ...
+
+
+def unread(field: str, content: str | Iterable[Part] | None) -> tuple[str, ...]:
     """`content.image_url` for what cannot be read of a tool's result."""
-    parts = content if isinstance(content, list) else []
+    parts: Iterable[Part] = () if content is None or isinstance(content, str) else content
     return tuple(dict.fromkeys(f"{field}.{part.type}" for part in parts if not part.readable))
 
 

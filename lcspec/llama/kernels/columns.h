@@ -46,11 +46,16 @@ template <int N, int M> METHOD void dot(const Columns (*u)[M], int from, const i
         for (int g = 0; g < GROUPS; g++) sums[g] = _mm512_dpbusd_epi32(sums[g], u[g][from + t], values);
     }
 }
-// Of lanes of 32 bits, two for each column, one after the other: their sums.
-INLINE Whole by_column(const Columns *sums) {
+// Lanes of 32 bits, two for each column of both groups, one after the other: the first ones, and the second ones.
+struct Lanes { __m512i first, second; };
+INLINE Lanes lanes_of(const Columns &one, const Columns &other) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    return _mm512_add_epi32(_mm512_permutex2var_epi32(sums[0], even, sums[1]),
-                            _mm512_permutex2var_epi32(sums[0], _mm512_or_si512(even, _mm512_set1_epi32(1)), sums[1]));
+    const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+    return {_mm512_permutex2var_epi32(one, even, other), _mm512_permutex2var_epi32(one, odd, other)};
+}
+INLINE Whole by_column(const Columns *sums) {
+    const Lanes lanes = lanes_of(sums[0], sums[1]);
+    return _mm512_add_epi32(lanes.first, lanes.second);
 }
 // Bytes with a sign are made so much larger, and with AVX2 taken as they are.
 constexpr int OF_SIGNED = 128;

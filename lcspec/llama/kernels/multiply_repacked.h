@@ -126,8 +126,6 @@ METHOD void add_eight(const __m512i *four, const __m512i *scale, const Factors<W
 template <class W>
 void multiply_many(const Strips<W> &strips, int n, const Q8_K *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
     using R = Read<W>;
-    const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-    const __m512i odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
     Floats products[MANY], beneath[MANY];
     for (int r = 0; r < n; r++) products[r] = beneath[r] = no_floats();
     const W *at[GROUPS];
@@ -146,8 +144,9 @@ void multiply_many(const Strips<W> &strips, int n, const Q8_K *const *rows, cons
             for (int g = 0; g < GROUPS; g++) R::unpack(*at[g], p, q[g]);
             for (int t = 0; t < 2 * R::HALF; t++) {
                 __m512i *v = four + (R::from(p) + t / R::HALF * R::BETWEEN) / 4 + t % R::HALF * 2;
-                v[0] = _mm512_permutex2var_epi32(q[0][t], even, q[1][t]);
-                v[1] = _mm512_permutex2var_epi32(q[0][t], odd, q[1][t]);
+                const Lanes lanes = lanes_of(q[0][t], q[1][t]);
+                v[0] = lanes.first;
+                v[1] = lanes.second;
             }
         }
         const Factors<W> factors(at, scales);
