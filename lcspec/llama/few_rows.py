@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import functools
 import hashlib
 import os
@@ -32,7 +33,7 @@ from lcspec.llama.weight_types import TYPES, WeightType
 SOURCES = Path(__file__).with_name("kernels")
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
 COMPILERS = ("c++", "g++", "clang++")
-PATIENCE = 60.0  # seconds for the compiler
+PATIENCE = 300.0  # seconds for the compiler: it takes 15 where it is alone
 # Functions of the library: for several rows, for those of an expert, how threads share work, how wide its vectors are.
 SGEMM, TILED = "llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"
 EXPERTS = "ggml_compute_forward_mul_mat_id_tiled"
@@ -143,13 +144,25 @@ def _compiled() -> ctypes.CDLL | None:
         file = cache_dir() / "kernels" / f"few_rows-{hashlib.sha256(about).hexdigest()[:16]}.so"
         if not file.exists():
             file.parent.mkdir(0o700, parents=True, exist_ok=True)  # it holds code that runs
-            with tempfile.TemporaryDirectory(dir=file.parent) as folder:
-                new = Path(folder) / file.name
-                compile_it = [command, *FLAGS, "-o", str(new), str(SOURCES / "few_rows.cpp")]
-                subprocess.run(compile_it, check=True, capture_output=True, timeout=PATIENCE)
-                os.replace(new, file)
+            with open(file.with_suffix(".lock"), "w") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX)  # several that start together do not slow each other
+                if not file.exists():
+                    _compile(command, file)
         return ctypes.CDLL(str(file))
     return None
+
+
+def _compile(command: str, file: Path) -> None:
+    """Have `command` compile the kernels to `file`, which is there when it is whole.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it does not.
+    """
+    with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        new = Path(folder) / file.name
+        compile_it = [command, *FLAGS, "-o", str(new), str(SOURCES / "few_rows.cpp")]
+        subprocess.run(compile_it, check=True, capture_output=True, timeout=PATIENCE)
+        os.replace(new, file)
 
 
 def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType, values: int = COMPARED[2]) -> bool:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import platform
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -76,7 +78,20 @@ def test_every_type_has_the_bits_of_single_rows(anew: Path) -> None:
     compiled = few_rows._compiled()
     assert compiled is not None
     assert all([few_rows._agrees(LIBRARY, compiled, kind) for kind in TYPES])
-    assert len(list((anew / "kernels").iterdir())) == 1  # compiled once
+    assert len(list((anew / "kernels").glob("*.so"))) == 1
+
+
+def test_several_processes_compile_once(tmp_path: Path) -> None:
+    """Those that started together took so long that some gave up, and had no kernels while others had."""
+    cxx, calls = tmp_path / "cxx", tmp_path / "calls"
+    # The kernels are slow to compile; that is not what is tested.
+    cxx.write_text(f'#!/bin/sh\necho >> {calls}\nsleep 1\nexec {few_rows.compiler()} "$@" -O0\n')
+    cxx.chmod(0o700)
+    code = "import sys; from lcspec.llama import few_rows; sys.exit(few_rows._compiled() is None)"
+    env = {**os.environ, "CXX": str(cxx), "LCSPEC_CACHE_DIR": str(tmp_path / "cache")}
+    started = [subprocess.Popen([sys.executable, "-c", code], env=env) for _ in range(3)]
+    assert [process.wait() for process in started] == [0, 0, 0]
+    assert calls.read_text() == "\n"
 
 
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
