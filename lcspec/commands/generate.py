@@ -267,6 +267,6 @@ def read_grammar(grammar_file: Path | None, schema: str | None) -> str | None:
         return read_text(grammar_file, "the grammar")
     if schema is None:
         return None
-    if not schema.lstrip().startswith("{"):
+    if not schema.lstrip().startswith(("{", "[")):  # a list is no schema, and no file's name
         schema = read_text(Path(schema), "the JSON schema")
     return schema_to_lark(schema)

@@ -83,12 +83,13 @@ def check_memory(options: ModelOptions, draft: DraftFiles | Path | None = None, 
     need = _needed_together(fit_windows(options, draft, memory)[0], draft)
     if memory is None or need.fits(memory):
         return need
+    fewer = "fewer --slots, " if need.slots > 1 else ""
     draft_too = "".join(f" and {path.name}" for path in DraftFiles.of(draft).models)
     raise ModelLoadError(
         f"{options.path.name}{draft_too} cannot fit into memory: {format_size(need.weights)} of weights and "
         f"{format_size(need.kv_cache + need.states)} of KV cache ({need.slots} x {need.ctx} tokens), and this machine "
-        f"has {format_size(memory.total)}, {format_size(memory.free)} of them free; use fewer --slots, a smaller "
-        "--ctx, --kv-type q8_0, or a smaller quantization"
+        f"has {format_size(memory.total)}, {format_size(memory.free)} of them free; use {fewer}a smaller --ctx, "
+        "--kv-type q8_0, or a smaller quantization"
     )
 
 

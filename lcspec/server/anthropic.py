@@ -39,7 +39,6 @@ router = APIRouter()
 REASONS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
 # Efforts that no template of an open model knows.
 HIGHEST = {"xhigh": "high", "max": "high"}
-CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 # Claude Code begins its system prompt with a block that is different in every request, which would keep the rest of
 # the prompt from being found in the cache.
 ATTRIBUTION = "x-anthropic-billing-header:"
@@ -148,7 +147,7 @@ def chat_body(body: CountBody, given: Mapping[str, Any]) -> ChatBody:
     Raises:
         ApiError: something in it cannot be used.
     """
-    tools, choice = [], None
+    tools, choice = [], body.tool_choice
     for i, tool in enumerate(body.tools or ()):
         if tool.left_out():
             continue
@@ -156,14 +155,15 @@ def chat_body(body: CountBody, given: Mapping[str, Any]) -> ChatBody:
             raise invalid(f"tools[{i}]: a tool needs an input_schema", f"tools[{i}].input_schema")
         function = {"name": tool.name, "description": tool.description, "parameters": tool.input_schema}
         tools.append({"type": "function", "function": {k: v for k, v in function.items() if v is not None}})
-    if body.tool_choice is not None:
-        named = {"type": "function", "function": {"name": body.tool_choice.name}}
-        choice = CHOICES.get(body.tool_choice.type, named)
     names = (*Sampling.model_fields, "logit_bias", "grammar", "ignore_eos", "chat_template_kwargs")
     fields = {name: getattr(body, name) for name in names}
     fields |= {"prediction": body.prediction and body.prediction.model_dump(exclude_none=True)}
     fields |= {"speculation": body.speculation and body.speculation.model_dump(exclude_none=True)}
-    fields |= {"messages": _messages(body), "tools": tools or None, "tool_choice": choice}
+    fields |= {"messages": _messages(body), "tools": tools or None}
+    if choice is not None:
+        alone = choice.disable_parallel_tool_use
+        fields["tool_choice"] = {"type": choice.type, "name": choice.name}
+        fields["parallel_tool_calls"] = None if alone is None else not alone
     if body.thinking is not None:
         fields["think"] = body.thinking.type != "disabled"
         fields["reasoning_budget_tokens"] = body.thinking.budget_tokens

@@ -31,6 +31,7 @@ from lcspec.server.prompts import (
 )
 from lcspec.server.reading import Reading, reading_of, thinking_arguments
 from lcspec.server.remembered import Remembered
+from lcspec.server.response_items import call_item, ended, message_item, new_id, reasoning_item
 from lcspec.server.schemas_answers import STREAM, InputTokens, ResponseObject, answered
 from lcspec.server.schemas_chat import (
     AllowedToolChoice,
@@ -115,7 +116,7 @@ class Reply:
             "output": output,
             "parallel_tool_calls": body.parallel_tool_calls is not False,
             "previous_response_id": None,
-            "reasoning": {"effort": _effort(body), "summary": None},
+            "reasoning": {"effort": _effort(body), "summary": body.summary},
             "store": False,
             "temperature": self.request.sampling.temperature,
             "text": {"format": form},
@@ -306,61 +307,12 @@ def out_of(item: Item, i: int, out: list[dict[str, Any]], told: Mapping[tuple[st
         out.append({"role": "tool", "tool_call_id": item.call_id or "", "content": content})
     elif kind == "reasoning":
         # As in chats: the template decides what of earlier reasoning is shown to the model.
-        parts = item.content if isinstance(item.content, list) else []
-        thought = "".join(part.text or "" for part in parts if part.type == "reasoning_text")
+        parts = item.content if item.content and isinstance(item.content, list) else item.summary or []
+        thought = "".join(part.text or "" for part in parts if part.type in ("reasoning_text", "summary_text"))
         if thought:
             out.append({"role": "assistant", "content": "", "reasoning_content": thought})
     elif kind == "item_reference":
         raise invalid(f"{place}: that item is not known here (any more), so send the item itself", f"{place}.type")
-
-
-def message_item(identity: str, text: str, logprobs: list[Any], status: str = "completed") -> dict[str, Any]:
-    """An output message."""
-    return {
-        "type": "message",
-        "id": identity,
-        "status": status,
-        "role": "assistant",
-        "content": [{"type": "output_text", "text": text, "annotations": [], "logprobs": logprobs}],
-    }
-
-
-def reasoning_item(identity: str, text: str, status: str = "completed") -> dict[str, Any]:
-    """What the model thought."""
-    return {
-        "type": "reasoning",
-        "id": identity,
-        "status": status,
-        "summary": [],
-        "content": [{"type": "reasoning_text", "text": text}],
-    }
-
-
-def call_item(body: ResponseBody, identity: str, call: dict[str, Any], status: str = "completed") -> dict[str, Any]:
-    """An output call, by the client's name for the function."""
-    name = call["function"]["name"]
-    found = next((function for function in body.functions if function.told == name), None)
-    named = {"name": found.tool.name if found else name}
-    if found and found.namespace:
-        named["namespace"] = found.namespace
-    return {
-        "type": "function_call",
-        "id": identity,
-        "call_id": call["id"],
-        **named,
-        "arguments": call["function"]["arguments"],
-        "status": status,
-    }
-
-
-def ended(text: Text) -> str:
-    """The status of an answer's last item: a limit may have cut it."""
-    return "incomplete" if text.reason == "length" else "completed"
-
-
-def new_id(kind: str) -> str:
-    """`msg_...` or `fc_...`."""
-    return f"{kind}_{secrets.token_hex(16)}"
 
 
 async def whole(reply: Reply, job: Job) -> Response:
@@ -374,7 +326,7 @@ async def whole(reply: Reply, job: Job) -> Response:
     finally:
         job.cancel()
     content, reasoning, calls = gathered(found)
-    output = [reasoning_item(new_id("rs"), reasoning)] if reasoning else []
+    output = [reasoning_item(reply.body, new_id("rs"), reasoning)] if reasoning else []
     output += [message_item(new_id("msg"), content, reply.logprobs(text))] if content or not calls else []
     output += [call_item(reply.body, new_id("fc"), call) for call in calls]
     output[-1]["status"] = ended(text)

@@ -9,7 +9,8 @@ from lcspec.engine.events import Tokens
 from lcspec.server import answer
 from lcspec.server.job import Job
 from lcspec.server.journal import note_answer, note_calls
-from lcspec.server.responses import Reply, call_item, ended, message_item, new_id, reasoning_item
+from lcspec.server.response_items import call_item, ended, message_item, new_id, reasoning_item
+from lcspec.server.responses import Reply
 from lcspec.server.streaming import event
 
 
@@ -66,11 +67,23 @@ class Writer:
         if self._thought is None:
             out = self.close()
             self._thought, self._identity = "", new_id("rs")
-            item = reasoning_item(self._identity, "", "in_progress") | {"content": []}
+            item = reasoning_item(self.reply.body, self._identity, "", "in_progress") | {"content": [], "summary": []}
             out.append(self.event("response.output_item.added", output_index=len(self.output), item=item))
+            out += self._summary_part("added", "")
         self._thought += text
-        out.append(self._item_event("response.reasoning_text.delta", content_index=0, delta=text))
+        out.append(self._reasoning_event("delta", delta=text))
         return out
+
+    def _reasoning_event(self, what: str, **fields: Any) -> str:
+        if self.reply.body.summary is None:
+            return self._item_event(f"response.reasoning_text.{what}", content_index=0, **fields)
+        return self._item_event(f"response.reasoning_summary_text.{what}", summary_index=0, **fields)
+
+    def _summary_part(self, what: str, text: str) -> list[str]:
+        if self.reply.body.summary is None:
+            return []
+        part = {"type": "summary_text", "text": text}
+        return [self._item_event(f"response.reasoning_summary_part.{what}", summary_index=0, part=part)]
 
     def _item_event(self, kind: str, **fields: Any) -> str:
         return self.event(kind, item_id=self._identity, output_index=len(self.output), **fields)
@@ -95,8 +108,9 @@ class Writer:
             arguments, name = item["arguments"], item["name"]
             out.append(self._item_event("response.function_call_arguments.done", name=name, arguments=arguments))
         elif self._thought is not None:
-            item = reasoning_item(self._identity, self._thought, status)
-            out.append(self._item_event("response.reasoning_text.done", content_index=0, text=self._thought))
+            item = reasoning_item(self.reply.body, self._identity, self._thought, status)
+            out.append(self._reasoning_event("done", text=self._thought))
+            out += self._summary_part("done", self._thought)
         else:
             return out
         out.append(self.event("response.output_item.done", output_index=len(self.output), item=item))

@@ -85,6 +85,7 @@ class AnthropicChoice(Echoed):
 
     type: Literal["auto", "any", "tool", "none"]
     name: str | None = None
+    disable_parallel_tool_use: bool | None = None
 
 
 class AnthropicFormat(Strict):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Iterable, Literal, Protocol, Union
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from lcspec.server.schemas import INT32, Echoed, Generating, Int, Strict
 
@@ -12,6 +12,8 @@ from lcspec.server.schemas import INT32, Echoed, Generating, Int, Strict
 LONGEST_NAME = 128
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=r"^[a-zA-Z0-9_.:-]+$")]
 MAX_TOOLS = 256
+# What choosing no function of the tools is called elsewhere, and here.
+CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 
 
 class ContentPart(Echoed):
@@ -161,6 +163,22 @@ class JsonSchemaFormat(Strict):
 ResponseFormat = Annotated[Union[TextFormat, JsonObjectFormat, JsonSchemaFormat], Field(discriminator="type")]
 
 
+def _form(given: Any) -> Any:
+    """An empty format as none, as llama.cpp reads it."""
+    return None if given == {} else given
+
+
+def _choice(given: Any) -> Any:
+    """A choice of tools as Anthropic's or the Responses API write it, in the words of this one."""
+    if not isinstance(given, dict):
+        return given
+    kind, name = given.get("type"), given.get("name")
+    named = kind in ("function", "tool") and isinstance(name, str) and "function" not in given
+    if named:
+        return {"type": "function", "function": {"name": name}}
+    return CHOICES.get(kind, given) if isinstance(kind, str) else given
+
+
 # More than any API's own: a message of Anthropic's may become several.
 Messages = Annotated[list[Message], Field(min_length=1, max_length=16384)]
 Tools = Annotated[list[Tool], Field(max_length=MAX_TOOLS)]
@@ -192,9 +210,9 @@ class ChatBody(Generating):
     post_sampling_probs: bool | None = Field(
         default=None, description="Beside logprobs: the probabilities that were sampled from, as `prob`."
     )
-    response_format: ResponseFormat | None = None
+    response_format: Annotated[ResponseFormat | None, BeforeValidator(_form)] = None
     tools: Tools | None = None
-    tool_choice: Choice | None = None
+    tool_choice: Annotated[Choice | None, BeforeValidator(_choice)] = None
     parallel_tool_calls: bool | None = None
     parse_tool_calls: bool | None = Field(default=None, description="`false` leaves tool calls in the text.")
     chat_template_kwargs: dict[str, Any] | None = Field(default=None, description="Given to the model's template.")
@@ -208,8 +226,8 @@ class ChatBody(Generating):
     reasoning_effort: Annotated[str, Field(max_length=32)] | None = Field(
         default=None, description="Told to the template; `none` switches reasoning off."
     )
-    reasoning_format: Literal["auto", "deepseek", "none"] | None = Field(
-        default=None, description="`none` leaves reasoning in the text."
+    reasoning_format: Literal["auto", "deepseek", "deepseek-legacy", "none"] | None = Field(
+        default=None, description="`none` leaves reasoning in the text; the others give it by itself."
     )
     enable_thinking: bool | None = Field(default=None, description="Told to the template.")
     reasoning_budget_tokens: Annotated[Int, Field(ge=-1, le=INT32)] | None = Field(
@@ -244,6 +262,10 @@ class ChatBody(Generating):
         if self.reasoning_budget_tokens is None:
             self.reasoning_budget_tokens = budget
         return self
+
+    def left_out(self) -> tuple[str, ...]:
+        """See Strict."""
+        return ("reasoning_format",) if self.reasoning_format == "deepseek-legacy" else ()  # it gives it twice
 
     @property
     def template_kwargs(self) -> dict[str, Any]:

@@ -21,6 +21,7 @@ class Item(Echoed):
     type: str | None = None
     role: Literal["developer", "system", "user", "assistant"] | None = None
     content: str | Annotated[list[ContentPart], Field(max_length=1024)] | None = None
+    summary: Annotated[list[ContentPart], Field(max_length=1024)] | None = None
     call_id: str | None = None
     name: str | None = None
     namespace: str | None = None
@@ -155,6 +156,13 @@ class ResponseBody(Steered):
             return f"{space}__{name}"[-LONGEST_NAME:] if space and often[name] > 1 else name
 
         return [Function(told(space, one.name or ""), space, one) for space, one in found]
+
+    @property
+    def summary(self) -> str | None:
+        """Which summary of the reasoning is asked for (older clients: `generate_summary`)."""
+        given = self.reasoning or {}
+        asked = given.get("summary") or given.get("generate_summary")
+        return asked if isinstance(asked, str) and asked != "none" else None
 
     def limit(self, default: Int | None = None) -> int | None:
         """Tokens to generate at most; None = no limit."""

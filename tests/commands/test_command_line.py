@@ -425,10 +425,11 @@ def test_invalid_grammars(llama: Path, tmp_path: Path, grammar: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "schema", ["{", '{"type": "nonsense"}', '{"$ref": "#/nope"}', "/nowhere/schema.json", '{"type": 5}']
+    "schema", ["{", '{"type": "nonsense"}', '{"$ref": "#/nope"}', "/nowhere/schema.json", '{"type": 5}', "[1]"]
 )
 def test_invalid_schemas(llama: Path, schema: str) -> None:
-    assert "schema" in fails(2, "generate", llama, "-p", "x", "-n", 2, "--json-schema", schema, *QUICK)
+    said = fails(2, "generate", llama, "-p", "x", "-n", 2, "--json-schema", schema, *QUICK)
+    assert "schema" in said and ("must be an object" in said) is (schema == "[1]")
 
 
 @pytest.mark.parametrize(

@@ -194,6 +194,8 @@ def test_the_refusal_has_the_numbers_and_says_what_to_do(llama: Path) -> None:
     assert check_memory(options, memory=Memory(2 * need.kv_cache, 2 * need.kv_cache)) == need
     with pytest.raises(ModelLoadError, match=r"64 x 100000 tokens.*--slots.*--ctx"):
         check_memory(options, memory=Memory(need.kv_cache // 2, need.kv_cache // 2))
+    with pytest.raises(ModelLoadError, match="use a smaller --ctx"):
+        check_memory(replace(options, slots=1), memory=Memory(1, 1))
 
 
 def test_a_draft_model_counts_and_a_missing_one_is_left_to_its_loading(llama: Path, tmp_path: Path) -> None:

@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from lcspec.server.lifecycle import Background
+from lcspec.server.responses import input_messages
+from lcspec.server.schemas_responses import ResponseBody
 from tests import tiny_gguf as tiny
-from tests.server.running import HELLO, background
+from tests.server.running import HELLO, MODEL, background
 
 pytestmark = pytest.mark.server
 
@@ -117,3 +120,28 @@ def test_the_servers_own_budget(tmp_path: Path) -> None:
         found = httpx.post(f"{server.url}/v1/responses", json=body, timeout=300).json()
         assert found["output"][0]["type"] == "reasoning"
         assert 6 <= found["usage"]["output_tokens_details"]["reasoning_tokens"] <= 18
+
+
+def test_who_asks_for_a_summary_of_reasoning_gets_the_reasoning(tmp_path: Path) -> None:
+    """Clients of the Responses API show nothing else; they send it back in the next turn."""
+    path = tmp_path / "thinker.gguf"
+    tiny.write_llama(path, chat_template=OPENED)
+    asked: Any = {"model": MODEL, "input": HELLO, "max_output_tokens": 40}
+    asked["extra_body"] = {"ignore_eos": True, "seed": 5}
+    with background(path, ctx=512, reasoning_budget=6) as server:
+        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0, timeout=300)
+        raw = client.responses.create(**asked).output[0]
+        asked["reasoning"] = {"summary": "auto"}
+        whole = client.responses.create(**asked).output[0]
+        events = list(client.responses.create(**asked, stream=True))
+    pieces = "".join(event.delta for event in events if event.type == "response.reasoning_summary_text.delta")
+    streamed = events[-1].response.output[0]
+    parts = [event.type for event in events if "reasoning_summary_part" in event.type]
+    assert parts == ["response.reasoning_summary_part.added", "response.reasoning_summary_part.done"]
+    assert raw.type == whole.type == streamed.type == "reasoning"
+    assert raw.content and not raw.summary and whole.summary == streamed.summary and not whole.content
+    assert raw.content[0].text == whole.summary[0].text == pieces
+    for item in (raw, whole):
+        body = {"input": [*HELLO, item.model_dump(exclude_none=True), {"role": "assistant", "content": "x"}]}
+        said = input_messages(ResponseBody.model_validate(body))[-1]
+        assert said == {"role": "assistant", "content": "x", "reasoning_content": pieces}

@@ -42,6 +42,7 @@ def _text(http: httpx.Client, **body: Any) -> str:
         ("cache_control", {"type": "ephemeral"}),
         ("temprature", 1),
         ("model", "gpt-9"),
+        ("reasoning_format", "deepseek-legacy"),
     ],
 )
 def test_what_means_nothing_is_ignored_and_said(http: httpx.Client, name: str, value: object) -> None:
@@ -90,6 +91,22 @@ def test_tools_that_run_elsewhere_are_left_out(http: httpx.Client) -> None:
     assert counted[0] == counted[1] and counted[0]["input_tokens"] > 0
 
 
+def test_choices_of_tools_in_the_words_of_other_apis(http: httpx.Client) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
+    body = SHORT | {"tools": [tool], "seed": 7, "max_tokens": 64}
+    for kind, ours in (("any", "required"), ("required", "required"), ("auto", "auto"), ("none", "none")):
+        theirs = [http.post(CHAT, json=body | {"tool_choice": choice}) for choice in ({"type": kind}, ours)]
+        assert [got.status_code for got in theirs] == [200, 200] and unknown.HEADER not in theirs[0].headers
+        assert theirs[0].json()["choices"] == theirs[1].json()["choices"] or kind in ("any", "required")
+        assert bool(theirs[0].json()["choices"][0]["message"].get("tool_calls")) is (ours == "required")
+    for kind in ("tool", "function"):
+        got = http.post(CHAT, json=body | {"tool_choice": {"type": kind, "name": "f"}})
+        assert got.json()["choices"][0]["message"]["tool_calls"][0]["function"]["name"] == "f"
+    for wrong in ({"type": "x"}, {"type": ["auto"]}, {"type": "tool"}, {"type": "tool", "name": 3}, {}):
+        assert http.post(CHAT, json=body | {"tool_choice": wrong}).status_code == 400
+    assert http.post(CHAT, json=SHORT | {"response_format": {}}).status_code == 200
+
+
 def test_items_of_other_kinds_are_left_out(http: httpx.Client) -> None:
     """A conversation that began elsewhere has what ran there in it, and calls of tools that take a text."""
     search = {
@@ -101,7 +118,8 @@ def test_items_of_other_kinds_are_left_out(http: httpx.Client) -> None:
     body = {"max_output_tokens": 1, "input": [{"role": "user", "content": "Hello"}]}
     got = http.post("/v1/responses", json=body | {"input": [search, *body["input"]]})
     assert got.status_code == 200 and got.headers[unknown.HEADER] == "input[0].type"
-    assert got.json()["usage"] == http.post("/v1/responses", json=body).json()["usage"]
+    alone = http.post("/v1/responses", json=body).json()
+    assert got.json()["usage"]["input_tokens"] == alone["usage"]["input_tokens"]
     called = [
         [{"type": "function_call", "call_id": "c", "name": "patch", "arguments": '{"input": "+ 1"}'}]
         + [{"type": "function_call_output", "call_id": "c", "output": "Done"}],

@@ -14,9 +14,10 @@
 
 namespace {
 
+constexpr int NEVER = INT32_MAX;
 #ifdef WIDE
 
-constexpr int GROUPS = 2, AT_ONCE = 4;  // AT_ONCE: rows of blocks of 256 values, as far as there are registers
+constexpr int GROUPS = 2, FROM_MANY = 16;  // FROM_MANY: rows are multiplied as many
 using Columns = __m512i;
 using Whole = __m512i;  // one number, or two of 16 bits, for each column of all groups
 using Floats = __m512;
@@ -108,7 +109,7 @@ INLINE Floats add_product(Floats sum, Whole a, Floats b) { return _mm512_fmadd_p
 
 #else
 
-constexpr int GROUPS = 1, AT_ONCE = 8;
+constexpr int GROUPS = 1, FROM_MANY = NEVER;
 struct Columns { __m256i first, last; };
 using Whole = __m256i;
 using Floats = __m256;

@@ -26,12 +26,18 @@ constexpr int64_t FEW = 24;
 constexpr int64_t FEW = INT64_MAX;
 #endif
 
+// Bytes between what is multiplied and what is read.
+constexpr int64_t BYTES_AHEAD = 4096;
 // `M` rows of weights at a time, each the next one of its share, so that memory is read on from `M` places.
 template <class W, class Read, int N, int M> METHOD void multiply_shares(const Part &p, const Read &rows, int64_t i) {
     const int64_t each = (p.to - i) / M, end = i + each;
     for (; i < end; i++) {
         const W *w[M];
-        for (int m = 0; m < M; m++) w[m] = (const W *)(p.weights + (i + m * each) * p.pitch);
+        for (int m = 0; m < M; m++) {
+            const char *row = p.weights + (i + m * each) * p.pitch;
+            if (N > 4) read_ahead(row + BYTES_AHEAD, p.pitch);  // with fewer the processor does it as well
+            w[m] = (const W *)row;
+        }
         multiply_blocks<W, N, M>(w, p.blocks, rows, p.out, i, each);
     }
     if constexpr (M > 1) multiply_shares<W, Read, N, 1>(p, rows, i + (M - 1) * each);

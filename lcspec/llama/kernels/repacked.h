@@ -16,12 +16,12 @@ struct Q4_Kx8 { half d[8], m[8]; uint8_t scales[96], q[1024]; };
 struct Q5_Kx8 { half d[8], m[8]; uint8_t scales[96], h[256], q[1024]; };
 struct Q6_Kx8 { half d[8]; int8_t scales[128]; uint8_t q[1024], h[512]; };
 
-// How blocks of 32 values are read, what rows are rounded to, and what is summed of each of their blocks beforehand.
+// How blocks of 32 values are read, what rows are rounded to, and what is summed of each of their blocks beforehand. AT_ONCE rows
+// at most are multiplied together, or many, a multiple of TOGETHER.
 template <class W> struct Read;
-constexpr int NEVER = INT32_MAX;  // are rows multiplied as many, or from `WORTH` on
 template <int LARGER> struct Of32Values {  // as bytes without a sign, which are `LARGER`, or (0) with one
     using Row = Q8_0;
-    static constexpr int MOST = 8, WORTH = NEVER;
+    static constexpr int AT_ONCE = 8, TOGETHER = 4;
     static constexpr bool SIGNED = LARGER == 0;
     struct Sums { float d; int too_much; };
     METHOD static Sums sums(const Q8_0 &b) {
@@ -109,7 +109,7 @@ template <class W> INLINE void unpack_scales(const W &w, int g, Scales &to) {
 // `BETWEEN` values behind the first and has other scales. `add` adds sums of both, multiplied by these.
 struct Of256Values {
     using Row = Q8_K;
-    static constexpr int COLUMNS = 8, MOST = AT_ONCE, WORTH = GROUPS == 2 ? 16 : NEVER;
+    static constexpr int COLUMNS = 8, AT_ONCE = GROUPS == 2 ? 4 : 8, TOGETHER = 8;  // as far as there are registers
 };
 struct WithLeast : Of256Values {
     static constexpr int PIECES = 4, HALF = 4, BETWEEN = 32, PAIRS = 4, SCALES = 8;
