@@ -20,14 +20,14 @@ import shutil
 import subprocess
 import tempfile
 from pathlib import Path
-from typing import Callable, Iterable, Mapping, NamedTuple
+from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
 import numpy as np
 
 from lcspec.disk_cache import cache_dir
 from lcspec.llama.amx import processor_flags
 from lcspec.llama.native import address_of, at, same_bits
-from lcspec.llama.repacked_kernels import stand_ins
+from lcspec.llama.repacked_kernels import Copies, stand_ins
 from lcspec.llama.weight_types import TYPES, WeightType
 
 SOURCES = Path(__file__).with_name("kernels")
@@ -126,6 +126,12 @@ def faster_as_stored(library: ctypes.CDLL, types: Iterable[str]) -> bool:
         return False
     most = next((name for name in types if name in REPACKED), REPACKED[0])
     return most == REPACKED[1] if found.always else most != REPACKED[0]
+
+
+def copies(library: ctypes.CDLL, model: Any) -> Copies | None:
+    """Copies of the weights of `model`, a llama_model on the CPU, of which the kernels are faster (see Copies)."""
+    found = kernels(library)
+    return Copies(library, found.compiled, model) if found is not None and found.always else None
 
 
 def compiler() -> str | None:

@@ -17,7 +17,7 @@ from lcspec.llama import hugepages
 from lcspec.llama.adapters import Adapters
 from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.devices import Placed, place
-from lcspec.llama.few_rows import faster_as_stored
+from lcspec.llama.few_rows import copies, faster_as_stored
 from lcspec.llama.fitting import plan
 from lcspec.llama.lib import C, error_reason, init, log_lines, may_repack, uses_amx
 from lcspec.llama.row_by_row import take_faster_kernels
@@ -86,6 +86,7 @@ class Model:
         self.workers: Workers | None = None  # other machines that have a part of it
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
         self.adapters: Adapters | None = None
+        self._copies = copies(C.llama_cpp._lib, handle) if repack and not gpu_layers else None
         description = ctypes.create_string_buffer(256)
         C.llama_model_desc(handle, description, 256)
         self.traits = Traits(
@@ -194,6 +195,8 @@ class Model:
         """Free the weights, once nobody reads the vocabulary any more. Idempotent."""
         if self.handle:
             self.vocab.alive.end()
+            if self._copies is not None:
+                self._copies.close()
             C.llama_model_free(self.handle)
             self.handle = None  # type: ignore[assignment]
             if self.workers is not None:

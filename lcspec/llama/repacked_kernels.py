@@ -2,18 +2,19 @@
 
 One function stands in for all that the library does with such weights (kernels/repacked_forward.h), and the library is
 told that this is an ARM processor: there it repacks Q5_K, Q6_K and Q8_0, too. It asks when it loads a model and
-whenever it builds a graph, and nowhere else.
+whenever it builds a graph, and nowhere else. What it does not repack, of blocks of 32 values, is copied in that order.
 """
 
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from lcspec.llama.native import address_of, at, same_bits
-from lcspec.llama.weight_types import TYPES, RowType
+from lcspec.llama.weight_types import TYPES, RowType, WeightType
 
 # The library's functions for a single row of weights that have a kernel. It has fast ones for the first four on x86, of
 # which the kernels have the bits; the others sum in another order.
@@ -27,6 +28,10 @@ SINGLE = {
     "q8_0": "ggml_gemv_q8_0_4x8_q8_0",
 }
 ON_ARM_ALONE = ("q5_K", "q6_K", "q8_0")
+# Types that are copied where the library does not repack them: Q8_0 as embeddings that are the output's weights.
+COPIED = ("q4_1", "q5_0", "q5_1", "q8_0")
+# The library's list of a model's tensors, by which they are found: a vector of pairs of a string and a pointer.
+TENSORS, ENTRY = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model", 40
 NEARLY = 1e-4  # of the largest result
 FOUR_COLUMNS = "q8_0"  # are in a block; eight of the others
 # What the library asks to know whether this is such a processor, and what says yes here.
@@ -45,29 +50,81 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
     """
     if not all(hasattr(library, name) for name in CALLED):
         return {}
-    whole, long = ctypes.c_int, ctypes.c_int64
+    whole = ctypes.c_int
     name_of, buffers = getattr(library, OPERATION), getattr(library, BUFFERS)
     name_of.restype, buffers.restype = ctypes.c_char_p, ctypes.c_void_p
     names = [name_of(whole(i)) for i in range(OPERATIONS)]
     numbers = whole(names.index(b"MUL_MAT")), whole(names.index(b"MUL_MAT_ID"))
     forward, type_of = (ctypes.c_void_p(address_of(library, name)) for name in (FORWARD, TYPE_OF))
     compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(buffers()), type_of)
-    for kind in (kind for kind in TYPES if kind.name in SINGLE):
-        (m, n, k), weights, rows = _matrix(library, kind.rounded, kind.size, 4 if kind.name == FOUR_COLUMNS else 8)
-        wanted, got = np.zeros((n, m), np.float32), np.zeros((n, m), np.float32)
-        for row, out in zip(rows, wanted):
-            single = getattr(library, SINGLE[kind.name])
-            single(whole(k), at(out), ctypes.c_size_t(m), at(weights), at(row), whole(1), whole(m))
-        number, blocks = whole(kind.number), long(k // kind.values)
-        compiled.few_rows_repacked(number, at(weights), long(m), blocks, at(rows), long(n), at(got))
-        nearly = kind.name in ON_ARM_ALONE and np.abs(wanted - got).max() <= NEARLY * np.abs(wanted).max()
-        if not (nearly or same_bits(wanted, got)):
+    for kind in TYPES:
+        same = kind.name not in SINGLE or _as_the_library(library, compiled, kind)
+        if not same or not (kind.name not in COPIED or _as_stored(library, compiled, kind)):
             return {}
-        compiled.few_rows_use_repacked(
-            number, ctypes.c_void_p(address_of(library, f"quantize_row_{kind.rounded.name}"))
-        )
+        if kind.name in SINGLE or kind.name in COPIED:
+            round_row = address_of(library, f"quantize_row_{kind.rounded.name}")
+            compiled.few_rows_use_repacked(whole(kind.number), ctypes.c_void_p(round_row))
     as_on_arm = () if getattr(library, DEVICES)() else ARM
     return {FORWARD: address_of(compiled, "few_rows_forward"), **dict.fromkeys(as_on_arm, address_of(library, YES))}
+
+
+def _as_the_library(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) -> bool:
+    """Whether the kernel has the bits of the library's function, or nearly its results where that sums otherwise."""
+    (m, n, k), weights, rows = _matrix(library, kind.rounded, kind.size, 4 if kind.name == FOUR_COLUMNS else 8)
+    wanted, whole = np.zeros((n, m), np.float32), ctypes.c_int
+    for row, out in zip(rows, wanted):
+        single = getattr(library, SINGLE[kind.name])
+        single(whole(k), at(out), ctypes.c_size_t(m), at(weights), at(row), whole(1), whole(m))
+    got = _multiplied(compiled, kind, weights, m, k, rows)
+    return _nearly(wanted, got) if kind.name in ON_ARM_ALONE else same_bits(wanted, got)
+
+
+def _as_stored(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) -> bool:
+    """Whether the kernel computes from a copy nearly what the library does from the weights as they are stored."""
+    (m, n, k), stored, rows = _matrix(library, kind.rounded, kind.size, 1)
+    dot, none, whole = getattr(library, kind.dot), ctypes.c_size_t(0), ctypes.c_int
+    wanted, copy = np.zeros((n, m), np.float32), np.zeros_like(stored)
+    for row, out in zip(rows, wanted):
+        for i in range(m):
+            dot(whole(k), at(out[i:]), none, at(stored[i]), none, at(row), none, whole(1))
+    compiled.few_rows_reorder(
+        whole(kind.number), at(stored), ctypes.c_int64(m), ctypes.c_int64(k // kind.values), at(copy)
+    )
+    return _nearly(wanted, _multiplied(compiled, kind, copy, m, k, rows))
+
+
+def _multiplied(
+    compiled: ctypes.CDLL, kind: WeightType, weights: NDArray[np.uint8], m: int, k: int, rows: NDArray[np.uint8]
+) -> NDArray[np.float32]:
+    number, long, out = ctypes.c_int(kind.number), ctypes.c_int64, np.zeros((len(rows), m), np.float32)
+    compiled.few_rows_repacked(number, at(weights), long(m), long(k // kind.values), at(rows), long(len(rows)), at(out))
+    return out
+
+
+def _nearly(wanted: NDArray[np.float32], got: NDArray[np.float32]) -> bool:
+    return bool(np.abs(wanted - got).max() <= NEARLY * np.abs(wanted).max())
+
+
+class Copies:
+    """Copies of a model's weights in the order that its kernels read; the library's own stay where they are."""
+
+    def __init__(self, library: ctypes.CDLL, compiled: ctypes.CDLL, model: Any) -> None:
+        """Copy what there is a kernel for and the library has not repacked of `model`, a llama_model."""
+        self._compiled, self._copies = compiled, ctypes.c_void_p()
+        if not hasattr(library, TENSORS) or getattr(library, DEVICES)():
+            return
+        tensors, copy = getattr(library, TENSORS), compiled.few_rows_copy
+        tensors.restype = ctypes.POINTER(ctypes.c_void_p)
+        copy.restype = ctypes.c_void_p
+        first, last = tensors(ctypes.cast(model, ctypes.c_void_p))[:2]
+        if first and last and (last - first) % ENTRY == 0:
+            self._copies = ctypes.c_void_p(copy(ctypes.c_void_p(first), ctypes.c_void_p(last)))
+
+    def close(self) -> None:
+        """Free them; the model must still be there. Idempotent."""
+        if self._copies:
+            self._compiled.few_rows_drop(self._copies)
+        self._copies = ctypes.c_void_p()
 
 
 def _matrix(

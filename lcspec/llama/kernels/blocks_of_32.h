@@ -6,21 +6,6 @@
 
 namespace {
 
-// The fifth bit of 32 values.
-INLINE __m256i bits(const uint8_t *h) {
-    int four;
-    __builtin_memcpy(&four, h, 4);
-    const __m256i fifth = _mm256_set1_epi8(16);
-#if defined(__AVX512BW__) && defined(__AVX512VL__)
-    return _mm256_maskz_mov_epi8((__mmask32)four, fifth);
-#else
-    const __m256i own = _mm256_set1_epi64x((long long)0x8040201008040201);
-    const __m256i spread = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
-    __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
-    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, own), own), fifth);
-#endif
-}
-
 // The values of a block without a sign: larger by `above` than they are.
 template <class W> constexpr int above = 0;
 template <> constexpr int above<Q4_0> = 8;

@@ -34,6 +34,12 @@ INLINE Columns high_halves(Columns a) { return low_halves(_mm512_srli_epi16(a, 4
 INLINE Columns with_top(Columns a, Columns top, int left, int mask) {
     return _mm512_or_si512(a, _mm512_and_si512(_mm512_rolv_epi32(top, _mm512_set1_epi32(left)), bytes(mask)));
 }
+// `a` with a fifth bit, of which there are eight bytes.
+INLINE Columns with_fifth(Columns a, const uint8_t *bits) {
+    unsigned long long all;
+    __builtin_memcpy(&all, bits, 8);
+    return _mm512_mask_add_epi8(a, all, a, bytes(16));
+}
 INLINE Columns looked_up(__m128i levels, Columns a) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(levels), a); }
 
 // Products of `N` vectors of bytes without a sign, from `u[group][from]` on, and so many times eight values of a row, added
@@ -106,6 +112,7 @@ INLINE Floats joined(const __m256 *groups) { return _mm512_insertf32x8(_mm512_ca
 INLINE Floats times(Floats a, float b) { return _mm512_mul_ps(a, _mm512_set1_ps(b)); }
 INLINE Floats minus(Floats a, Floats b) { return _mm512_sub_ps(a, b); }
 INLINE Floats add_product(Floats sum, Whole a, Floats b) { return _mm512_fmadd_ps(_mm512_cvtepi32_ps(a), b, sum); }
+INLINE Floats add_product(Floats sum, Floats a, float b) { return _mm512_fmadd_ps(a, _mm512_set1_ps(b), sum); }
 
 #else
 
@@ -130,6 +137,9 @@ INLINE __m256i moved(__m256i a, int left, int mask) {
 }
 INLINE Columns with_top(Columns a, Columns top, int left, int mask) {
     return {_mm256_or_si256(a.first, moved(top.first, left, mask)), _mm256_or_si256(a.last, moved(top.last, left, mask))};
+}
+INLINE Columns with_fifth(Columns a, const uint8_t *eight) {
+    return {_mm256_or_si256(a.first, bits(eight)), _mm256_or_si256(a.last, bits(eight + 4))};
 }
 INLINE Columns looked_up(__m128i levels, Columns a) {
     const __m256i both = _mm256_broadcastsi128_si256(levels);
@@ -203,6 +213,7 @@ INLINE Floats joined(const __m256 *groups) { return *groups; }
 INLINE Floats times(Floats a, float b) { return _mm256_mul_ps(a, _mm256_set1_ps(b)); }
 INLINE Floats minus(Floats a, Floats b) { return _mm256_sub_ps(a, b); }
 INLINE Floats add_product(Floats sum, Whole a, Floats b) { return _mm256_fmadd_ps(_mm256_cvtepi32_ps(a), b, sum); }
+INLINE Floats add_product(Floats sum, Floats a, float b) { return _mm256_fmadd_ps(a, _mm256_set1_ps(b), sum); }
 
 #endif
 

@@ -60,6 +60,21 @@ INLINE __m256i nibbles(const uint8_t *q) {
     return _mm256_and_si256(_mm256_srlv_epi64(both, _mm256_setr_epi64x(0, 0, 4, 4)), _mm256_set1_epi8(15));
 }
 
+// The fifth bit of 32 values.
+INLINE __m256i bits(const uint8_t *h) {
+    int four;
+    __builtin_memcpy(&four, h, 4);
+    const __m256i fifth = _mm256_set1_epi8(16);
+#if defined(__AVX512BW__) && defined(__AVX512VL__)
+    return _mm256_maskz_mov_epi8((__mmask32)four, fifth);
+#else
+    const __m256i own = _mm256_set1_epi64x((long long)0x8040201008040201);
+    const __m256i spread = _mm256_set_epi64x(0x0303030303030303, 0x0202020202020202, 0x0101010101010101, 0);
+    __m256i bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(four), spread);
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(bytes, own), own), fifth);
+#endif
+}
+
 // What these halves stand for in IQ4_NL and IQ4_XS, and in MXFP4.
 INLINE __m128i levels_of_iq4() {
     return _mm_setr_epi8(-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113);

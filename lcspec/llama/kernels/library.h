@@ -8,7 +8,7 @@
 extern "C" {
 
 struct ggml_compute_params { int ith, nth; size_t wsize; void *wdata; void *threadpool; };
-struct ggml_tensor {  // up to its values
+struct ggml_tensor {
     int type;
     void *buffer;
     int64_t ne[4];
@@ -17,6 +17,8 @@ struct ggml_tensor {  // up to its values
     ggml_tensor *src[10], *view_src;
     size_t view_offset;
     void *data;
+    char name[64];
+    void *extra;
 };
 struct Chosen { int32_t slot, row; };  // of an expert's rows
 using Forward = bool(ggml_compute_params *, ggml_tensor *);

@@ -76,7 +76,7 @@ bool multiply_many(const Strips<W> &strips, const Strips<W> &, int n, const Q8_K
 // multiplies.
 constexpr int FOUR = Of32Values<0>::TOGETHER, TWO = 2;
 template <class W>
-bool multiply_many(const Strips<W> &first, const Strips<W> &second, int n, const Q8_0 *const *rows,
+bool multiply_many(const Strips<W> &first, const Strips<W> &second, int n, const RowOf32<W> *const *rows,
                    const typename Read<W>::Sums *sums, float *const *to) {
     const Strips<W> *strips[] = {&first, &second};
     Floats all[MANY][TWO];
@@ -86,7 +86,7 @@ bool multiply_many(const Strips<W> &first, const Strips<W> &second, int n, const
     const int64_t blocks = first.blocks;
     for (int64_t i = 0; i < blocks; i++) {
         __m512i four[TWO][8];
-        Floats scales[TWO];
+        Floats scales[TWO], least[TWO];
         for (int s = 0; s < TWO; s++) {
             const Block<W> block(at[s]);
             for (int t = 0; t < 4; t++) {
@@ -95,6 +95,7 @@ bool multiply_many(const Strips<W> &first, const Strips<W> &second, int n, const
                 four[s][2 * t + 1] = lanes.second;
             }
             scales[s] = block.scales;
+            least[s] = block.least;
             for (const W *&place : at[s]) read_ahead(place++ + BLOCKS_AHEAD, sizeof(W));
         }
         for (int r = 0; r < n; r += FOUR) {
@@ -107,7 +108,7 @@ bool multiply_many(const Strips<W> &first, const Strips<W> &second, int n, const
                 }
             for (int e = 0; e < FOUR; e++)
                 for (int s = 0; s < TWO; s++)
-                    all[r + e][s] = add_product(all[r + e][s], sum[e][s], times(scales[s], sums[(r + e) * blocks + i].d));
+                    all[r + e][s] = added<W>(all[r + e][s], sum[e][s], scales[s], least[s], sums[(r + e) * blocks + i]);
         }
     }
     for (int s = 0; s < TWO; s++)

@@ -53,7 +53,7 @@ void multiply_columns(const Strips<W> &strips, const Q8_K *const *rows, const ty
 
 // The same of blocks of 32 values.
 template <int N, class W>
-void multiply_columns(const Strips<W> &strips, const Q8_0 *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
+void multiply_columns(const Strips<W> &strips, const RowOf32<W> *const *rows, const typename Read<W>::Sums *sums, float *const *to) {
     Floats all[N];
     for (int r = 0; r < N; r++) all[r] = no_floats();
     const W *at[PLACES<W>];
@@ -65,7 +65,7 @@ void multiply_columns(const Strips<W> &strips, const Q8_0 *const *rows, const ty
         for (int r = 0; r < N; r++) {
             const auto &of_row = sums[r * strips.blocks + i];
             const Whole sum = plus(dots<4, Read<W>::SIGNED>(block.q, rows[r][i].q), of_row.too_much);
-            all[r] = add_product(all[r], sum, times(block.scales, of_row.d));
+            all[r] = added<W>(all[r], sum, block.scales, block.least, of_row);
         }
         for (const W *&place : at) place++;
     }

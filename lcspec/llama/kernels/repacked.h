@@ -1,6 +1,7 @@
 // Weights as the library repacks them: blocks of eight columns (Q8_0: four), eight bytes of each in turn.
 //
-// How they are laid out is known from ggml-cpu, repack.h and repack.cpp.
+// How they are laid out is known from ggml-cpu, repack.h and repack.cpp. It does not repack Q4_1, Q5_0 and Q5_1; these are ours
+// (copies.h).
 
 #pragma once
 
@@ -9,6 +10,9 @@
 namespace {
 
 struct Q4_0x8 { half d[8]; uint8_t q[128]; };
+struct Q4_1x8 { half d[8], m[8]; uint8_t q[128]; };
+struct Q5_0x8 { half d[8]; uint8_t h[32], q[128]; };
+struct Q5_1x8 { half d[8], m[8]; uint8_t h[32], q[128]; };
 struct IQ4_NLx8 { half d[8]; uint8_t q[128]; };
 struct MXFP4x8 { uint8_t exponents[8], q[128]; };
 struct Q8_0x4 { half d[4]; int8_t q[128]; };
@@ -21,15 +25,27 @@ struct Q6_Kx8 { half d[8]; int8_t scales[128]; uint8_t q[1024], h[512]; };
 template <class W> struct Read;
 template <int LARGER> struct Of32Values {  // as bytes without a sign, which are `LARGER`, or (0) with one
     using Row = Q8_0;
+    using RowOf32 = Row;
     static constexpr int AT_ONCE = 8, TOGETHER = 4;
-    static constexpr bool SIGNED = LARGER == 0;
+    static constexpr bool SIGNED = LARGER == 0, LEAST = false;
     struct Sums { float d; int too_much; };
     METHOD static Sums sums(const Q8_0 &b) {
         const __m256i sum = add_byte_products(_mm256_setzero_si256(), _mm256_set1_epi8(1), load(b.q));
         return {value(b.d), -LARGER * sum_of(sum)};
     }
 };
-template <int LARGER, class W> struct Of32Halves : Of32Values<LARGER> {
+struct Of32WithLeast {
+    using Row = Q8_1;
+    using RowOf32 = Row;
+    static constexpr int AT_ONCE = 8, TOGETHER = 4;
+    static constexpr bool SIGNED = false, LEAST = true;
+    struct Sums {
+        float d, s;
+        static constexpr int too_much = 0;
+    };
+    METHOD static Sums sums(const Q8_1 &b) { return {value(b.d), value(b.s)}; }
+};
+template <class Base, class W> struct Of32Halves : Base {
     static constexpr int COLUMNS = 8;
     METHOD static __m256 scales(const W *const *at) { return _mm256_cvtph_ps(load_half(at[0]->d)); }
     METHOD static void unpack(const W *w, int flip, Columns *q) {
@@ -39,21 +55,35 @@ template <int LARGER, class W> struct Of32Halves : Of32Values<LARGER> {
             q[t + 2] = high_halves(both);
         }
     }
-    METHOD static void look_up(const W *w, __m128i levels, Columns *q) {
+    METHOD static void unpack_five(const W *w, Columns *q) {
         unpack(w, 0, q);
-        for (int t = 0; t < 4; t++) q[t] = looked_up(_mm_add_epi8(levels, _mm_set1_epi8((char)LARGER)), q[t]);
+        for (int t = 0; t < 4; t++) q[t] = with_fifth(q[t], w->h + 8 * t);
     }
+    METHOD static void look_up(const W *w, __m128i levels, int larger, Columns *q) {
+        unpack(w, 0, q);
+        for (int t = 0; t < 4; t++) q[t] = looked_up(_mm_add_epi8(levels, _mm_set1_epi8((char)larger)), q[t]);
+    }
+    METHOD static __m256 least(const W *const *at) { return _mm256_cvtph_ps(load_half(at[0]->m)); }
 };
-template <> struct Read<Q4_0x8> : Of32Halves<8, Q4_0x8> {
+template <> struct Read<Q4_0x8> : Of32Halves<Of32Values<8>, Q4_0x8> {
     METHOD static void unpack(const Q4_0x8 *const *at, Columns *q) {
         Of32Halves::unpack(at[0], 0x88, q);  // the library gives them a sign
     }
 };
-template <> struct Read<IQ4_NLx8> : Of32Halves<OF_SIGNED, IQ4_NLx8> {
-    METHOD static void unpack(const IQ4_NLx8 *const *at, Columns *q) { look_up(at[0], levels_of_iq4(), q); }
+template <> struct Read<Q4_1x8> : Of32Halves<Of32WithLeast, Q4_1x8> {
+    METHOD static void unpack(const Q4_1x8 *const *at, Columns *q) { Of32Halves::unpack(at[0], 0, q); }
 };
-template <> struct Read<MXFP4x8> : Of32Halves<12, MXFP4x8> {
-    METHOD static void unpack(const MXFP4x8 *const *at, Columns *q) { look_up(at[0], levels_of_mxfp4(), q); }
+template <> struct Read<Q5_0x8> : Of32Halves<Of32Values<16>, Q5_0x8> {
+    METHOD static void unpack(const Q5_0x8 *const *at, Columns *q) { unpack_five(at[0], q); }
+};
+template <> struct Read<Q5_1x8> : Of32Halves<Of32WithLeast, Q5_1x8> {
+    METHOD static void unpack(const Q5_1x8 *const *at, Columns *q) { unpack_five(at[0], q); }
+};
+template <> struct Read<IQ4_NLx8> : Of32Halves<Of32Values<OF_SIGNED>, IQ4_NLx8> {
+    METHOD static void unpack(const IQ4_NLx8 *const *at, Columns *q) { look_up(at[0], levels_of_iq4(), OF_SIGNED, q); }
+};
+template <> struct Read<MXFP4x8> : Of32Halves<Of32Values<12>, MXFP4x8> {
+    METHOD static void unpack(const MXFP4x8 *const *at, Columns *q) { look_up(at[0], levels_of_mxfp4(), 12, q); }
     // Half of two to the power of `exponent` - 127.
     METHOD static __m256 scales(const MXFP4x8 *const *at) {
         const __m256i e = _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)at[0]->exponents));

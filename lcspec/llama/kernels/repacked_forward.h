@@ -2,6 +2,7 @@
 
 #pragma once
 
+#include "copies.h"
 #include "library.h"
 #include "multiply_repacked.h"
 
@@ -13,10 +14,11 @@ void *repacked_weights;
 void *(*type_of)(void *buffer);
 using Round = void(const float *row, void *to, int64_t k);
 
-// `op` is a multiplication of `rows`, or of those that go to each expert, by weights that are repacked as `W`.
+// `op` is a multiplication of `rows`, or of those that go to each expert, by weights that are repacked as `W`, or a copy is.
 template <class W> void multiply_operation(ggml_compute_params *params, ggml_tensor *op, bool experts, Round *round) {
     using Row = typename Read<W>::Row;
     const ggml_tensor *weights = op->src[0], *rows = op->src[1];
+    const void *copy = copy_of(weights), *values = copy ? copy : weights->data;
     const int64_t k = weights->ne[0], m = weights->ne[1], blocks = k / (int64_t)(sizeof(Row::q)), ith = params->ith;
     const int64_t nth = params->nth, n = rows->ne[1] * rows->ne[2];
     Row *rounded = (Row *)params->wdata;
@@ -40,7 +42,7 @@ template <class W> void multiply_operation(ggml_compute_params *params, ggml_ten
         }
         wait_for_all(params->threadpool);
         for (int64_t expert = 0; expert < n_experts; expert++)
-            multiply_repacked((const W *)((const char *)weights->data + expert * weights->nb[2]), m / 8 * ith / nth * 8,
+            multiply_repacked((const W *)((const char *)values + expert * weights->nb[2]), m / 8 * ith / nth * 8,
                               m / 8 * (ith + 1) / nth * 8, blocks, counts[expert], [&](int64_t i, const Row *&row, float *&to) {
                                   const auto [slot, token] = chosen[expert * tokens + i];
                                   row = rounded + (slot % rows->ne[1] + token * rows->ne[1]) * blocks;
@@ -52,7 +54,7 @@ template <class W> void multiply_operation(ggml_compute_params *params, ggml_ten
     if (ith == 0) set_part(params->threadpool, (int)nth);
     wait_for_all(params->threadpool);
     for (int64_t from = ith * size; from < m; from = next_part(params->threadpool, 1) * size)
-        multiply_repacked((const W *)weights->data, from, from + size < m ? from + size : m, blocks, n,
+        multiply_repacked((const W *)values, from, from + size < m ? from + size : m, blocks, n,
                           [&](int64_t i, const Row *&row, float *&to) {
                               row = rounded + i * blocks;
                               to = (float *)((char *)op->data + i % rows->ne[1] * op->nb[1] + i / rows->ne[1] * op->nb[2]);
@@ -94,23 +96,71 @@ void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void 
     repacked_weights = buffers;
     type_of = type;
     repacked[2] = kernel_for<Q4_0x8>;
+    repacked[3] = kernel_for<Q4_1x8>;
+    repacked[6] = kernel_for<Q5_0x8>;
+    repacked[7] = kernel_for<Q5_1x8>;
     repacked[8] = kernel_for<Q8_0x4>;
     repacked[12] = kernel_for<Q4_Kx8>;
     repacked[13] = kernel_for<Q5_Kx8>;
     repacked[14] = kernel_for<Q6_Kx8>;
     repacked[20] = kernel_for<IQ4_NLx8>;
     repacked[39] = kernel_for<MXFP4x8>;
+    reorder[3] = {reordered<Q4_1, Q4_1x8>, sizeof(Q4_1)};
+    reorder[6] = {reordered<Q5_0, Q5_0x8>, sizeof(Q5_0)};
+    reorder[7] = {reordered<Q5_1, Q5_1x8>, sizeof(Q5_1)};
+    reorder[8] = {reordered<Q8_0, Q8_0x4>, sizeof(Q8_0)};
 }
 
 // Take repacked weights of this type from now on, for which `round` rounds a row.
 void few_rows_use_repacked(int type, Round *round) { repacked[type].round = round; }
+
+// Weights of this type as they are stored, brought into order.
+void few_rows_reorder(int type, const void *stored, int64_t m, int64_t blocks, void *to) { reorder[type].make(stored, m, blocks, to); }
+
+// Copies what a model has of such weights, which the entries from `first` to `last` list; null: nothing, or no memory.
+void *few_rows_copy(const Named *first, const Named *last) {
+    bool tied = true;
+    for (const Named *entry = first; entry < last; entry++) tied = tied && !is_called(*entry, "output.weight");
+    const auto copied = [&](const Named &entry) {
+        return is_copied(entry, tied) && repacked[entry.tensor->type].round && type_of(entry.tensor->buffer) != repacked_weights;
+    };
+    int64_t n = 0;
+    size_t bytes = 0;
+    for (const Named *entry = first; entry < last; entry++)
+        if (copied(*entry)) n++, bytes += bytes_of(*entry->tensor);
+    if (!n) return nullptr;
+    Copies *all = (Copies *)malloc(sizeof(Copies) + n * sizeof(Copy));
+    void *values = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (!all || values == MAP_FAILED) return free(all), nullptr;
+    madvise(values, bytes, MADV_HUGEPAGE);
+    *all = {(char *)values, bytes, 0};
+    char *to = all->values;
+    for (const Named *entry = first; entry < last; entry++) {
+        if (!copied(*entry)) continue;
+        ggml_tensor *tensor = entry->tensor;
+        reorder[tensor->type].make(tensor->data, tensor->ne[1], tensor->ne[0] / 32, to);
+        Copy *copy = &all->each[all->n++];
+        *copy = {copy, to, tensor};
+        tensor->extra = copy;
+        to += bytes_of(*tensor);
+    }
+    return all;
+}
+
+// Frees these copies; their model must still be there, and nothing may run.
+void few_rows_drop(void *copies) {
+    Copies *all = (Copies *)copies;
+    for (int64_t i = 0; i < all->n; i++) all->each[i].tensor->extra = nullptr;
+    munmap(all->values, all->bytes);
+    free(all);
+}
 
 // Computes `op` if it is a multiplication by weights that are repacked and have a kernel, else leaves it to the library.
 bool few_rows_forward(ggml_compute_params *params, ggml_tensor *op) {
     const ggml_tensor *weights = op->src[0], *rows = op->src[1];
     const bool experts = op->op == by_experts;
     if ((!experts && op->op != by_matrix) || weights->type < 0 || weights->type >= 40 || !repacked[weights->type].round ||
-        rows->type != 0 || !weights->buffer || type_of(weights->buffer) != repacked_weights ||
+        rows->type != 0 || !weights->buffer || (!copy_of(weights) && type_of(weights->buffer) != repacked_weights) ||
         weights->ne[3] * rows->ne[3] != 1 || weights->ne[1] % 8 || (!experts && weights->ne[2] != 1))
         return library_forward(params, op);
     const auto &found = repacked[weights->type];

@@ -52,21 +52,31 @@ template <class W> struct Factors {
     }
 };
 
+template <class W> using RowOf32 = typename Read<W>::RowOf32;  // of those types alone
 // Blocks of 32 values, at so many places; they are read ahead by BLOCKS_AHEAD.
 constexpr int BLOCKS_AHEAD = 24;
 template <class W> struct Block {
+    using R = Read<W>;
     Columns q[GROUPS][4];
-    Floats scales;
+    Floats scales, least;
 
     METHOD explicit Block(const W *const *at) {
         constexpr int each = PLACES<W> / GROUPS;
-        __m256 d[GROUPS];
+        __m256 d[GROUPS], m[GROUPS];
         for (int g = 0; g < GROUPS; g++) {
-            Read<W>::unpack(at + each * g, q[g]);
-            d[g] = Read<W>::scales(at + each * g);
+            R::unpack(at + each * g, q[g]);
+            d[g] = R::scales(at + each * g);
+            if constexpr (R::LEAST) m[g] = R::least(at + each * g);
         }
         scales = joined(d);
+        if constexpr (R::LEAST) least = joined(m);
     }
 };
+// The sum of a row's products with such a block is added to what there is.
+template <class W> INLINE Floats added(Floats all, Whole sum, Floats scales, Floats least, const typename Read<W>::Sums &of_row) {
+    all = add_product(all, sum, times(scales, of_row.d));
+    if constexpr (Read<W>::LEAST) all = add_product(all, least, of_row.s);
+    return all;
+}
 
 }  // namespace

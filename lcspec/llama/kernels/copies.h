@@ -1,0 +1,87 @@
+// Copies of weights in the order of repacked ones: of types that the library does not repack, and of the embeddings where they
+// are the output's weights as well, because it needs those as they are stored.
+
+#pragma once
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "library.h"
+#include "repacked.h"
+
+namespace {
+
+template <class S, class W> INLINE void put_values(const S &b, int column, W &to) {
+    constexpr int together = Read<W>::COLUMNS;
+    to.d[column] = b.d;
+    for (size_t i = 0; i < sizeof(b.q); i += 8) memcpy(to.q + (i * together + 8 * column), b.q + i, 8);
+}
+template <class S, class W> INLINE void put_fifths(const S &b, int column, W &to) {
+    for (int t = 0; t < 4; t++) to.h[8 * t + column] = b.h[t];
+}
+INLINE void put(const Q8_0 &b, int column, Q8_0x4 &to) { put_values(b, column, to); }
+INLINE void put(const Q4_1 &b, int column, Q4_1x8 &to) {
+    put_values(b, column, to);
+    to.m[column] = b.m;
+}
+INLINE void put(const Q5_0 &b, int column, Q5_0x8 &to) {
+    put_values(b, column, to);
+    put_fifths(b, column, to);
+}
+INLINE void put(const Q5_1 &b, int column, Q5_1x8 &to) {
+    put_values(b, column, to);
+    put_fifths(b, column, to);
+    to.m[column] = b.m;
+}
+
+// `m` columns of `blocks` blocks each, a multiple of eight.
+template <class S, class W> void reordered(const void *stored, int64_t m, int64_t blocks, void *to) {
+    constexpr int together = Read<W>::COLUMNS;
+    const S *from = (const S *)stored;
+    for (int64_t c = 0; c < m; c++)
+        for (int64_t i = 0; i < blocks; i++) put(from[c * blocks + i], (int)(c % together), ((W *)to)[c / together * blocks + i]);
+}
+
+// By types of weights; null: they are not copied.
+struct Reordered {
+    void (*make)(const void *stored, int64_t m, int64_t blocks, void *to);
+    int size;  // of a block as it is stored; repacked ones have as many bytes for each column
+} reorder[40];
+
+// What hangs on a tensor. No pointer of the library's own points to itself.
+struct Copy {
+    const Copy *self;
+    void *values;
+    ggml_tensor *tensor;
+};
+INLINE const void *copy_of(const ggml_tensor *tensor) {
+    const Copy *copy = (const Copy *)tensor->extra;
+    return copy && copy->self == copy ? copy->values : nullptr;
+}
+
+// An entry of the library's list of a model's tensors, of which a std::string is the first member (GNU's).
+struct Named {
+    const char *name;
+    size_t length;
+    char own[16];
+    ggml_tensor *tensor;
+};
+struct Copies {
+    char *values;
+    size_t bytes;
+    int64_t n;
+    Copy each[];
+};
+
+INLINE bool is_called(const Named &entry, const char *name) { return !strcmp(entry.name, name); }
+INLINE size_t bytes_of(const ggml_tensor &w) { return (size_t)(w.ne[1] * (w.ne[0] / 32) * reorder[w.type].size + 63) / 64 * 64; }
+bool is_copied(const Named &entry, bool tied) {
+    const ggml_tensor &w = *entry.tensor;
+    const bool multiplied = !strncmp(entry.name, "blk.", 4) || is_called(entry, tied ? "token_embd.weight" : "output.weight");
+    return multiplied && !strcmp(entry.name, w.name) && w.type >= 0 && w.type < 40 && reorder[w.type].make && !w.extra && w.data &&
+           !w.view_src && w.ne[2] == 1 && w.ne[3] == 1 && w.ne[1] % 8 == 0 && w.buffer &&
+           (int64_t)w.nb[1] == w.ne[0] / 32 * reorder[w.type].size;
+}
+
+}  // namespace
