@@ -212,7 +212,7 @@ def test_copies_of_weights_give_nearly_what_these_give(
 def test_what_the_library_does_not_repack_is_copied(
     quant: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All weights of Q4_1, Q5_0 and Q5_1, and of Q8_0 embeddings that are the output's weights as well; the bits are the
+    """All weights of Q4_1, Q5_0 and Q5_1, and Q8_0 embeddings that are the output's weights as well; the bits are the
     same at every width."""
     file = small_shape("llama-3.2-1b", quant, tmp_path, monkeypatch)
     one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads)
