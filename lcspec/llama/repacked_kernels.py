@@ -2,7 +2,7 @@
 
 One function stands in for all that the library does with such weights (kernels/repacked_forward.h), and the library is
 told that this is an ARM processor: there it repacks Q5_K, Q6_K and Q8_0, too. It asks when it loads a model and
-whenever it builds a graph, and nowhere else. What it does not repack, of blocks of 32 values, is copied in that order.
+whenever it builds a graph, and nowhere else. Of what it does not repack, some types are copied in such an order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ SINGLE = {
     "q8_0": "ggml_gemv_q8_0_4x8_q8_0",
 }
 ON_ARM_ALONE = ("q5_K", "q6_K", "q8_0")
-# Types that are copied where the library does not repack them: Q8_0 as embeddings that are the output's weights.
-COPIED = ("q4_1", "q5_0", "q5_1", "q8_0")
 # The library's list of a model's tensors, by which they are found: a vector of pairs of a string and a pointer.
 TENSORS, ENTRY = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model", 40
 NEARLY = 1e-4  # of the largest result
@@ -58,10 +56,12 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
     forward, type_of = (ctypes.c_void_p(address_of(library, name)) for name in (FORWARD, TYPE_OF))
     compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(buffers()), type_of)
     for kind in TYPES:
-        same = kind.name not in SINGLE or _as_the_library(library, compiled, kind)
-        if not same or not (kind.name not in COPIED or _as_stored(library, compiled, kind)):
+        copied = copied_bytes(compiled, kind, kind.values) > 0
+        if kind.name in SINGLE and not _as_the_library(library, compiled, kind):
             return {}
-        if kind.name in SINGLE or kind.name in COPIED:
+        if copied and not _as_stored(library, compiled, kind):
+            return {}
+        if kind.name in SINGLE or copied:
             round_row = address_of(library, f"quantize_row_{kind.rounded.name}")
             compiled.few_rows_use_repacked(whole(kind.number), ctypes.c_void_p(round_row))
     as_on_arm = () if getattr(library, DEVICES)() else ARM
@@ -83,7 +83,7 @@ def _as_stored(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) ->
     """Whether the kernel computes from a copy nearly what the library does from the weights as they are stored."""
     (m, n, k), stored, rows = _matrix(library, kind.rounded, kind.size, 1)
     dot, none, whole = getattr(library, kind.dot), ctypes.c_size_t(0), ctypes.c_int
-    wanted, copy = np.zeros((n, m), np.float32), np.zeros_like(stored)
+    wanted, copy = np.zeros((n, m), np.float32), np.zeros((m, copied_bytes(compiled, kind, k)), np.uint8)
     for row, out in zip(rows, wanted):
         for i in range(m):
             dot(whole(k), at(out[i:]), none, at(stored[i]), none, at(row), none, whole(1))
@@ -91,6 +91,12 @@ def _as_stored(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) ->
         whole(kind.number), at(stored), ctypes.c_int64(m), ctypes.c_int64(k // kind.values), at(copy)
     )
     return _nearly(wanted, _multiplied(compiled, kind, copy, m, k, rows))
+
+
+def copied_bytes(compiled: ctypes.CDLL, kind: WeightType, values: int) -> int:
+    """Bytes of so many values in a copy; 0: weights of this type are not copied."""
+    compiled.few_rows_copied.restype = ctypes.c_int64
+    return int(compiled.few_rows_copied(ctypes.c_int(kind.number), ctypes.c_int64(values // kind.values)))
 
 
 def _multiplied(

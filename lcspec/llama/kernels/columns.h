@@ -105,7 +105,7 @@ INLINE Whole zero() { return _mm512_setzero_si512(); }
 INLINE Whole pairs(const int8_t *of) { return _mm512_cvtepi8_epi16(load(of)); }
 INLINE Whole add_pairs(Whole sum, Whole a, int b) { return _mm512_dpwssd_epi32(sum, a, _mm512_set1_epi32(b)); }
 INLINE Whole plus(Whole a, int b) { return _mm512_add_epi32(a, _mm512_set1_epi32(b)); }
-INLINE Whole minus_32_times(Whole a, Whole b) { return _mm512_sub_epi32(a, _mm512_slli_epi32(b, 5)); }
+template <int TWICE> INLINE Whole minus_times(Whole a, Whole b) { return _mm512_sub_epi32(a, _mm512_slli_epi32(b, TWICE)); }
 
 INLINE Floats no_floats() { return _mm512_setzero_ps(); }
 INLINE Floats joined(const __m256 *groups) { return _mm512_insertf32x8(_mm512_castps256_ps512(groups[0]), groups[1], 1); }
@@ -206,7 +206,7 @@ INLINE Whole zero() { return _mm256_setzero_si256(); }
 INLINE Whole pairs(const int8_t *of) { return _mm256_cvtepi8_epi16(load_half(of)); }
 INLINE Whole add_pairs(Whole sum, Whole a, int b) { return _mm256_add_epi32(sum, _mm256_madd_epi16(a, _mm256_set1_epi32(b))); }
 INLINE Whole plus(Whole a, int b) { return _mm256_add_epi32(a, _mm256_set1_epi32(b)); }
-INLINE Whole minus_32_times(Whole a, Whole b) { return _mm256_sub_epi32(a, _mm256_slli_epi32(b, 5)); }
+template <int TWICE> INLINE Whole minus_times(Whole a, Whole b) { return _mm256_sub_epi32(a, _mm256_slli_epi32(b, TWICE)); }
 
 INLINE Floats no_floats() { return _mm256_setzero_ps(); }
 INLINE Floats joined(const __m256 *groups) { return *groups; }

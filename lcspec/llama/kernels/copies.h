@@ -35,6 +35,21 @@ INLINE void put(const Q5_1 &b, int column, Q5_1x8 &to) {
     to.m[column] = b.m;
 }
 
+#ifdef WIDE
+INLINE void put(const IQ4_XS &b, int column, IQ4_XSx8 &to) {
+    to.d[column] = b.d;
+    for (int part = 0; part < 8; part++)
+        to.scales[8 * part + column] = (int8_t)((b.low[part / 2] >> part % 2 * 4 & 15 | (b.high >> part * 2 & 3) << 4) - 32);
+    // Halves of a byte are 16 values apart; repacked ones 32.
+    for (int piece = 0; piece < 4; piece++)
+        for (int v = 0; v < 32; v++) {
+            const uint8_t *of = b.q + 32 * piece + v % 16;
+            const int half = v / 16 * 4;
+            to.q[64 * (4 * piece + v / 8) + 8 * column + v % 8] = (uint8_t)(of[0] >> half & 15 | (of[16] >> half & 15) << 4);
+        }
+}
+#endif
+
 // `m` columns of `blocks` blocks each, a multiple of eight.
 template <class S, class W> void reordered(const void *stored, int64_t m, int64_t blocks, void *to) {
     constexpr int together = Read<W>::COLUMNS;
@@ -46,8 +61,11 @@ template <class S, class W> void reordered(const void *stored, int64_t m, int64_
 // By types of weights; null: they are not copied.
 struct Reordered {
     void (*make)(const void *stored, int64_t m, int64_t blocks, void *to);
-    int size;  // of a block as it is stored; repacked ones have as many bytes for each column
+    int values, size, repacked;  // values and bytes of a block as it is stored, and bytes of a column of repacked ones
 } reorder[40];
+template <class S, class W> constexpr Reordered reordered_to(int values) {
+    return {reordered<S, W>, values, sizeof(S), sizeof(W) / Read<W>::COLUMNS};
+}
 
 // What hangs on a tensor. No pointer of the library's own points to itself.
 struct Copy {
@@ -75,13 +93,14 @@ struct Copies {
 };
 
 INLINE bool is_called(const Named &entry, const char *name) { return !strcmp(entry.name, name); }
-INLINE size_t bytes_of(const ggml_tensor &w) { return (size_t)(w.ne[1] * (w.ne[0] / 32) * reorder[w.type].size + 63) / 64 * 64; }
+INLINE int64_t blocks_of(const ggml_tensor &w) { return w.ne[0] / reorder[w.type].values; }
+INLINE size_t bytes_of(const ggml_tensor &w) { return (size_t)(w.ne[1] * blocks_of(w) * reorder[w.type].repacked + 63) / 64 * 64; }
 bool is_copied(const Named &entry, bool tied) {
     const ggml_tensor &w = *entry.tensor;
     const bool multiplied = !strncmp(entry.name, "blk.", 4) || is_called(entry, tied ? "token_embd.weight" : "output.weight");
     return multiplied && !strcmp(entry.name, w.name) && w.type >= 0 && w.type < 40 && reorder[w.type].make && !w.extra && w.data &&
            !w.view_src && w.ne[2] == 1 && w.ne[3] == 1 && w.ne[1] % 8 == 0 && w.buffer &&
-           (int64_t)w.nb[1] == w.ne[0] / 32 * reorder[w.type].size;
+           (int64_t)w.nb[1] == blocks_of(w) * reorder[w.type].size;
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ bool multiply_many(const Strips<W> &strips, const Strips<W> &, int n, const Q8_K
     return false;
 }
 
-// The same of blocks of 32 values and FOUR rows. A value that is read counts for two strips: one reads no more of them than it
-// multiplies.
+// The same of blocks of 32 values, FOUR rows at a time. A value that is read is multiplied by two strips: with one, reading took
+// as long as multiplying.
 constexpr int FOUR = Of32Values<0>::TOGETHER, TWO = 2;
 template <class W>
 bool multiply_many(const Strips<W> &first, const Strips<W> &second, int n, const RowOf32<W> *const *rows,

@@ -30,7 +30,7 @@ void multiply_columns(const Strips<W> &strips, const Q8_K *const *rows, const ty
             for (int g = 0; g < GROUPS; g++) {
                 constexpr size_t size = sizeof(W) / R::PIECES;
                 const char *own = (const char *)at[g] + size * piece / 64 * 64;
-                if (!R::LEAST) read_ahead<NEAR>(own + sizeof(W), size);  // the processor does not: they are read in such an order
+                if (!R::IN_TURN) read_ahead<NEAR>(own + sizeof(W), size);  // the processor does not foresee it
                 if (N > 1) read_ahead(own + 3 * sizeof(W), size);
                 R::unpack(*at[g], piece, q[g]);
                 scale[g] = R::scale(scales.of[g], piece);
@@ -89,7 +89,7 @@ void multiply_rows(const W *w, int64_t from, int64_t columns, int64_t blocks, in
         else c += multiply_many(strips(c), strips(c + each < from + apart ? c + each : c), n, rows, sums, to) * each;
 }
 
-// The same of one of at most `N` rows.
+// The same of `n` rows, at most `N`.
 template <int N, class W, class Row>
 INLINE void multiply_few(const W *w, int64_t from, int64_t columns, int64_t blocks, int n, const Row *const *rows, float *const *to) {
     if (n == N) multiply_rows<N>(w, from, columns, blocks, n, rows, to);

@@ -1,7 +1,7 @@
 // Weights as the library repacks them: blocks of eight columns (Q8_0: four), eight bytes of each in turn.
 //
-// How they are laid out is known from ggml-cpu, repack.h and repack.cpp. It does not repack Q4_1, Q5_0 and Q5_1; these are ours
-// (copies.h).
+// How they are laid out is known from ggml-cpu, repack.h and repack.cpp. It does not repack Q4_1, Q5_0, Q5_1 and IQ4_XS; these are
+// ours (copies.h).
 
 #pragma once
 
@@ -19,6 +19,7 @@ struct Q8_0x4 { half d[4]; int8_t q[128]; };
 struct Q4_Kx8 { half d[8], m[8]; uint8_t scales[96], q[1024]; };
 struct Q5_Kx8 { half d[8], m[8]; uint8_t scales[96], h[256], q[1024]; };
 struct Q6_Kx8 { half d[8]; int8_t scales[128]; uint8_t q[1024], h[512]; };
+struct IQ4_XSx8 { half d[8]; int8_t scales[64]; uint8_t q[1024]; };
 
 // How blocks of 32 values are read, what rows are rounded to, and what is summed of each of their blocks beforehand. AT_ONCE rows
 // at most are multiplied together, or many, a multiple of TOGETHER.
@@ -135,19 +136,32 @@ template <class W> INLINE void unpack_scales(const W &w, int g, Scales &to) {
     }
 }
 
+// The same of scales with a sign, which need no unpacking.
+template <int PAIRS> INLINE void copy_scales(const int8_t *scales, int g, Scales &to) {
+    for (int j = 0; j < PAIRS; j++) {
+        const __m128i two = load_half(scales + 16 * j);
+        _mm_storeu_si128((__m128i *)(to.of[g] + 16 * j), two);
+        _mm_storeu_si128((__m128i *)(to.pairs[j] + 16 * g), _mm_unpacklo_epi8(two, _mm_srli_si128(two, 8)));
+    }
+}
+
 // How blocks of 256 values are read: in `PIECES` of twice `HALF` vectors of eight values of each column. The second half is
-// `BETWEEN` values behind the first and has other scales. `add` adds sums of both, multiplied by these.
+// `BETWEEN` values behind the first and has other scales. `add` adds sums of both, multiplied by these. Without a LEAST, values
+// are two to the power of TWICE too large. IN_TURN: their bytes are read one after the other.
 struct Of256Values {
     using Row = Q8_K;
     static constexpr int COLUMNS = 8, AT_ONCE = GROUPS == 2 ? 4 : 8, TOGETHER = 8;  // as far as there are registers
 };
-struct WithLeast : Of256Values {
+struct InPartsOf32 : Of256Values {
     static constexpr int PIECES = 4, HALF = 4, BETWEEN = 32, PAIRS = 4, SCALES = 8;
-    static constexpr bool LEAST = true;
+    static constexpr bool IN_TURN = true;
     using Sums = __m128i;  // of 32 values each
     METHOD static Sums sums(const Q8_K &b) { return _mm_hadd_epi16(load_half(b.sums), load_half(b.sums + 8)); }
     METHOD static const int *pairs_of(const Q8_K &, const Sums &sums) { return (const int *)&sums; }
     METHOD static int from(int piece) { return 64 * piece; }
+};
+struct WithLeast : InPartsOf32 {
+    static constexpr bool LEAST = true;
     template <class W> METHOD static void scales(const W &w, int g, Scales &to) { unpack_scales(w, g, to); }
 };
 template <> struct Read<Q4_Kx8> : WithLeast {
@@ -184,18 +198,14 @@ template <> struct Read<Q5_Kx8> : Larger<WithLeast> {
     }
 };
 template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
-    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8, SCALES = 16;
-    static constexpr bool LEAST = false;
+    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8, SCALES = 16, TWICE = 5;
+    static constexpr bool LEAST = false, IN_TURN = false;
     struct Sums {};
     METHOD static Sums sums(const Q8_K &) { return {}; }
     METHOD static const int *pairs_of(const Q8_K &b, const Sums &) { return (const int *)b.sums; }
     METHOD static int from(int piece) { return piece / 4 * 128 + piece % 4 * 16; }
     METHOD static void scales(const Q6_Kx8 &w, int g, Scales &to) {
-        for (int j = 0; j < 8; j++) {
-            const __m128i two = load_half(w.scales + 16 * j);
-            _mm_storeu_si128((__m128i *)(to.of[g] + 16 * j), two);
-            _mm_storeu_si128((__m128i *)(to.pairs[j] + 16 * g), _mm_unpacklo_epi8(two, _mm_srli_si128(two, 8)));
-        }
+        copy_scales<8>(w.scales, g, to);
     }
     METHOD static Both scale(const int8_t *of, int piece) {
         const int8_t *first = of + piece / 4 * 64 + piece % 4 * 8;
@@ -211,5 +221,22 @@ template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
         }
     }
 };
+#ifdef WIDE
+// Their values are 241 at most: with AVX2 the sums of two products would not have room.
+template <> struct Read<IQ4_XSx8> : Larger<InPartsOf32> {
+    static constexpr int TWICE = 7;
+    static constexpr bool LEAST = false;
+    METHOD static void scales(const IQ4_XSx8 &w, int g, Scales &to) { copy_scales<4>(w.scales, g, to); }
+    METHOD static Both scale(const int8_t *of, int piece) { return {scale_of(of + 16 * piece), scale_of(of + 16 * piece + 8)}; }
+    METHOD static void unpack(const IQ4_XSx8 &w, int piece, Columns *q) {
+        const __m128i levels = _mm_add_epi8(levels_of_iq4(), _mm_set1_epi8((char)128));
+        for (int t = 0; t < 4; t++) {
+            const Columns both = read(w.q + 64 * (4 * piece + t));
+            q[t] = looked_up(levels, low_halves(both));
+            q[t + 4] = looked_up(levels, high_halves(both));
+        }
+    }
+};
+#endif
 
 }  // namespace

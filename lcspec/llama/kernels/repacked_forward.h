@@ -105,14 +105,21 @@ void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void 
     repacked[14] = kernel_for<Q6_Kx8>;
     repacked[20] = kernel_for<IQ4_NLx8>;
     repacked[39] = kernel_for<MXFP4x8>;
-    reorder[3] = {reordered<Q4_1, Q4_1x8>, sizeof(Q4_1)};
-    reorder[6] = {reordered<Q5_0, Q5_0x8>, sizeof(Q5_0)};
-    reorder[7] = {reordered<Q5_1, Q5_1x8>, sizeof(Q5_1)};
-    reorder[8] = {reordered<Q8_0, Q8_0x4>, sizeof(Q8_0)};
+    reorder[3] = reordered_to<Q4_1, Q4_1x8>(32);
+    reorder[6] = reordered_to<Q5_0, Q5_0x8>(32);
+    reorder[7] = reordered_to<Q5_1, Q5_1x8>(32);
+    reorder[8] = reordered_to<Q8_0, Q8_0x4>(32);
+#ifdef WIDE
+    repacked[23] = kernel_for<IQ4_XSx8>;
+    reorder[23] = reordered_to<IQ4_XS, IQ4_XSx8>(256);
+#endif
 }
 
 // Take repacked weights of this type from now on, for which `round` rounds a row.
 void few_rows_use_repacked(int type, Round *round) { repacked[type].round = round; }
+
+// Bytes of a column of so many blocks in a copy; 0: weights of this type are not copied.
+int64_t few_rows_copied(int type, int64_t blocks) { return blocks * reorder[type].repacked; }
 
 // Weights of this type as they are stored, brought into order.
 void few_rows_reorder(int type, const void *stored, int64_t m, int64_t blocks, void *to) { reorder[type].make(stored, m, blocks, to); }
@@ -138,7 +145,7 @@ void *few_rows_copy(const Named *first, const Named *last) {
     for (const Named *entry = first; entry < last; entry++) {
         if (!copied(*entry)) continue;
         ggml_tensor *tensor = entry->tensor;
-        reorder[tensor->type].make(tensor->data, tensor->ne[1], tensor->ne[0] / 32, to);
+        reorder[tensor->type].make(tensor->data, tensor->ne[1], blocks_of(*tensor), to);
         Copy *copy = &all->each[all->n++];
         *copy = {copy, to, tensor};
         tensor->extra = copy;

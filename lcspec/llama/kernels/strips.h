@@ -47,7 +47,7 @@ template <class W> struct Factors {
         Whole below = zero();
         for (int j = 0; j < R::PAIRS; j++) below = add_pairs(below, of_pairs[j], of_row[j]);
         if constexpr (R::LEAST) beneath = add_product(beneath, below, times(m, row.d));
-        else sum = minus_32_times(sum, below);  // so much the values are too large
+        else sum = minus_times<R::TWICE>(sum, below);  // so much the values are too large
         products = add_product(products, sum, times(d, row.d));
     }
 };
