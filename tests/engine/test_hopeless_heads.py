@@ -26,10 +26,10 @@ def costs(*seconds: float) -> dict[int, tuple[float, int]]:
 
 def test_what_could_pay() -> None:
     assert could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.0)
-    assert could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.25)
-    assert not could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.3)
+    assert could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.1)
+    assert not could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.12)
     assert not could_pay(costs(1.0, 2.0, 3.0, 4.0), RIGHT, level=0.0)
-    assert could_pay(costs(1.0, 2.0, 3.0, 1.8), RIGHT, level=0.0)  # four rows at once are cheaper than three here
+    assert could_pay(costs(1.0, 2.0, 3.0, 1.4), RIGHT, level=0.0)  # four rows at once are cheaper than three here
     assert not could_pay(costs(1.0, 2.0, 3.0), RIGHT, level=0.0)  # and four that nobody measured count for nothing
     assert could_pay({}, RIGHT, level=0.0)
 
