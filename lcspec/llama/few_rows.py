@@ -26,7 +26,7 @@ import numpy as np
 
 from lcspec.disk_cache import cache_dir
 from lcspec.llama.amx import processor_flags
-from lcspec.llama.native import address_of, at, same_bits
+from lcspec.llama.native import address_of, at, dot_products, same_bits
 from lcspec.llama.repacked_kernels import Copies, stand_ins
 from lcspec.llama.weight_types import TYPES, WeightType
 
@@ -150,10 +150,14 @@ def _compiled() -> ctypes.CDLL | None:
         file = cache_dir() / "kernels" / f"few_rows-{hashlib.sha256(about).hexdigest()[:16]}.so"
         if not file.exists():
             file.parent.mkdir(0o700, parents=True, exist_ok=True)  # it holds code that runs
-            with open(file.with_suffix(".lock"), "w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)  # several that start together do not slow each other
+            folder = os.open(file.parent, os.O_RDONLY)
+            try:
+                with contextlib.suppress(OSError):  # some file systems have no locks
+                    fcntl.flock(folder, fcntl.LOCK_EX)  # several that start together do not slow each other
                 if not file.exists():
                     _compile(command, file)
+            finally:
+                os.close(folder)
         return ctypes.CDLL(str(file))
     return None
 
@@ -173,10 +177,10 @@ def _compile(command: str, file: Path) -> None:
 
 def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType, values: int = COMPARED[2]) -> bool:
     """Whether the kernel for this type has the bits of the library's dot product; only then it is used."""
-    dot, quantize = getattr(library, kind.dot, None), getattr(library, "ggml_quantize_chunk", None)
+    quantize = getattr(library, "ggml_quantize_chunk", None)
     name = f"quantize_row_{kind.rounded.name}" if kind.values > 1 else "ggml_fp32_to_fp16_row"
     round_row = getattr(library, name, None)
-    if dot is None or quantize is None or round_row is None:
+    if not hasattr(library, kind.dot) or quantize is None or round_row is None:
         return False
     m, n, _ = COMPARED
     k = values if kind.values > 1 else values + 24
@@ -188,11 +192,7 @@ def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType, value
     quantize(whole(kind.number), at(weights), at(stored), long(0), long(m), long(k), None)
     for row, into in zip(rows, rounded):
         round_row(at(row), at(into), long(k))
-    wanted = np.zeros((n, m), np.float32)
-    none = ctypes.c_size_t(0)
-    for j in range(n):
-        for i in range(m):
-            dot(whole(k), at(wanted[j, i:]), none, at(stored[i]), none, at(rounded[j]), none, whole(1))
+    wanted = dot_products(library, kind, k, stored, rounded)
     use: Callable[[int, bool], None] = compiled.few_rows_use
     use(kind.number, True)
     same = True

@@ -7,6 +7,8 @@ import ctypes
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.llama.weight_types import WeightType
+
 
 def address_of(library: ctypes.CDLL, name: str) -> int:
     """Where `library` has its function `name`."""
@@ -21,3 +23,23 @@ def at(array: NDArray[np.generic]) -> ctypes.c_void_p:
 def same_bits(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     """Whether two arrays have the same shape and bits."""
     return np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def dot_products(
+    library: ctypes.CDLL, kind: WeightType, k: int, stored: NDArray[np.uint8], rows: NDArray[np.uint8]
+) -> NDArray[np.float32]:
+    """The library's dot products of `rows` and weights as they are stored, of `k` values each: float32 [n, m].
+
+    Args:
+        library: has a dot product for `kind`.
+        kind: type of the weights.
+        k: values of a row.
+        stored: bytes of m rows of weights.
+        rows: bytes of n rows, rounded as `kind` says.
+    """
+    out = np.zeros((len(rows), len(stored)), np.float32)
+    dot, none, whole = getattr(library, kind.dot), ctypes.c_size_t(0), ctypes.c_int
+    for row, to in zip(rows, out):
+        for i, weights in enumerate(stored):
+            dot(whole(k), at(to[i:]), none, at(weights), none, at(row), none, whole(1))
+    return out

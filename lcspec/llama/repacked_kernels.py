@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.llama.native import address_of, at, same_bits
+from lcspec.llama.native import address_of, at, dot_products, same_bits
 from lcspec.llama.weight_types import TYPES, RowType, WeightType
 
 # The library's functions for a single row of weights that have a kernel. It has fast ones for the first four on x86, of
@@ -81,16 +81,10 @@ def _as_the_library(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightTyp
 
 def _as_stored(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) -> bool:
     """Whether the kernel computes from a copy nearly what the library does from the weights as they are stored."""
-    (m, n, k), stored, rows = _matrix(library, kind.rounded, kind.size, 1)
-    dot, none, whole = getattr(library, kind.dot), ctypes.c_size_t(0), ctypes.c_int
-    wanted, copy = np.zeros((n, m), np.float32), np.zeros((m, copied_bytes(compiled, kind, k)), np.uint8)
-    for row, out in zip(rows, wanted):
-        for i in range(m):
-            dot(whole(k), at(out[i:]), none, at(stored[i]), none, at(row), none, whole(1))
-    compiled.few_rows_reorder(
-        whole(kind.number), at(stored), ctypes.c_int64(m), ctypes.c_int64(k // kind.values), at(copy)
-    )
-    return _nearly(wanted, _multiplied(compiled, kind, copy, m, k, rows))
+    (m, _, k), stored, rows = _matrix(library, kind.rounded, kind.size, 1)
+    long, copy = ctypes.c_int64, np.zeros((m, copied_bytes(compiled, kind, k)), np.uint8)
+    compiled.few_rows_reorder(ctypes.c_int(kind.number), at(stored), long(m), long(k // kind.values), at(copy))
+    return _nearly(dot_products(library, kind, k, stored, rows), _multiplied(compiled, kind, copy, m, k, rows))
 
 
 def copied_bytes(compiled: ctypes.CDLL, kind: WeightType, values: int) -> int:

@@ -12,7 +12,7 @@ from lcspec.server.schemas import INT32, Echoed, Generating, Int, Strict
 LONGEST_NAME = 128
 Name = Annotated[str, Field(min_length=1, max_length=LONGEST_NAME, pattern=r"^[a-zA-Z0-9_.:-]+$")]
 MAX_TOOLS = 256
-# What choosing no function of the tools is called elsewhere, and here.
+# What a choice that names no function is called elsewhere, and here.
 CHOICES = {"auto": "auto", "none": "none", "required": "required", "any": "required"}
 
 

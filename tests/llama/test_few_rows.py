@@ -78,7 +78,7 @@ def test_every_type_has_the_bits_of_single_rows(anew: Path) -> None:
     compiled = few_rows._compiled()
     assert compiled is not None
     assert all([few_rows._agrees(LIBRARY, compiled, kind) for kind in TYPES])
-    assert len(list((anew / "kernels").glob("*.so"))) == 1
+    assert len(list((anew / "kernels").iterdir())) == 1  # compiled once
 
 
 def test_several_processes_compile_once(tmp_path: Path) -> None:

@@ -116,10 +116,10 @@ def test_items_of_other_kinds_are_left_out(http: httpx.Client) -> None:
         "action": {"type": "search", "query": "x"},
     }
     body = {"max_output_tokens": 1, "input": [{"role": "user", "content": "Hello"}]}
+    http.post("/v1/responses", json=body)  # both of the next find it in the cache
     got = http.post("/v1/responses", json=body | {"input": [search, *body["input"]]})
     assert got.status_code == 200 and got.headers[unknown.HEADER] == "input[0].type"
-    alone = http.post("/v1/responses", json=body).json()
-    assert got.json()["usage"]["input_tokens"] == alone["usage"]["input_tokens"]
+    assert got.json()["usage"] == http.post("/v1/responses", json=body).json()["usage"]
     called = [
         [{"type": "function_call", "call_id": "c", "name": "patch", "arguments": '{"input": "+ 1"}'}]
         + [{"type": "function_call_output", "call_id": "c", "output": "Done"}],
