@@ -1,7 +1,7 @@
 """Kernels for one row of tokens and a few, compiled on this machine: as fast as they are exact.
 
 llama.cpp has none for two to eight rows on x86: it multiplies them one by one, so that two drafted tokens cost nearly
-as much as decoding them. Those of few_rows.cpp unpack the weights once for all rows, and a row's sums are those that it
+as much as decoding them. Those here (kernels/) unpack the weights once for all rows, and a row's sums are those that it
 has alone. A single row is faster as well, and so are keys and values in 16 bits and the weights of experts. They are
 compiled when they are first needed, with the C++ compiler of the machine, and kept in the cache directory. A type of
 weights whose bits are not those of the library's dot product is left to the library, and so is everything where there
@@ -19,6 +19,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
@@ -31,9 +32,9 @@ from lcspec.llama.repacked_kernels import Copies, stand_ins
 from lcspec.llama.weight_types import TYPES, WeightType
 
 SOURCES = Path(__file__).with_name("kernels")
-FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-shared", "-fPIC")
+FLAGS = ("-std=c++17", "-O3", "-march=native", "-ffp-contract=off", "-fno-exceptions", "-fno-rtti", "-fPIC")
 COMPILERS = ("c++", "g++", "clang++")
-PATIENCE = 300.0  # seconds for the compiler: it takes 15 where it is alone
+PATIENCE = 300.0  # seconds for the compiler: it takes 8 on two cores where it is alone
 # Functions of the library: for several rows, for those of an expert, how threads share work, how wide its vectors are.
 SGEMM, TILED = "llamafile_sgemm", "ggml_compute_forward_mul_mat_tiled"
 EXPERTS = "ggml_compute_forward_mul_mat_id_tiled"
@@ -169,10 +170,16 @@ def _compile(command: str, file: Path) -> None:
         OSError, subprocess.SubprocessError: it does not.
     """
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
+        parts = [(source, Path(folder) / f"{source.stem}.o") for source in sorted(SOURCES.glob("*.cpp"))]
+        with ThreadPoolExecutor(len(parts)) as at_once:
+            list(at_once.map(lambda part: _run(command, *FLAGS, "-c", str(part[0]), "-o", str(part[1])), parts))
         new = Path(folder) / file.name
-        compile_it = [command, *FLAGS, "-o", str(new), str(SOURCES / "few_rows.cpp")]
-        subprocess.run(compile_it, check=True, capture_output=True, timeout=PATIENCE)
+        _run(command, "-shared", *(str(part) for _, part in parts), "-o", str(new))
         os.replace(new, file)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
 
 
 def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType, values: int = COMPARED[2]) -> bool:

@@ -219,14 +219,14 @@ def _writes_no_text(header: ModelHeader) -> UnsupportedModel:
 def _repacks(options: ModelOptions, header: ModelHeader, layers: int) -> bool:
     """Whether the library may repack the weights, with `layers` on devices: where that is faster.
 
-    Repacked ones are copies. Those in the file need not be in memory all at once.
+    Repacked ones are copies. Those in the file need not be in memory all at once, and are not written to swap.
     """
     if not options.repack or not may_repack():
         return False
     if layers or uses_amx():
         return True
     memory = machine_memory()
-    fits = memory is None or header.file_size <= memory.free
+    fits = memory is None or header.file_size <= memory.free - memory.swap
     return fits and not faster_as_stored(C.llama_cpp._lib, header.tensor_types)
 
 

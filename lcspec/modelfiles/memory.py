@@ -43,10 +43,11 @@ MIN_ROLLBACK = 2
 
 @dataclass(frozen=True)
 class Memory:
-    """This machine's memory in bytes, swap and limits of a container included."""
+    """This machine's memory in bytes, swap and limits of a container included. `swap`: of the free ones, those on disk."""
 
     total: int
     free: int
+    swap: int = 0
 
 
 @dataclass(frozen=True)
@@ -267,8 +268,8 @@ def read_memory(meminfo: Path, cgroup: Path) -> Memory | None:
     try:
         lines = [line.split() for line in meminfo.read_text().splitlines()]
         kib = {words[0].rstrip(":"): int(words[1]) for words in lines if len(words) > 1}
-        swap = kib.get("SwapFree", 0)
-        total, free = (kib["MemTotal"] + swap) * 1024, (kib["MemAvailable"] + swap) * 1024
+        available, swap = kib["MemAvailable"] * 1024, kib.get("SwapFree", 0) * 1024
+        total = kib["MemTotal"] * 1024 + swap
     except (OSError, ValueError, KeyError):
         return None
     try:
@@ -276,6 +277,8 @@ def read_memory(meminfo: Path, cgroup: Path) -> Memory | None:
         used = int((cgroup / "memory.current").read_text())
         stat = dict(line.split() for line in (cgroup / "memory.stat").read_text().splitlines())
         cached = int(stat.get("inactive_file", 0)) + int(stat.get("active_file", 0))
-        return Memory(min(total, limit), min(free, limit - used + cached))
+        unused = limit - used + cached
     except (OSError, ValueError):
-        return Memory(total, free)
+        limit = unused = total
+    free = min(available + swap, unused)
+    return Memory(min(total, limit), free, free - min(available, unused))

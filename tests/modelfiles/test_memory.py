@@ -214,7 +214,7 @@ def test_this_machine_has_memory_for_a_tiny_model(llama: Path) -> None:
 def test_linux_s_files_and_a_container_s_limit(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 16000 kB\nMemFree: 10 kB\nMemAvailable: 9000 kB\nSwapFree: 1000 kB\nOdd\n")
-    whole = Memory(17000 * 1024, 10000 * 1024)
+    whole = Memory(17000 * 1024, 10000 * 1024, swap=1000 * 1024)
     assert read_memory(meminfo, tmp_path) == whole
     (tmp_path / "memory.max").write_text("max\n")
     (tmp_path / "memory.current").write_text("5000\n")
@@ -222,4 +222,6 @@ def test_linux_s_files_and_a_container_s_limit(tmp_path: Path) -> None:
     assert read_memory(meminfo, tmp_path) == whole
     (tmp_path / "memory.max").write_text("8000\n")
     assert read_memory(meminfo, tmp_path) == Memory(8000, 3900)
+    (tmp_path / "memory.max").write_text(f"{9500 * 1024 + 4100}\n")
+    assert read_memory(meminfo, tmp_path) == Memory(9500 * 1024 + 4100, 9500 * 1024, swap=500 * 1024)
     assert read_memory(tmp_path / "nowhere", tmp_path) is None

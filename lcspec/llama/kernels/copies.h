@@ -35,7 +35,7 @@ INLINE void put(const Q5_1 &b, int column, Q5_1x8 &to) {
     to.m[column] = b.m;
 }
 
-#ifdef WIDE
+#ifdef VNNI
 INLINE void put(const IQ4_XS &b, int column, IQ4_XSx8 &to) {
     to.d[column] = b.d;
     for (int part = 0; part < 8; part++)

@@ -11,7 +11,6 @@
 #include "blocks_of_32.h"
 #include "formats.h"
 #include "library.h"
-#include "repacked_forward.h"
 #include "values_of_16_bits.h"
 
 namespace {
@@ -115,6 +114,10 @@ bool fits(const Kind *kind, int64_t k) { return kind && (kind->block == 1 || k *
 }  // namespace
 
 extern "C" {
+
+void (*set_part)(void *pool, int part);
+int (*next_part)(void *pool, int count);
+void (*wait_for_all)(void *pool);
 
 // Functions of the library, in the order of their declaration above, and whether its vectors have 512 bits.
 void few_rows_init(Multiply *sgemm, Tiled *tiled, Experts *experts, void (*set)(void *, int),

@@ -84,6 +84,10 @@ INLINE __m256i looked_up(__m128i levels, const uint8_t *q) {
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(levels), nibbles(q));
 }
 
+#if defined(__AVX512VNNI__) && defined(__AVX512VL__) || defined(__AVXVNNI__)
+#define VNNI
+#endif
+
 // Eight sums of four products each, added to `sum`: bytes without a sign times bytes with one.
 INLINE __m256i add_byte_products(__m256i sum, __m256i u, __m256i s) {
 #if defined(__AVX512VNNI__) && defined(__AVX512VL__)

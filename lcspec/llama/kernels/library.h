@@ -28,13 +28,15 @@ using Multiply = bool(const ggml_compute_params *, int64_t m, int64_t n, int64_t
                       const void *rows, int64_t stride, void *out, int64_t next, int weights_type, int values_type,
                       int out_type);
 
+#pragma GCC visibility push(hidden)
+extern void (*set_part)(void *pool, int part);
+extern int (*next_part)(void *pool, int count);
+extern void (*wait_for_all)(void *pool);
+#pragma GCC visibility pop
+
 }
 
 namespace {
-
-void (*set_part)(void *pool, int part);
-int (*next_part)(void *pool, int count);
-void (*wait_for_all)(void *pool);
 
 // Parts of the work for each thread: at the end of each is lost what the processor read ahead.
 constexpr int64_t PARTS = 4;

@@ -26,21 +26,25 @@ void multiply_columns(const Strips<W> &strips, const Q8_K *const *rows, const ty
             for (int g = 0; g < GROUPS; g++) all[r][g] = none();
         for (int piece = 0; piece < R::PIECES; piece++) {
             Columns q[GROUPS][2 * R::HALF];
-            decltype(R::scale(scales.of[0], 0)) scale[GROUPS];
+            decltype(R::both(scales.of[0], scales.of[0])) scale[GROUPS];
             for (int g = 0; g < GROUPS; g++) {
                 constexpr size_t size = sizeof(W) / R::PIECES;
                 const char *own = (const char *)at[g] + size * piece / 64 * 64;
                 if (!R::IN_TURN) read_ahead<NEAR>(own + sizeof(W), size);  // the processor does not foresee it
                 if (N > 1) read_ahead(own + 3 * sizeof(W), size);
                 R::unpack(*at[g], piece, q[g]);
-                scale[g] = R::scale(scales.of[g], piece);
+                const int8_t *of = scales.of[g] + R::scales_from(piece);
+                scale[g] = R::both(of, of + R::SCALES_BETWEEN);
             }
             for (int r = 0; r < N; r++) {
                 const int8_t *x = rows[r][i].q + R::from(piece);
-                Columns first[GROUPS], last[GROUPS];
-                dot<R::HALF>(q, 0, x, first);
-                dot<R::HALF>(q, R::HALF, x + R::BETWEEN, last);
-                for (int g = 0; g < GROUPS; g++) all[r][g] = R::add(all[r][g], first[g], last[g], scale[g]);
+                constexpr int some = R::ROOM < R::HALF ? R::ROOM : R::HALF;
+                for (int t = 0; t < R::HALF; t += some) {
+                    Columns first[GROUPS], last[GROUPS];
+                    dot<some>(q, t, x + 8 * t, first);
+                    dot<some>(q, R::HALF + t, x + 8 * t + R::BETWEEN, last);
+                    for (int g = 0; g < GROUPS; g++) all[r][g] = R::add(all[r][g], first[g], last[g], scale[g]);
+                }
             }
         }
         const Factors<W> factors(at, scales);

@@ -145,27 +145,38 @@ template <int PAIRS> INLINE void copy_scales(const int8_t *scales, int g, Scales
     }
 }
 
+// How sums of products are scaled and added up. Such of ROOM vectors of bytes, as large as LARGEST, and a row's have 16 bits.
+template <int LARGEST> struct UpTo {
+    static constexpr int ROOM = INT16_MAX / (LARGEST * 128 * IN_A_LANE);
+    METHOD static TwoScales both(const int8_t *first, const int8_t *last) { return two_scales_of(first, last); }
+    METHOD static Columns add(Columns all, Columns first, Columns last, const TwoScales &scales) {
+        return add_scaled(all, first, last, scales);
+    }
+    METHOD static Whole columns(const Columns *sums) { return by_column_of_two(sums); }
+};
+
 // How blocks of 256 values are read: in `PIECES` of twice `HALF` vectors of eight values of each column. The second half is
-// `BETWEEN` values behind the first and has other scales. `add` adds sums of both, multiplied by these. Without a LEAST, values
-// are two to the power of TWICE too large. IN_TURN: their bytes are read one after the other.
+// `BETWEEN` values behind the first, and its scales SCALES_BETWEEN. Without a LEAST, values are two to the power of TWICE too
+// large. IN_TURN: their bytes are read one after the other.
 struct Of256Values {
     using Row = Q8_K;
     static constexpr int COLUMNS = 8, AT_ONCE = GROUPS == 2 ? 4 : 8, TOGETHER = 8;  // as far as there are registers
 };
 struct InPartsOf32 : Of256Values {
     static constexpr int PIECES = 4, HALF = 4, BETWEEN = 32, PAIRS = 4, SCALES = 8;
+    static constexpr int SCALES_BETWEEN = 8;
     static constexpr bool IN_TURN = true;
     using Sums = __m128i;  // of 32 values each
     METHOD static Sums sums(const Q8_K &b) { return _mm_hadd_epi16(load_half(b.sums), load_half(b.sums + 8)); }
     METHOD static const int *pairs_of(const Q8_K &, const Sums &sums) { return (const int *)&sums; }
     METHOD static int from(int piece) { return 64 * piece; }
+    METHOD static int scales_from(int piece) { return 16 * piece; }
 };
-struct WithLeast : InPartsOf32 {
+template <int LARGEST> struct WithLeast : InPartsOf32, UpTo<LARGEST> {
     static constexpr bool LEAST = true;
     template <class W> METHOD static void scales(const W &w, int g, Scales &to) { unpack_scales(w, g, to); }
 };
-template <> struct Read<Q4_Kx8> : WithLeast {
-    METHOD static TwoScales scale(const int8_t *of, int piece) { return two_scales_of(of + 16 * piece); }
+template <> struct Read<Q4_Kx8> : WithLeast<15> {
     METHOD static void unpack(const Q4_Kx8 &w, int piece, Columns *q) {
         for (int t = 0; t < 4; t++) {
             const Columns both = read(w.q + 64 * (4 * piece + t));
@@ -173,22 +184,8 @@ template <> struct Read<Q4_Kx8> : WithLeast {
             q[t + 4] = high_halves(both);
         }
     }
-    // 16 products of 15 and 128 at most are less than 2^15.
-    METHOD static Columns add(Columns all, Columns first, Columns last, const TwoScales &scales) {
-        return add_scaled(all, first, last, scales);
-    }
-    METHOD static Whole columns(const Columns *sums) { return by_column_of_two(sums); }
 };
-// Sums that may need more than 16 bits.
-template <class Base> struct Larger : Base {
-    struct Both { Scale first, last; };
-    METHOD static Columns add(Columns all, Columns first, Columns last, const Both &scales) {
-        return add_scaled(add_scaled(all, first, scales.first), last, scales.last);
-    }
-    METHOD static Whole columns(const Columns *sums) { return by_column(sums); }
-};
-template <> struct Read<Q5_Kx8> : Larger<WithLeast> {
-    METHOD static Both scale(const int8_t *of, int piece) { return {scale_of(of + 16 * piece), scale_of(of + 16 * piece + 8)}; }
+template <> struct Read<Q5_Kx8> : WithLeast<31> {
     METHOD static void unpack(const Q5_Kx8 &w, int piece, Columns *q) {
         for (int t = 0; t < 4; t++) {
             const Columns both = read(w.q + 64 * (4 * piece + t)), h = read(w.h + 64 * t);
@@ -197,8 +194,8 @@ template <> struct Read<Q5_Kx8> : Larger<WithLeast> {
         }
     }
 };
-template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
-    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8, SCALES = 16, TWICE = 5;
+template <> struct Read<Q6_Kx8> : Of256Values, UpTo<63> {
+    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8, SCALES = 16, SCALES_BETWEEN = 32, TWICE = 5;
     static constexpr bool LEAST = false, IN_TURN = false;
     struct Sums {};
     METHOD static Sums sums(const Q8_K &) { return {}; }
@@ -207,10 +204,7 @@ template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
     METHOD static void scales(const Q6_Kx8 &w, int g, Scales &to) {
         copy_scales<8>(w.scales, g, to);
     }
-    METHOD static Both scale(const int8_t *of, int piece) {
-        const int8_t *first = of + piece / 4 * 64 + piece % 4 * 8;
-        return {scale_of(first), scale_of(first + 32)};
-    }
+    METHOD static int scales_from(int piece) { return piece / 4 * 64 + piece % 4 * 8; }
     METHOD static void unpack(const Q6_Kx8 &w, int piece, Columns *q) {
         const int left = piece % 4 < 2 ? 4 : 2;
         for (int t = 0; t < 2; t++) {
@@ -221,13 +215,19 @@ template <> struct Read<Q6_Kx8> : Larger<Of256Values> {
         }
     }
 };
-#ifdef WIDE
-// Their values are 241 at most: with AVX2 the sums of two products would not have room.
-template <> struct Read<IQ4_XSx8> : Larger<InPartsOf32> {
+#ifdef VNNI
+// Their values are 241 at most, so sums need 32 bits.
+template <> struct Read<IQ4_XSx8> : InPartsOf32 {
     static constexpr int TWICE = 7;
     static constexpr bool LEAST = false;
     METHOD static void scales(const IQ4_XSx8 &w, int g, Scales &to) { copy_scales<4>(w.scales, g, to); }
-    METHOD static Both scale(const int8_t *of, int piece) { return {scale_of(of + 16 * piece), scale_of(of + 16 * piece + 8)}; }
+    static constexpr int ROOM = HALF;
+    struct Both { Scale first, last; };
+    METHOD static Both both(const int8_t *first, const int8_t *last) { return {scale_of(first), scale_of(last)}; }
+    METHOD static Columns add(Columns all, Columns first, Columns last, const Both &scales) {
+        return add_scaled(add_scaled(all, first, scales.first), last, scales.last);
+    }
+    METHOD static Whole columns(const Columns *sums) { return by_column(sums); }
     METHOD static void unpack(const IQ4_XSx8 &w, int piece, Columns *q) {
         const __m128i levels = _mm_add_epi8(levels_of_iq4(), _mm_set1_epi8((char)128));
         for (int t = 0; t < 4; t++) {

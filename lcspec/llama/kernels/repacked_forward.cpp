@@ -1,7 +1,5 @@
 // Multiplications by repacked weights: one function of the library for all that has to do with them, and what stands in.
 
-#pragma once
-
 #include "copies.h"
 #include "library.h"
 #include "multiply_repacked.h"
@@ -109,7 +107,7 @@ void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void 
     reorder[6] = reordered_to<Q5_0, Q5_0x8>(32);
     reorder[7] = reordered_to<Q5_1, Q5_1x8>(32);
     reorder[8] = reordered_to<Q8_0, Q8_0x4>(32);
-#ifdef WIDE
+#ifdef VNNI
     repacked[23] = kernel_for<IQ4_XSx8>;
     reorder[23] = reordered_to<IQ4_XS, IQ4_XSx8>(256);
 #endif
