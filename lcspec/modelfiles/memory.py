@@ -43,7 +43,7 @@ MIN_ROLLBACK = 2
 
 @dataclass(frozen=True)
 class Memory:
-    """This machine's memory in bytes, swap and limits of a container included. `swap`: of the free ones, those on disk."""
+    """This machine's memory in bytes, swap and limits of a container included; `swap` is in `free`, too."""
 
     total: int
     free: int
