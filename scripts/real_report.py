@@ -13,10 +13,11 @@ from peers.contenders import OURS
 from peers.contenders import PLAIN as OUR_PLAIN
 from peers.measure import geometric_mean
 from peers.report import rates_of, ratio
+from real_models import SHIPPED
 
 from lcspec.bench.output import write_results, write_text
 from lcspec.bench.runner import PLAIN
-from lcspec.bench.stats import Estimate, median, speedups
+from lcspec.bench.stats import Estimate, median, ratios, speedups
 from lcspec.bench.svg import LEFT, WIDTH, Bar, Plot
 from lcspec.errors import UsageError
 
@@ -34,7 +35,7 @@ STYLE = (
 def summary(results: Mapping[str, Any]) -> dict[str, Any]:
     """By case: speed-ups over plain by category and overall, identical texts, ms per plain step, first tokens, peers.
 
-    A speed-up is the geometric mean over prompts of the ratio of medians over repetitions, with its 95 % interval.
+    A speed-up is the geometric mean over prompts of the median ratio over repetitions, with its 95 % interval.
     """
     return {name: _case(case, results["categories"]) for name, case in results["cases"].items() if _measured(case)}
 
@@ -72,7 +73,7 @@ def _rows(prompts: list[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
             "prompts": len(prompts),
             "tokens_per_second": median([median(one) for one in rates]),
             "speedup": mean.as_dict(),
-            "worst_prompt": min(median(a) / median(b) for a, b in zip(rates, plain)),
+            "worst_prompt": min(median(ratios(a, b)) for a, b in zip(rates, plain)),
             "identical": sum(all(run["same"] for run in runs[name]) for runs in prompts),
         }
     return rows
@@ -158,18 +159,25 @@ def chart(groups: Mapping[str, Mapping[str, Mapping[str, Any]]], title: str) -> 
             found = rows[name]["speedup"]
             bar = Bar(found["value"], found["low"], found["high"], i % 5, f"{label}, {name}: {found['value']:.2f}")
             plot.bar(at + 0.1 + wide * (i + 0.5), wide, bar)
-        # Neighbours share the width, so every second label stands lower.
-        plot.text(plot.x(at + 0.5), HEIGHT - 22 + 14 * (at % 2), label, "middle")
+        # Where many share the width, every second label stands lower.
+        plot.text(plot.x(at + 0.5), HEIGHT - 22 + 14 * (at % 2 if len(groups) > 4 else 0), label, "middle")
     plot.rule((0, 1), (len(groups), 1))
     legend = "".join(
         f'<rect class="s{i % 5}" x="{LEFT + 150 * i}" y="-16" width="12" height="10"/>'
-        f'<text x="{LEFT + 150 * i + 18}" y="-7">{escape(name)}</text>'
+        f'<text x="{LEFT + 150 * i + 18}" y="-7">{escape(name if name.startswith("auto") else f"{name}, always")}</text>'
         for i, name in enumerate(names)
     )
     picture = plot.svg(title).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
     box = f'viewBox="0 -{LEGEND} {WIDTH} {HEIGHT + LEGEND}"'
     picture = picture.replace(f'viewBox="0 0 {WIDTH} {HEIGHT}"', box, 1)
     return picture.replace(">", f"><style>{STYLE}</style>{legend}", 1) + "\n"
+
+
+def _file_and(case: str, temperature: bool) -> str:
+    """Words for a case in a chart."""
+    file, _, degree = case.split(", ")
+    words = f"at the cost of {file.upper()}" if file[0].isdigit() else f"as {file}" if file == SHIPPED else file
+    return f"{words}, {degree}" if temperature else words
 
 
 def charts(results: Mapping[str, Any]) -> dict[str, str]:
@@ -181,10 +189,11 @@ def charts(results: Mapping[str, Any]) -> dict[str, str]:
     exactness = name.split(", ")[1]
     by_kind = {**first["categories"], ALL: first[ALL]}
     alike = {label: case[ALL] for label, case in cases.items() if label.split(", ")[1] == exactness}
-    by_case = {label.replace(f", {exactness}, temperature ", " t"): rows for label, rows in alike.items()}
+    temperatures = len({label.split(", ")[2] for label in alike})
+    by_case = {_file_and(label, temperatures > 1): rows for label, rows in alike.items()}
     return {
         "categories.svg": chart(by_kind, f"Speed-up over plain decoding by kind of text: {name}"),
-        "cases.svg": chart(by_case, f"Speed-up over plain decoding by file and temperature, {exactness}"),
+        "cases.svg": chart(by_case, f"Speed-up over plain decoding by file, exactness: {exactness}"),
     }
 
 

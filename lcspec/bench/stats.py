@@ -36,9 +36,17 @@ def geometric_mean(values: Sequence[float]) -> float:
     return float(np.exp(np.log(np.asarray(values)).mean())) if len(values) else math.nan
 
 
-def _resampled_medians(rates: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
+def ratios(rates: Sequence[float], plain: Sequence[float]) -> list[float]:
+    """rate / plain rate of every repeat, the two of which ran next to each other: a machine's speed changes within
+    minutes. If some failed, so that there are not as many, one ratio of medians."""
+    if len(rates) == len(plain):
+        return [a / b for a, b in zip(rates, plain)]
+    return [median(rates) / median(plain)]
+
+
+def _resampled_medians(values: Sequence[float], rng: np.random.Generator) -> NDArray[np.float64]:
     """Medians of `RESAMPLES` resamples of a prompt's repeats."""
-    data = np.asarray(rates, dtype=np.float64)
+    data = np.asarray(values, dtype=np.float64)
     if data.size == 1:
         return np.full(RESAMPLES, data[0])
     out: NDArray[np.float64] = np.median(data[rng.integers(data.size, size=(RESAMPLES, data.size))], axis=1)
@@ -46,7 +54,7 @@ def _resampled_medians(rates: Sequence[float], rng: np.random.Generator) -> NDAr
 
 
 def speedups(rates: Sequence[Sequence[float]], plain: Sequence[Sequence[float]]) -> tuple[Estimate, Estimate]:
-    """Median and geometric mean over prompts of rate / plain rate, each prompt's rate the median of its repeats.
+    """Median and geometric mean over prompts of rate / plain rate, each prompt's the median of its repeats' ratios.
 
     Args:
         rates: tokens per second, by prompt and repeat.
@@ -56,13 +64,14 @@ def speedups(rates: Sequence[Sequence[float]], plain: Sequence[Sequence[float]])
     """
     if not rates:
         return Estimate(math.nan), Estimate(math.nan)
-    ratios = [median(a) / median(b) for a, b in zip(rates, plain)]
-    values = median(ratios), geometric_mean(ratios)
-    if len(ratios) == 1 and len(rates[0]) == 1:
+    by_repeat = [ratios(a, b) for a, b in zip(rates, plain)]
+    by_prompt = [median(found) for found in by_repeat]
+    values = median(by_prompt), geometric_mean(by_prompt)
+    if len(by_repeat) == 1 and len(by_repeat[0]) == 1:
         return Estimate(values[0]), Estimate(values[1])
     rng = np.random.default_rng(1)
-    table = np.stack([_resampled_medians(a, rng) / _resampled_medians(b, rng) for a, b in zip(rates, plain)])
-    drawn = table[rng.integers(len(ratios), size=(RESAMPLES, len(ratios))), np.arange(RESAMPLES)[:, None]]
+    table = np.stack([_resampled_medians(found, rng) for found in by_repeat])
+    drawn = table[rng.integers(len(by_prompt), size=(RESAMPLES, len(by_prompt))), np.arange(RESAMPLES)[:, None]]
     tails = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
     medians = np.quantile(np.median(drawn, axis=1), tails)
     means = np.quantile(np.exp(np.log(drawn).mean(axis=1)), tails)

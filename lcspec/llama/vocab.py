@@ -148,8 +148,10 @@ class Vocab:
                 int(C.llama_vocab_fim_pre(self.handle)),
                 int(C.llama_vocab_fim_suf(self.handle)),
                 int(C.llama_vocab_fim_mid(self.handle)),
+                int(C.llama_vocab_fim_rep(self.handle)),
+                int(C.llama_vocab_fim_sep(self.handle)),
             )
-        return found if min(found) >= 0 else None
+        return found if min(found.prefix, found.suffix, found.middle) >= 0 else None
 
     def fingerprint(self) -> list[bytes]:
         """Every token's text as stored in the file, in order; two models may pair up when these agree."""

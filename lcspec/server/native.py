@@ -34,6 +34,7 @@ from lcspec.server.unknown import named, not_found, usual
 router = APIRouter()
 # Of an infill's context, what is kept before and after the gap when it does not fit: as in llama-server.
 BEFORE, AFTER = 3, 1
+FRAME = 24  # tokens at most for the marks of an infill, and for names that nobody gave
 
 
 @dataclass
@@ -200,13 +201,20 @@ def prepare_infill(service: Service, body: InfillBody, model: str) -> Native:
     share = room // (BEFORE + AFTER)
     before = plain(body.input_prefix + (body.prompt or ""))[-BEFORE * share :]
     after = plain(body.input_suffix)[: AFTER * share]
-    room -= len(before) + len(after) + 8
+    room -= len(before) + len(after) + FRAME
     others: list[int] = []
     for extra in reversed(body.input_extra or []):  # the last ones are the nearest
-        piece = plain(f"--- {extra.filename or 'snippet'} ---\n{extra.text}\n\n")
+        name = extra.filename or "snippet"
+        if marks.file >= 0:
+            piece = [marks.file, *plain(f"{name}\n{extra.text}")]
+        else:
+            piece = plain(f"--- {name} ---\n{extra.text}\n\n")
         if len(piece) + len(others) > room:
             break
         others = piece + others
+    if others and marks.file >= 0:  # as models learn repositories; nobody says what this file is called
+        repository = [marks.repository, *plain("project\n")] if marks.repository >= 0 else []
+        others = [*repository, *others, marks.file, *plain("file\n")]
     begin = [service.vocab.bos] if service.vocab.add_bos else []
     ids = (*begin, *others, marks.prefix, *before, marks.suffix, *after, marks.middle)
     return _made(service, body, model, [ids])

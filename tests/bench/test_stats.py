@@ -10,7 +10,7 @@ import pytest
 
 from lcspec.bench import predict
 from lcspec.bench.records import Run, Step, first_difference
-from lcspec.bench.stats import geometric_mean, median, speedups
+from lcspec.bench.stats import geometric_mean, median, ratios, speedups
 from lcspec.profiles.cost_curve import CostCurve
 
 T = {1: 1.0, 2: 1.4, 3: 1.9, 4: 1.3, 5: 1.9}
@@ -51,6 +51,16 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says() -> None:
         assert mean.low is not None and mean.high is not None
         hits += mean.low <= math.exp(0.3) <= mean.high
     assert hits >= 85
+
+
+def test_repeats_are_compared_with_what_ran_beside_them() -> None:
+    """The machine was slower twice while plain decoding ran, once while the other did: its speed says nothing."""
+    plain, rates = [[150.0, 100.0, 100.0]], [[165.0, 110.0, 165.0]]
+    assert ratios(rates[0], plain[0]) == pytest.approx([1.1, 1.1, 1.65])
+    middle, mean = speedups(rates, plain)
+    assert middle.value == mean.value == pytest.approx(1.1)
+    assert middle.low == pytest.approx(1.1) and middle.high == pytest.approx(1.65)
+    assert ratios([4.0, 6.0], [2.0, 3.0, 3.0]) == [pytest.approx(5 / 3)]  # one failed, nobody knows which
 
 
 def test_one_figure_has_no_interval_and_nothing_is_nan() -> None:

@@ -165,7 +165,7 @@ def test_a_gap_is_filled(tmp_path: Path) -> None:
         gap = {"input_prefix": "def f(", "input_suffix": "):\n    pass", "return_tokens": True}
         got = http.post("/infill", json=gap | COLD).json()
         service = running.server.service
-        assert service.vocab.fill_in_middle == (280, 281, 282)
+        assert service.vocab.fill_in_middle == (280, 281, 282, -1, -1)
 
         def ids(text: str) -> list[int]:
             return service.vocab.tokenize(text, special=False)
@@ -185,6 +185,28 @@ def test_a_gap_is_filled(tmp_path: Path) -> None:
         around = {"input_prefix": "a" * 60, "input_suffix": "b" * 30}
         little, much = (http.post("/infill", json=around | COLD | {"n_predict": n}).json() for n in (12, 1000))
         assert little["prompt"] == much["prompt"] and little["tokens_evaluated"] == much["tokens_evaluated"]
+
+
+@pytest.mark.parametrize("repository", [True, False])
+def test_other_files_are_given_as_the_model_has_learned_repositories(tmp_path: Path, repository: bool) -> None:
+    """Qwen's and StarCoder's coders; they got names in dashes, as models get that know no files."""
+    path, names = tmp_path / "code.gguf", ("pre", "suf", "mid", "sep", "rep")[: 4 + repository]
+    tiny.write_llama(path, extra={f"tokenizer.ggml.fim_{name}_token_id": 280 + i for i, name in enumerate(names)})
+    with background(path, ctx=256, warm=False) as running, httpx.Client(base_url=running.url, timeout=300) as http:
+        vocab = running.server.service.vocab
+
+        def ids(text: str) -> list[int]:
+            return vocab.tokenize(text, special=False)
+
+        gap = {"input_prefix": "def f(", "input_suffix": "):", "return_tokens": True}
+        plain = [280, *ids("def f("), 281, *ids("):"), 282]
+        others = [{"filename": "a.py", "text": "import os\n"}, {"text": "x"}]
+        files = [283, *ids("a.py\nimport os\n"), 283, *ids("snippet\nx"), 283, *ids("file\n")]
+        expected = [*([284, *ids("project\n")] if repository else []), *files, *plain]
+        for extra, prompt in ((others, expected), ([], plain), ([{"text": "y" * 300}], plain)):
+            got = http.post("/infill", json=gap | COLD | {"input_extra": extra}).json()
+            raw = http.post("/completion", json={"prompt": prompt, "return_tokens": True} | COLD).json()
+            assert (got["tokens"], got["tokens_evaluated"]) == (raw["tokens"], len(prompt))
 
 
 def test_what_is_served(http: httpx.Client) -> None:
