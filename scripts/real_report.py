@@ -16,7 +16,7 @@ from peers.report import rates_of, ratio
 from real_models import SHIPPED
 
 from lcspec.bench.output import write_results, write_text
-from lcspec.bench.runner import PLAIN
+from lcspec.bench.runner import AUTO, PLAIN
 from lcspec.bench.stats import Estimate, median, ratios, speedups
 from lcspec.bench.svg import LEFT, WIDTH, Bar, Plot
 from lcspec.errors import UsageError
@@ -164,7 +164,7 @@ def chart(groups: Mapping[str, Mapping[str, Mapping[str, Any]]], title: str) -> 
     plot.rule((0, 1), (len(groups), 1))
     legend = "".join(
         f'<rect class="s{i % 5}" x="{LEFT + 150 * i}" y="-16" width="12" height="10"/>'
-        f'<text x="{LEFT + 150 * i + 18}" y="-7">{escape(name if name.startswith("auto") else f"{name}, always")}</text>'
+        f'<text x="{LEFT + 150 * i + 18}" y="-7">{escape(name if AUTO in name else f"{name}, always")}</text>'
         for i, name in enumerate(names)
     )
     picture = plot.svg(title).replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1)
