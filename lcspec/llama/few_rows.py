@@ -27,7 +27,7 @@ import numpy as np
 
 from lcspec.disk_cache import cache_dir
 from lcspec.llama.amx import processor_flags
-from lcspec.llama.native import address_of, at, dot_products, same_bits
+from lcspec.llama.native import QUANTIZE, address_of, at, dot_products, quantized, same_bits
 from lcspec.llama.repacked_kernels import Copies, stand_ins
 from lcspec.llama.weight_types import TYPES, WeightType
 
@@ -49,8 +49,7 @@ CALLED = (
 )
 
 
-# Types that the library repacks on x86. The first is faster so; the second is not; the others are with kernels for them
-# (repacked_kernels.py).
+# Types that the library repacks on x86. The first is faster so, the others with kernels for them (repacked_kernels.py).
 REPACKED = ("Q4_0", "Q2_K", "Q4_K", "IQ4_NL", "MXFP4")
 # Of the matrix that is multiplied to compare bits: rows of weights, rows of tokens, values of each; 24 more where they
 # are not in blocks, so that some are left over.
@@ -123,10 +122,9 @@ def known_here() -> bool:
 
 def faster_as_stored(library: ctypes.CDLL, types: Iterable[str]) -> bool:
     """Whether weights of these types, the most frequent ones first, are multiplied faster if they are not repacked."""
-    if (found := kernels(library)) is None:
+    if (found := kernels(library)) is None or found.always:
         return False
-    most = next((name for name in types if name in REPACKED), REPACKED[0])
-    return most == REPACKED[1] if found.always else most != REPACKED[0]
+    return next((name for name in types if name in REPACKED), REPACKED[0]) != REPACKED[0]
 
 
 def copies(library: ctypes.CDLL, model: Any) -> Copies | None:
@@ -184,19 +182,17 @@ def _run(*command: str) -> None:
 
 def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType, values: int = COMPARED[2]) -> bool:
     """Whether the kernel for this type has the bits of the library's dot product; only then it is used."""
-    quantize = getattr(library, "ggml_quantize_chunk", None)
     name = f"quantize_row_{kind.rounded.name}" if kind.values > 1 else "ggml_fp32_to_fp16_row"
     round_row = getattr(library, name, None)
-    if not hasattr(library, kind.dot) or quantize is None or round_row is None:
+    if not all(hasattr(library, called) for called in (kind.dot, QUANTIZE)) or round_row is None:
         return False
     m, n, _ = COMPARED
     k = values if kind.values > 1 else values + 24
     random, blocks = np.random.default_rng(0), k // kind.values
     weights, rows = (random.standard_normal((some, k), np.float32) for some in (m, n))
-    stored = np.zeros((m, blocks * kind.size), np.uint8)
+    stored = quantized(library, kind, weights)
     rounded = np.zeros((n, k // kind.rounded.values * kind.rounded.size), np.uint8)
     long, whole = ctypes.c_int64, ctypes.c_int
-    quantize(whole(kind.number), at(weights), at(stored), long(0), long(m), long(k), None)
     for row, into in zip(rows, rounded):
         round_row(at(row), at(into), long(k))
     wanted = dot_products(library, kind, k, stored, rounded)

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 from lcspec.llama.weight_types import WeightType
 
 
+QUANTIZE = "ggml_quantize_chunk"
+
+
 def address_of(library: ctypes.CDLL, name: str) -> int:
     """Where `library` has its function `name`."""
     return ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0
@@ -23,6 +26,15 @@ def at(array: NDArray[np.generic]) -> ctypes.c_void_p:
 def same_bits(a: NDArray[np.float32], b: NDArray[np.float32]) -> bool:
     """Whether two arrays have the same shape and bits."""
     return np.array_equal(a.view(np.uint32), b.view(np.uint32))
+
+
+def quantized(library: ctypes.CDLL, kind: WeightType, weights: NDArray[np.float32]) -> NDArray[np.uint8]:
+    """The library's blocks for `weights`, float32 [m, k], as bytes: uint8 [m, bytes of a row]."""
+    (m, k), long = weights.shape, ctypes.c_int64
+    stored = np.zeros((m, k // kind.values * kind.size), np.uint8)
+    quantize, number = getattr(library, QUANTIZE), ctypes.c_int(kind.number)
+    quantize(number, at(weights), at(stored), long(0), long(m), long(k), None)
+    return stored
 
 
 def dot_products(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from lcspec.llama.native import address_of, at, dot_products, same_bits
+from lcspec.llama.native import QUANTIZE, address_of, at, dot_products, quantized, same_bits
 from lcspec.llama.weight_types import TYPES, RowType, WeightType
 
 # The library's functions for a single row of weights that have a kernel. It has fast ones for the first four on x86, of
@@ -23,21 +23,23 @@ SINGLE = {
     "q4_K": "ggml_gemv_q4_K_8x8_q8_K",
     "iq4_nl": "ggml_gemv_iq4_nl_8x8_q8_0",
     "mxfp4": "ggml_gemv_mxfp4_8x8_q8_0",
+    "q2_K": "ggml_gemv_q2_K_8x8_q8_K",
     "q5_K": "ggml_gemv_q5_K_8x8_q8_K",
     "q6_K": "ggml_gemv_q6_K_8x8_q8_K",
     "q8_0": "ggml_gemv_q8_0_4x8_q8_0",
 }
-ON_ARM_ALONE = ("q5_K", "q6_K", "q8_0")
+IN_MORE_STEPS = ("q2_K", "q5_K", "q6_K", "q8_0")
 # The library's list of a model's tensors, by which they are found: a vector of pairs of a string and a pointer.
 TENSORS, ENTRY = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model", 40
 NEARLY = 1e-4  # of the largest result
+COMPARED = (24, 4, 512)  # columns, rows, and values of each, that are multiplied to compare
 FOUR_COLUMNS = "q8_0"  # are in a block; eight of the others
 # What the library asks to know whether this is such a processor, and what says yes here.
 ARM, YES = ("ggml_cpu_has_neon", "ggml_cpu_has_matmul_int8"), "ggml_cpu_has_avx2"
 # What computes everything that has to do with repacked weights, what tells which those are, and what else is called.
 FORWARD, BUFFERS = "ggml_cpu_extra_compute_forward", "_Z35ggml_backend_cpu_repack_buffer_typev"
 TYPE_OF, OPERATION, DEVICES = "ggml_backend_buffer_get_type", "ggml_op_name", "llama_supports_gpu_offload"
-CALLED = (FORWARD, BUFFERS, TYPE_OF, OPERATION, DEVICES, *SINGLE.values(), *ARM, YES)
+CALLED = (FORWARD, BUFFERS, TYPE_OF, OPERATION, DEVICES, QUANTIZE, *SINGLE.values(), *ARM, YES)
 OPERATIONS = 64  # of the library's operations, among which are both multiplications
 
 
@@ -70,21 +72,27 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
 
 def _as_the_library(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) -> bool:
     """Whether the kernel has the bits of the library's function, or nearly its results where that sums otherwise."""
-    (m, n, k), weights, rows = _matrix(library, kind.rounded, kind.size, 4 if kind.name == FOUR_COLUMNS else 8)
-    wanted, whole = np.zeros((n, m), np.float32), ctypes.c_int
+    m, n, k = COMPARED
+    together = 4 if kind.name == FOUR_COLUMNS else 8
+    random, blocks = np.random.default_rng(0), k // kind.values
+    weights = random.integers(0, 256, (m // together, blocks, together * kind.size), np.uint8)
+    weights[:, :, : 4 * together] = np.full(2 * together, 0.01, np.float16).view(np.uint8)  # scales that are numbers
+    rows, wanted, whole = _rounded_rows(library, kind.rounded), np.zeros((n, m), np.float32), ctypes.c_int
     for row, out in zip(rows, wanted):
         single = getattr(library, SINGLE[kind.name])
         single(whole(k), at(out), ctypes.c_size_t(m), at(weights), at(row), whole(1), whole(m))
-    got = _multiplied(compiled, kind, weights, m, k, rows)
-    return _nearly(wanted, got) if kind.name in ON_ARM_ALONE else same_bits(wanted, got)
+    got = _multiplied(compiled, kind, weights, rows)
+    return _nearly(wanted, got) if kind.name in IN_MORE_STEPS else same_bits(wanted, got)
 
 
 def _as_stored(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) -> bool:
     """Whether the kernel computes from a copy nearly what the library does from the weights as they are stored."""
-    (m, _, k), stored, rows = _matrix(library, kind.rounded, kind.size, 1)
-    long, copy = ctypes.c_int64, np.zeros((m, copied_bytes(compiled, kind, k)), np.uint8)
-    compiled.few_rows_reorder(ctypes.c_int(kind.number), at(stored), long(m), long(k // kind.values), at(copy))
-    return _nearly(dot_products(library, kind, k, stored, rows), _multiplied(compiled, kind, copy, m, k, rows))
+    m, _, k = COMPARED
+    stored = quantized(library, kind, np.random.default_rng(0).standard_normal((m, k), np.float32))
+    rows, copy = _rounded_rows(library, kind.rounded), np.zeros((m, copied_bytes(compiled, kind, k)), np.uint8)
+    blocks, long = ctypes.c_int64(k // kind.values), ctypes.c_int64
+    compiled.few_rows_reorder(ctypes.c_int(kind.number), at(stored), long(m), blocks, at(copy))
+    return _nearly(dot_products(library, kind, k, stored, rows), _multiplied(compiled, kind, copy, rows))
 
 
 def copied_bytes(compiled: ctypes.CDLL, kind: WeightType, values: int) -> int:
@@ -94,10 +102,11 @@ def copied_bytes(compiled: ctypes.CDLL, kind: WeightType, values: int) -> int:
 
 
 def _multiplied(
-    compiled: ctypes.CDLL, kind: WeightType, weights: NDArray[np.uint8], m: int, k: int, rows: NDArray[np.uint8]
+    compiled: ctypes.CDLL, kind: WeightType, weights: NDArray[np.uint8], rows: NDArray[np.uint8]
 ) -> NDArray[np.float32]:
-    number, long, out = ctypes.c_int(kind.number), ctypes.c_int64, np.zeros((len(rows), m), np.float32)
-    compiled.few_rows_repacked(number, at(weights), long(m), long(k // kind.values), at(rows), long(len(rows)), at(out))
+    m, n, k = COMPARED
+    number, long, out = ctypes.c_int(kind.number), ctypes.c_int64, np.zeros((n, m), np.float32)
+    compiled.few_rows_repacked(number, at(weights), long(m), long(k // kind.values), at(rows), long(n), at(out))
     return out
 
 
@@ -127,16 +136,11 @@ class Copies:
         self._copies = ctypes.c_void_p()
 
 
-def _matrix(
-    library: ctypes.CDLL, rounded: RowType, size: int, together: int
-) -> tuple[tuple[int, int, int], NDArray[np.uint8], NDArray[np.uint8]]:
-    """Columns, rows and values of a multiplication; weights in blocks of so many columns `together`, each of `size`
-    bytes; rows."""
-    m, n, k = 24, 4, 512
-    random, blocks = np.random.default_rng(0), k // rounded.values
-    weights = random.integers(0, 256, (m // together, blocks, together * size), np.uint8)
-    weights[:, :, : 4 * together] = np.full(2 * together, 0.01, np.float16).view(np.uint8)  # scales that are numbers
-    rows, into = random.standard_normal((n, k), np.float32), np.zeros((n, blocks * rounded.size), np.uint8)
+def _rounded_rows(library: ctypes.CDLL, form: RowType) -> NDArray[np.uint8]:
+    """Rows to multiply, as bytes."""
+    _, n, k = COMPARED
+    rows = np.random.default_rng(1).standard_normal((n, k), np.float32)
+    into = np.zeros((n, k // form.values * form.size), np.uint8)
     for row, to in zip(rows, into):
-        getattr(library, f"quantize_row_{rounded.name}")(at(row), at(to), ctypes.c_int64(k))
-    return (m, n, k), weights, into
+        getattr(library, f"quantize_row_{form.name}")(at(row), at(to), ctypes.c_int64(k))
+    return into

@@ -35,6 +35,27 @@ INLINE void put(const Q5_1 &b, int column, Q5_1x8 &to) {
     to.m[column] = b.m;
 }
 
+INLINE void put(const Q2_K &b, int column, Q2_Kx8 &to) {
+    put_values(b, column, to);
+    to.m[column] = b.m;
+    for (int part = 0; part < 16; part++) to.scales[part / 2 * 16 + 2 * column + part % 2] = b.scales[part];
+}
+INLINE void put(const Q3_K &b, int column, Q3_Kx8 &to) {
+    put_values(b, column, to);
+    for (int part = 0; part < 16; part++) {
+        const int low = b.scales[part % 8] >> part / 8 * 4 & 15, high = b.scales[8 + part % 4] >> part / 4 * 2 & 3;
+        to.scales[8 * part + column] = (int8_t)((low | high << 4) - 32);
+    }
+    // A byte has the third bits of values that are 32 apart; repacked ones 16, of half a block.
+    for (int v = 0; v < 32; v++) {
+        int eight = 0;
+        for (int i = 0; i < 8; i++) {
+            const int value = v / 16 * 128 + v % 16 + 16 * i;
+            eight |= (b.h[value % 32] >> value / 32 & 1) << i;
+        }
+        to.h[64 * (v / 8) + 8 * column + v % 8] = (uint8_t)eight;
+    }
+}
 #ifdef VNNI
 INLINE void put(const IQ4_XS &b, int column, IQ4_XSx8 &to) {
     to.d[column] = b.d;

@@ -1,7 +1,7 @@
 // Weights as the library repacks them: blocks of eight columns (Q8_0: four), eight bytes of each in turn.
 //
-// How they are laid out is known from ggml-cpu, repack.h and repack.cpp. It does not repack Q4_1, Q5_0, Q5_1 and IQ4_XS; these are
-// ours (copies.h).
+// How they are laid out is known from ggml-cpu, repack.h and repack.cpp. It does not repack Q4_1, Q5_0, Q5_1, Q3_K and
+// IQ4_XS; these are ours (copies.h).
 
 #pragma once
 
@@ -16,6 +16,8 @@ struct Q5_1x8 { half d[8], m[8]; uint8_t h[32], q[128]; };
 struct IQ4_NLx8 { half d[8]; uint8_t q[128]; };
 struct MXFP4x8 { uint8_t exponents[8], q[128]; };
 struct Q8_0x4 { half d[4]; int8_t q[128]; };
+struct Q2_Kx8 { half d[8], m[8]; uint8_t scales[128], q[512]; };
+struct Q3_Kx8 { half d[8]; int8_t scales[128]; uint8_t q[512], h[256]; };
 struct Q4_Kx8 { half d[8], m[8]; uint8_t scales[96], q[1024]; };
 struct Q5_Kx8 { half d[8], m[8]; uint8_t scales[96], h[256], q[1024]; };
 struct Q6_Kx8 { half d[8]; int8_t scales[128]; uint8_t q[1024], h[512]; };
@@ -194,17 +196,50 @@ template <> struct Read<Q5_Kx8> : WithLeast<31> {
         }
     }
 };
-template <> struct Read<Q6_Kx8> : Of256Values, UpTo<63> {
-    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8, SCALES = 16, SCALES_BETWEEN = 32, TWICE = 5;
+struct InPartsOf16 : Of256Values {
+    static constexpr int PIECES = 8, HALF = 2, BETWEEN = 64, PAIRS = 8, SCALES = 16, SCALES_BETWEEN = 32;
     static constexpr bool LEAST = false, IN_TURN = false;
     struct Sums {};
     METHOD static Sums sums(const Q8_K &) { return {}; }
     METHOD static const int *pairs_of(const Q8_K &b, const Sums &) { return (const int *)b.sums; }
     METHOD static int from(int piece) { return piece / 4 * 128 + piece % 4 * 16; }
-    METHOD static void scales(const Q6_Kx8 &w, int g, Scales &to) {
-        copy_scales<8>(w.scales, g, to);
-    }
+    template <class W> METHOD static void scales(const W &w, int g, Scales &to) { copy_scales<8>(w.scales, g, to); }
     METHOD static int scales_from(int piece) { return piece / 4 * 64 + piece % 4 * 8; }
+};
+template <class W> struct OfTwoBits : InPartsOf16 {
+    METHOD static void unpack(const W &w, int piece, Columns *q) {
+        for (int t = 0; t < 2; t++) {
+            const Columns four = read(w.q + 64 * (piece / 4 * 4 + piece % 2 * 2 + t));
+            const int left = piece % 4 < 2 ? 0 : -2;
+            q[t] = with_top(none(), four, left, 3);
+            q[t + 2] = with_top(none(), four, left - 4, 3);
+        }
+    }
+};
+template <> struct Read<Q2_Kx8> : OfTwoBits<Q2_Kx8>, UpTo<3> {
+    static constexpr bool LEAST = true;
+    METHOD static void scales(const Q2_Kx8 &w, int g, Scales &to) {
+        const __m128i low = _mm_set1_epi8(15), in_turn = _mm_setr_epi8(0, 2, 4, 6, 8, 10, 12, 14, 1, 3, 5, 7, 9, 11, 13, 15);
+        for (int j = 0; j < 8; j++) {
+            const __m128i two = load_half(w.scales + 16 * j), scales = _mm_shuffle_epi8(_mm_and_si128(two, low), in_turn);
+            _mm_storeu_si128((__m128i *)(to.of[g] + 16 * j), scales);
+            _mm_storeu_si128((__m128i *)(to.pairs[j] + 16 * g), _mm_and_si128(_mm_srli_epi16(two, 4), low));
+        }
+    }
+};
+template <> struct Read<Q3_Kx8> : OfTwoBits<Q3_Kx8>, UpTo<7> {
+    static constexpr int TWICE = 2;
+    METHOD static void unpack(const Q3_Kx8 &w, int piece, Columns *q) {
+        OfTwoBits::unpack(w, piece, q);
+        for (int t = 0; t < 2; t++) {
+            const Columns h = read(w.h + 64 * (piece / 4 * 2 + t));
+            q[t] = with_top(q[t], h, 2 - piece % 4, 4);
+            q[t + 2] = with_top(q[t + 2], h, -2 - piece % 4, 4);
+        }
+    }
+};
+template <> struct Read<Q6_Kx8> : InPartsOf16, UpTo<63> {
+    static constexpr int TWICE = 5;
     METHOD static void unpack(const Q6_Kx8 &w, int piece, Columns *q) {
         const int left = piece % 4 < 2 ? 4 : 2;
         for (int t = 0; t < 2; t++) {

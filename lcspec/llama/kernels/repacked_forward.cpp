@@ -98,6 +98,8 @@ void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void 
     repacked[6] = kernel_for<Q5_0x8>;
     repacked[7] = kernel_for<Q5_1x8>;
     repacked[8] = kernel_for<Q8_0x4>;
+    repacked[10] = kernel_for<Q2_Kx8>;
+    repacked[11] = kernel_for<Q3_Kx8>;
     repacked[12] = kernel_for<Q4_Kx8>;
     repacked[13] = kernel_for<Q5_Kx8>;
     repacked[14] = kernel_for<Q6_Kx8>;
@@ -107,6 +109,8 @@ void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void 
     reorder[6] = reordered_to<Q5_0, Q5_0x8>(32);
     reorder[7] = reordered_to<Q5_1, Q5_1x8>(32);
     reorder[8] = reordered_to<Q8_0, Q8_0x4>(32);
+    reorder[10] = reordered_to<Q2_K, Q2_Kx8>(256);
+    reorder[11] = reordered_to<Q3_K, Q3_Kx8>(256);
 #ifdef VNNI
     repacked[23] = kernel_for<IQ4_XSx8>;
     reorder[23] = reordered_to<IQ4_XS, IQ4_XSx8>(256);
