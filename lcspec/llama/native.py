@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from lcspec.llama.weight_types import WeightType
 
-
 QUANTIZE = "ggml_quantize_chunk"
 
 

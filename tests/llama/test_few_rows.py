@@ -227,8 +227,8 @@ def test_copies_of_weights_give_nearly_what_these_give(
 def test_what_the_library_does_not_repack_is_copied(
     name: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All weights of Q4_1, Q5_0, Q5_1, Q3_K and IQ4_XS, and Q8_0 embeddings that are the output's weights as well; the bits are the
-    same at every width."""
+    """All weights of Q4_1, Q5_0, Q5_1, Q3_K and IQ4_XS, and Q8_0 embeddings that are the output's weights as well; the
+    bits are the same at every width."""
     kind, found = next(kind for kind in TYPES if kind.name == name), few_rows.kernels(LIBRARY)
     if found is None or not repacked_kernels.copied_bytes(found.compiled, kind, 256):
         pytest.skip("copied with VNNI only")
