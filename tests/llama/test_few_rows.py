@@ -20,6 +20,7 @@ from lcspec.llama import row_by_row as switching
 from lcspec.llama.lib import C, uses_amx
 from lcspec.llama.native import address_of, at, same_bits
 from lcspec.llama.weight_types import TYPES, WeightType
+from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.memory import Memory
 from scripts import shape_model
 from scripts.scale_model import quantize
@@ -221,25 +222,36 @@ def test_copies_of_weights_give_nearly_what_these_give(
         assert same_bits(got[:n], alone[:n])
 
 
+def copied_tensors(copies: repacked_kernels.Copies) -> int:
+    """As kernels/copies.h counts them."""
+    return ctypes.c_int64.from_address(copies._copies.value + 16).value if copies._copies.value else 0
+
+
 @pytest.mark.skipif(uses_amx(), reason="AMX has a layout of its own for some of them")
 @pytest.mark.parametrize("threads", [1, 3])
 @pytest.mark.parametrize("name", COPIED)
+@pytest.mark.parametrize("shape", ["qwen3-30b-a3b", "llama-3.2-1b"], ids=["experts", "dense"])
 def test_what_the_library_does_not_repack_is_copied(
-    name: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    shape: str, name: str, threads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """All weights of Q4_1, Q5_0, Q5_1, Q3_K and IQ4_XS, and Q8_0 embeddings that are the output's weights as well; the
-    bits are the same at every width."""
+    """All weights of Q4_1, Q5_0, Q5_1, Q3_K and IQ4_XS, experts included, and Q8_0 embeddings that are the output's
+    weights as well; the bits are the same at every width."""
     kind, found = next(kind for kind in TYPES if kind.name == name), few_rows.kernels(LIBRARY)
     if found is None or not repacked_kernels.copied_bytes(found.compiled, kind, 256):
         pytest.skip("copied with VNNI only")
-    file = small_shape("llama-3.2-1b", COPIED[name], tmp_path, monkeypatch)
+    file = small_shape(shape, COPIED[name], tmp_path, monkeypatch)
     one_by_one = options(file, gpu_layers=0, attention="rows", ctx=64, threads=threads)
+    tensors = {tensor.name: tensor.type_name.lower() for tensor in read_gguf(file).tensors}
+    output = "output.weight" if "output.weight" in tensors else "token_embd.weight"
+    types = {other.lower() for other in COPIED} - {"q8_0"}
+    expected = sum(of in types and (called == output or called.startswith("blk.")) for called, of in tensors.items())
+    expected += output == "token_embd.weight" and tensors[output] == "q8_0"
     with Model.load(replace(one_by_one, repack=False)) as model, Context(model, one_by_one) as context:
         assert model._copies is None
         stored = rows(context, 1)
     for _ in range(2):  # a second model may lie where the first one was
         with Model.load(one_by_one) as model, Context(model, one_by_one) as context:
-            assert model._copies is not None and model._copies._copies
+            assert model._copies is not None and copied_tensors(model._copies) == expected
             of_width = {width: rows(context, width) for width in (1, 2, 4, 8, 16, 32)}
         assert not same_bits(of_width[1], stored)
         assert np.allclose(of_width[1], stored, rtol=0, atol=0.02 * np.ptp(stored))

@@ -115,13 +115,14 @@ struct Copies {
 
 INLINE bool is_called(const Named &entry, const char *name) { return !strcmp(entry.name, name); }
 INLINE int64_t blocks_of(const ggml_tensor &w) { return w.ne[0] / reorder[w.type].values; }
-INLINE size_t bytes_of(const ggml_tensor &w) { return (size_t)(w.ne[1] * blocks_of(w) * reorder[w.type].repacked + 63) / 64 * 64; }
+INLINE int64_t columns_of(const ggml_tensor &w) { return w.ne[1] * w.ne[2]; }
+INLINE size_t bytes_of(const ggml_tensor &w) { return (size_t)(columns_of(w) * blocks_of(w) * reorder[w.type].repacked + 63) / 64 * 64; }
 bool is_copied(const Named &entry, bool tied) {
     const ggml_tensor &w = *entry.tensor;
     const bool multiplied = !strncmp(entry.name, "blk.", 4) || is_called(entry, tied ? "token_embd.weight" : "output.weight");
     return multiplied && !strcmp(entry.name, w.name) && w.type >= 0 && w.type < 40 && reorder[w.type].make && !w.extra && w.data &&
-           !w.view_src && w.ne[2] == 1 && w.ne[3] == 1 && w.ne[1] % 8 == 0 && w.buffer &&
-           (int64_t)w.nb[1] == blocks_of(w) * reorder[w.type].size;
+           !w.view_src && (w.ne[2] == 1 || strstr(entry.name, "_exps")) && w.ne[3] == 1 && w.ne[1] % 8 == 0 && w.buffer &&
+           (int64_t)w.nb[1] == blocks_of(w) * reorder[w.type].size && w.nb[2] == w.nb[1] * w.ne[1];
 }
 
 }  // namespace

@@ -40,7 +40,7 @@ template <class W> void multiply_operation(ggml_compute_params *params, ggml_ten
         }
         wait_for_all(params->threadpool);
         for (int64_t expert = 0; expert < n_experts; expert++)
-            multiply_repacked((const W *)((const char *)values + expert * weights->nb[2]), m / 8 * ith / nth * 8,
+            multiply_repacked((const W *)values + expert * m / Read<W>::COLUMNS * blocks, m / 8 * ith / nth * 8,
                               m / 8 * (ith + 1) / nth * 8, blocks, counts[expert], [&](int64_t i, const Row *&row, float *&to) {
                                   const auto [slot, token] = chosen[expert * tokens + i];
                                   row = rounded + (slot % rows->ne[1] + token * rows->ne[1]) * blocks;
@@ -147,7 +147,7 @@ void *few_rows_copy(const Named *first, const Named *last) {
     for (const Named *entry = first; entry < last; entry++) {
         if (!copied(*entry)) continue;
         ggml_tensor *tensor = entry->tensor;
-        reorder[tensor->type].make(tensor->data, tensor->ne[1], blocks_of(*tensor), to);
+        reorder[tensor->type].make(tensor->data, columns_of(*tensor), blocks_of(*tensor), to);
         Copy *copy = &all->each[all->n++];
         *copy = {copy, to, tensor};
         tensor->extra = copy;
