@@ -12,6 +12,11 @@
 
 namespace {
 
+INLINE uint64_t eight_bytes(const uint8_t *from) {
+    uint64_t eight;
+    memcpy(&eight, from, 8);
+    return eight;
+}
 template <class S, class W> INLINE void put_values(const S &b, int column, W &to) {
     constexpr int together = Read<W>::COLUMNS;
     to.d[column] = b.d;
@@ -47,13 +52,11 @@ INLINE void put(const Q3_K &b, int column, Q3_Kx8 &to) {
         to.scales[8 * part + column] = (int8_t)((low | high << 4) - 32);
     }
     // A byte has the third bits of values that are 32 apart; repacked ones 16, of half a block.
-    for (int v = 0; v < 32; v++) {
-        int eight = 0;
-        for (int i = 0; i < 8; i++) {
-            const int value = v / 16 * 128 + v % 16 + 16 * i;
-            eight |= (b.h[value % 32] >> value / 32 & 1) << i;
-        }
-        to.h[64 * (v / 8) + 8 * column + v % 8] = (uint8_t)eight;
+    for (int v = 0; v < 4; v++) {
+        uint64_t eight = 0;
+        for (int i = 0; i < 8; i++)
+            eight |= (eight_bytes(b.h + i % 2 * 16 + v % 2 * 8) >> (v / 2 * 4 + i / 2) & 0x0101010101010101) << i;
+        memcpy(to.h + 64 * v + 8 * column, &eight, 8);
     }
 }
 #ifdef VNNI
@@ -63,10 +66,11 @@ INLINE void put(const IQ4_XS &b, int column, IQ4_XSx8 &to) {
         to.scales[8 * part + column] = (int8_t)((b.low[part / 2] >> part % 2 * 4 & 15 | (b.high >> part * 2 & 3) << 4) - 32);
     // Halves of a byte are 16 values apart; repacked ones 32.
     for (int piece = 0; piece < 4; piece++)
-        for (int v = 0; v < 32; v++) {
-            const uint8_t *of = b.q + 32 * piece + v % 16;
-            const int half = v / 16 * 4;
-            to.q[64 * (4 * piece + v / 8) + 8 * column + v % 8] = (uint8_t)(of[0] >> half & 15 | (of[16] >> half & 15) << 4);
+        for (int v = 0; v < 4; v++) {
+            const uint8_t *of = b.q + 32 * piece + v % 2 * 8;
+            const uint64_t low = 0x0f0f0f0f0f0f0f0f, first = eight_bytes(of) >> v / 2 * 4, last = eight_bytes(of + 16) >> v / 2 * 4;
+            const uint64_t eight = (first & low) | (last & low) << 4;
+            memcpy(to.q + 64 * (4 * piece + v) + 8 * column, &eight, 8);
         }
 }
 #endif
