@@ -147,7 +147,7 @@ template <int PAIRS> INLINE void copy_scales(const int8_t *scales, int g, Scales
     }
 }
 
-// How sums of products are scaled and added up. Such of ROOM vectors of bytes, as large as LARGEST, and a row's have 16 bits.
+// How sums of products are scaled and added up. Those of ROOM vectors with a row fit 16 bits, if no byte is above LARGEST.
 template <int LARGEST> struct UpTo {
     static constexpr int ROOM = INT16_MAX / (LARGEST * 128 * IN_A_LANE);
     METHOD static TwoScales both(const int8_t *first, const int8_t *last) { return two_scales_of(first, last); }
@@ -253,11 +253,10 @@ template <> struct Read<Q6_Kx8> : InPartsOf16, UpTo<63> {
 #ifdef VNNI
 // Their values are 241 at most, so sums need 32 bits.
 template <> struct Read<IQ4_XSx8> : InPartsOf32 {
-    static constexpr int TWICE = 7;
+    static constexpr int TWICE = 7, ROOM = HALF;
     static constexpr bool LEAST = false;
-    METHOD static void scales(const IQ4_XSx8 &w, int g, Scales &to) { copy_scales<4>(w.scales, g, to); }
-    static constexpr int ROOM = HALF;
     struct Both { Scale first, last; };
+    METHOD static void scales(const IQ4_XSx8 &w, int g, Scales &to) { copy_scales<4>(w.scales, g, to); }
     METHOD static Both both(const int8_t *first, const int8_t *last) { return {scale_of(first), scale_of(last)}; }
     METHOD static Columns add(Columns all, Columns first, Columns last, const Both &scales) {
         return add_scaled(add_scaled(all, first, scales.first), last, scales.last);
