@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from lcspec.llama.native import QUANTIZE, address_of, at, dot_products, quantized, same_bits
 from lcspec.llama.weight_types import TYPES, RowType, WeightType
 
-# The library's functions for a single row of weights that have a kernel. Of the first four the kernels have the bits; the
-# others sum in another order.
+# The library's functions for a single row of weights that have a kernel. Of the first four the kernels have the bits;
+# the others sum in another order.
 SINGLE = {
     "q4_0": "ggml_gemv_q4_0_8x8_q8_0",
     "q4_K": "ggml_gemv_q4_K_8x8_q8_K",
