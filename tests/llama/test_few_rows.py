@@ -18,7 +18,7 @@ import pytest
 from lcspec.llama import Context, Model, few_rows, repacked_kernels, repacked_rows
 from lcspec.llama import row_by_row as switching
 from lcspec.llama.lib import C, uses_amx
-from lcspec.llama.native import address_of, at, same_bits
+from lcspec.llama.native import address_of, at, quantized, same_bits
 from lcspec.llama.weight_types import TYPES, WeightType
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.memory import Memory
@@ -203,8 +203,7 @@ def test_copies_of_weights_give_nearly_what_these_give(
         pytest.skip("copied with VNNI only")
     random, blocks, most, long = np.random.default_rng(1), values // kind.values, 21, ctypes.c_int64
     weights = random.normal(0, 0.1, (columns, values)).astype(np.float32)
-    stored = np.zeros((columns, blocks * kind.size), np.uint8)
-    LIBRARY.ggml_quantize_chunk(kind.number, at(weights), at(stored), long(0), long(columns), long(values), None)
+    stored = quantized(LIBRARY, kind, weights)
     normal = random.normal(size=(most, values)).astype(np.float32)
     rows_of = np.zeros((most, blocks * kind.rounded.size), np.uint8)
     for row, into in zip(normal, rows_of):
@@ -381,6 +380,7 @@ def test_weights_with_kernels_are_repacked(tmp_path: Path) -> None:
         with Model.load(options(tmp_path / f"{quant}.gguf", gpu_layers=0)) as model:
             assert model.repack is repacked
     assert not few_rows.faster_as_stored(LIBRARY, ["Q2_K", "Q4_K"])
+    assert not few_rows.faster_as_stored(LIBRARY, ["Q6_K", "Q4_K", "Q2_K"])
 
 
 @pytest.mark.skipif(uses_amx(), reason="with AMX weights are repacked")

@@ -36,11 +36,7 @@ INLINE Columns looked_up(__m128i levels, Columns a) {
     return {_mm256_shuffle_epi8(both, a.first), _mm256_shuffle_epi8(both, a.last)};
 }
 
-INLINE __m256i eight_values(const int8_t *x) {
-    long long eight;
-    __builtin_memcpy(&eight, x, 8);
-    return _mm256_set1_epi64x(eight);
-}
+INLINE __m256i eight_values(const int8_t *x) { return _mm256_set1_epi64x((long long)eight_bytes(x)); }
 INLINE Whole by_column(const Columns *sums) {
     return _mm256_permutevar8x32_epi32(_mm256_hadd_epi32(sums->first, sums->last),
                                        _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7));

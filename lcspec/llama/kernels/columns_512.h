@@ -11,23 +11,21 @@ using Columns = __m512i;
 using Whole = __m512i;  // one number, or two of 16 bits, for each column of all groups
 using Floats = __m512;
 
-INLINE Columns bytes(int b) { return _mm512_set1_epi8((char)b); }
+INLINE Columns some_bytes(int b) { return _mm512_set1_epi8((char)b); }
 INLINE Columns read(const void *p) { return _mm512_loadu_si512(p); }
 INLINE Columns read_halves(const void *first, const void *last) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(load(first)), load(last), 1);
 }
-INLINE Columns flipped(Columns a, int bits) { return _mm512_xor_si512(a, bytes(bits)); }
-INLINE Columns low_halves(Columns a) { return _mm512_and_si512(a, bytes(15)); }
+INLINE Columns flipped(Columns a, int bits) { return _mm512_xor_si512(a, some_bytes(bits)); }
+INLINE Columns low_halves(Columns a) { return _mm512_and_si512(a, some_bytes(15)); }
 INLINE Columns high_halves(Columns a) { return low_halves(_mm512_srli_epi16(a, 4)); }
 // `a` with those bits of `top` that are in `mask` when they are moved `left` within their byte (rightwards if negative).
 INLINE Columns with_top(Columns a, Columns top, int left, int mask) {
-    return _mm512_or_si512(a, _mm512_and_si512(_mm512_rolv_epi32(top, _mm512_set1_epi32(left)), bytes(mask)));
+    return _mm512_or_si512(a, _mm512_and_si512(_mm512_rolv_epi32(top, _mm512_set1_epi32(left)), some_bytes(mask)));
 }
 // `a` with a fifth bit, of which there are eight bytes.
 INLINE Columns with_fifth(Columns a, const uint8_t *bits) {
-    unsigned long long all;
-    __builtin_memcpy(&all, bits, 8);
-    return _mm512_mask_add_epi8(a, all, a, bytes(16));
+    return _mm512_mask_add_epi8(a, eight_bytes(bits), a, some_bytes(16));
 }
 INLINE Columns looked_up(__m128i levels, Columns a) { return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(levels), a); }
 
@@ -36,9 +34,7 @@ INLINE Columns looked_up(__m128i levels, Columns a) { return _mm512_shuffle_epi8
 template <int N, int M> METHOD void dot(const Columns (*u)[M], int from, const int8_t *x, Columns *sums) {
     for (int g = 0; g < GROUPS; g++) sums[g] = _mm512_setzero_si512();
     for (int t = 0; t < N; t++) {
-        long long eight;
-        __builtin_memcpy(&eight, x + 8 * t, 8);
-        const __m512i values = _mm512_set1_epi64(eight);
+        const __m512i values = _mm512_set1_epi64((long long)eight_bytes(x + 8 * t));
         for (int g = 0; g < GROUPS; g++) sums[g] = _mm512_dpbusd_epi32(sums[g], u[g][from + t], values);
     }
 }

@@ -12,11 +12,6 @@
 
 namespace {
 
-INLINE uint64_t eight_bytes(const uint8_t *from) {
-    uint64_t eight;
-    memcpy(&eight, from, 8);
-    return eight;
-}
 template <class S, class W> INLINE void put_values(const S &b, int column, W &to) {
     constexpr int together = Read<W>::COLUMNS;
     to.d[column] = b.d;

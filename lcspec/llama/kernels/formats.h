@@ -43,6 +43,12 @@ INLINE float value(half h) { return _cvtsh_ss(h); }
 INLINE __m256i load(const void *p) { return _mm256_loadu_si256((const __m256i *)p); }
 INLINE __m128i load_half(const void *p) { return _mm_loadu_si128((const __m128i *)p); }
 
+INLINE uint64_t eight_bytes(const void *from) {
+    uint64_t eight;
+    __builtin_memcpy(&eight, from, 8);
+    return eight;
+}
+
 INLINE float sum_of(__m128 x) {
     x = _mm_add_ps(x, _mm_movehl_ps(x, x));
     return _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)));
