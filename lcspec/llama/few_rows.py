@@ -19,7 +19,7 @@ import os
 import shutil
 import subprocess
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from pathlib import Path
 from typing import Any, Callable, Iterable, Mapping, NamedTuple
 
@@ -106,6 +106,12 @@ def kernels(library: ctypes.CDLL) -> Kernels | None:
     return Kernels(of_exact, of_fast, always, Path(compiled._name).stem, types, compiled)
 
 
+def compile_meanwhile() -> None:
+    """Begin to compile the kernels, while a download is waited for. A process that ends sooner waits for them."""
+    if known_here():
+        threading.Thread(target=_compiled).start()
+
+
 def why_none() -> str:
     """Why there are no kernels here."""
     if not known_here():
@@ -169,15 +175,28 @@ def _compile(command: str, file: Path) -> None:
     """
     with tempfile.TemporaryDirectory(dir=file.parent) as folder:
         parts = [(source, Path(folder) / f"{source.stem}.o") for source in sorted(SOURCES.glob("*.cpp"))]
-        with ThreadPoolExecutor(len(parts)) as at_once:
-            list(at_once.map(lambda part: _run(command, *FLAGS, "-c", str(part[0]), "-o", str(part[1])), parts))
+        _run(*([command, *FLAGS, "-c", str(source), "-o", str(part)] for source, part in parts))
         new = Path(folder) / file.name
-        _run(command, "-shared", *(str(part) for _, part in parts), "-o", str(new))
+        _run([command, "-shared", *(str(part) for _, part in parts), "-o", str(new)])
         os.replace(new, file)
 
 
-def _run(*command: str) -> None:
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+def _run(*commands: list[str]) -> None:
+    """Run them at once.
+
+    Raises:
+        OSError, subprocess.SubprocessError: one of them fails.
+    """
+    quiet = subprocess.DEVNULL
+    started = [subprocess.Popen(command, stdout=quiet, stderr=quiet) for command in commands]
+    try:
+        for process in started:
+            if process.wait(PATIENCE) != 0:
+                raise subprocess.CalledProcessError(process.returncode, process.args)
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
 
 
 def _agrees(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType, values: int = COMPARED[2]) -> bool:

@@ -8,11 +8,12 @@ from pathlib import Path
 import click
 import pytest
 
-from lcspec.commands import offer
+from lcspec.commands import offer, pull
 from lcspec.commands.pull import remember
 from lcspec.errors import DownloadError
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.library import last_model, remember_model
+from lcspec.modelfiles.starter import STARTER, starter_path
 from tests import tiny_gguf as tiny
 
 
@@ -28,6 +29,15 @@ def _empty_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path / "work")
 
 
+@pytest.fixture(autouse=True)
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What would have the kernels compiled in this empty cache."""
+    asked: list[str] = []
+    for module in (offer, pull):
+        monkeypatch.setattr(module, "compile_meanwhile", lambda: asked.append("kernels"))
+    return asked
+
+
 def answer(monkeypatch: pytest.MonkeyPatch, yes: bool) -> list[str]:
     asked: list[str] = []
 
@@ -39,16 +49,19 @@ def answer(monkeypatch: pytest.MonkeyPatch, yes: bool) -> list[str]:
     return asked
 
 
-def test_an_empty_machine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_machine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[str]) -> None:
     asked = answer(monkeypatch, True)
     monkeypatch.setattr(offer, "download_starter", lambda: tmp_path / "got.gguf")
     assert offer.offer_starter() == tmp_path / "got.gguf"
     assert len(asked) == 1 and "98 MB" in asked[0]
+    assert compiled == ["kernels"]
 
 
-def test_no_is_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_no_is_no(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], compiled: list[str]
+) -> None:
     answer(monkeypatch, False)
-    assert offer.offer_starter() is None
+    assert offer.offer_starter() is None and compiled == []
     told = capsys.readouterr().out
     assert "toy" in told and "lcspec pull smollm2" in told
 
@@ -80,3 +93,17 @@ def test_what_was_pulled_opens_next_unless_another_was_used(tmp_path: Path) -> N
     remember(second, None)
     last = last_model()
     assert last is not None and last.model == first
+
+
+def test_kernels_are_compiled_while_a_model_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compiled: list[str]
+) -> None:
+    def download(name: str, quiet: bool) -> Path:
+        assert compiled == ["kernels"]
+        return tiny.write_llama(starter_path(name), n_layer=1)
+
+    monkeypatch.setattr(pull, "download_starter", download)
+    starter_path().parent.mkdir(parents=True)
+    for _ in range(2):  # it is downloaded once
+        pull.run(STARTER, None, as_json=True)
+        assert compiled == ["kernels"]

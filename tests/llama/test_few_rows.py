@@ -104,6 +104,16 @@ def test_several_processes_compile_once(tmp_path: Path) -> None:
     assert calls.read_text() == "\n" * 3  # two parts, and to join them
 
 
+def test_a_process_that_ends_waits_for_them(tmp_path: Path) -> None:
+    cxx = tmp_path / "cxx"
+    cxx.write_text(f'#!/bin/sh\nsleep 1\nexec {few_rows.compiler()} "$@" -O0\n')
+    cxx.chmod(0o700)
+    env = {**os.environ, "CXX": str(cxx), "LCSPEC_CACHE_DIR": str(tmp_path / "cache")}
+    code = "from lcspec.llama.few_rows import compile_meanwhile; compile_meanwhile()"
+    subprocess.run([sys.executable, "-c", code], env=env, check=True)
+    assert len(list((tmp_path / "cache" / "kernels").iterdir())) == 1
+
+
 @pytest.mark.parametrize("kind", TYPES, ids=lambda kind: kind.name)
 def test_a_type_with_other_bits_is_left_to_the_library(apart: ctypes.CDLL, kind: WeightType) -> None:
     """Here the library's dot product is another type's: what it was compiled to may change with its version."""
