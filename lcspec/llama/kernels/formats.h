@@ -33,8 +33,9 @@ struct Q6_K { uint8_t q[128], h[64]; int8_t scales[16]; half d; };
 struct Q8_K { float d; int8_t q[256]; int16_t sums[16]; };
 
 // Several rows are so much work that the processor alone does not read on far enough. It is read to the second cache: few lines
-// can be on their way to the first one (NEAR) at a time, and two rows of Q8_0 took twice as long as one.
-constexpr int NEAR = 3, SECOND = 2;
+// can be on their way to the first one (NEAR) at a time, and two rows of Q8_0 took twice as long as one. What a single row reads
+// ONCE leaves in the caches what is used again: the next steps' Python, too.
+constexpr int NEAR = 3, SECOND = 2, ONCE = 0;
 template <int CACHE = SECOND> INLINE void read_ahead(const void *from, int64_t size) {
     for (int64_t b = 0; b < size; b += 64) __builtin_prefetch((const char *)from + b, 0, CACHE);
 }

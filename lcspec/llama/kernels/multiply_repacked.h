@@ -31,7 +31,7 @@ void multiply_columns(const Strips<W> &strips, const Q8_K *const *rows, const ty
                 constexpr size_t size = sizeof(W) / R::PIECES;
                 const char *own = (const char *)at[g] + size * piece / 64 * 64;
                 if (!R::IN_TURN) read_ahead<NEAR>(own + sizeof(W), size);  // the processor does not foresee it
-                if (N > 1) read_ahead(own + 3 * sizeof(W), size);
+                if (N > 1 || (GROUPS > 1 && !R::IN_TURN)) read_ahead(own + 3 * sizeof(W), size);
                 R::unpack(*at[g], piece, q[g]);
                 const int8_t *of = scales.of[g] + R::scales_from(piece);
                 scale[g] = R::both(of, of + R::SCALES_BETWEEN);
@@ -64,8 +64,9 @@ void multiply_columns(const Strips<W> &strips, const RowOf32<W> *const *rows, co
     strips.begins_at(at);
     for (int64_t i = 0; i < strips.blocks; i++) {
         const Block<W> block(at);
-        if (N > 1)
-            for (const W *place : at) read_ahead(place + BLOCKS_AHEAD, sizeof(W));
+        for (const W *place : at)
+            if (N > 1) read_ahead(place + BLOCKS_AHEAD, sizeof(W));
+            else read_ahead<ONCE>((const char *)place + BYTES_AHEAD_OF_ONE, sizeof(W));
         for (int r = 0; r < N; r++) {
             const auto &of_row = sums[r * strips.blocks + i];
             const Whole sum = plus(dots<4, Read<W>::SIGNED>(block.q, rows[r][i].q), of_row.too_much);

@@ -53,8 +53,8 @@ template <class W> struct Factors {
 };
 
 template <class W> using RowOf32 = typename Read<W>::RowOf32;  // of those types alone
-// Blocks of 32 values, at so many places; they are read ahead by BLOCKS_AHEAD.
-constexpr int BLOCKS_AHEAD = 24;
+// Blocks of 32 values, at so many places. They are read ahead by BLOCKS_AHEAD, for a single row by so many bytes.
+constexpr int BLOCKS_AHEAD = 24, BYTES_AHEAD_OF_ONE = 256;
 template <class W> struct Block {
     using R = Read<W>;
     Columns q[GROUPS][4];
