@@ -118,10 +118,12 @@ class ChatTemplate:
 
         A system message that the template refuses, or leaves out, is put before the next message. With
         `continue_final` the last message, which must be the assistant's, is left open, for the model to write on.
+        Models that can think do so unless `extra` says otherwise.
 
         Raises:
             TemplateError: the template refuses the messages (a role it does not know, say).
         """
+        extra = {"enable_thinking": True, **extra}  # as llama-server and Ollama have it; many templates do not
         renderer = self.tool_renderer if self.tool_renderer is not None and extra.get("tools") else self.renderer
         if continue_final and messages and messages[-1]["role"] == "assistant":
             return renderer.continued(messages, extra)

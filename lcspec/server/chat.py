@@ -146,7 +146,7 @@ def rendered(service: Service, body: ChatBody, use: ToolUse, constrained: bool) 
     messages = template_messages(body.messages)
     go_on = continues(body.messages, body.continue_final_message, body.add_generation_prompt, use)
     usual = service.settings.reasoning_budget
-    told = template_arguments(body, usual)
+    told = template_arguments(body, constrained, usual)
     text = chat_prompt(service, messages, use, told, body.add_generation_prompt is not False, go_on)
     begun = begun_with(messages[-1]) if go_on else None
     reading, text = reading_of(service.template_text, text, use, constrained, body, usual, begun)

@@ -130,18 +130,23 @@ def switched_off(body: ChatBody) -> bool:
     return body.enable_thinking is False or (body.enable_thinking is None and body.reasoning_effort == "none")
 
 
-def template_arguments(body: ChatBody, usual: int = -1) -> dict[str, Any]:
+def template_arguments(body: ChatBody, constrained: bool, usual: int = -1) -> dict[str, Any]:
     """What the template is told about reasoning; `chat_template_kwargs` comes first."""
     budget = budget_of(body, usual)
-    return thinking_arguments(body.template_kwargs, body.reasoning_effort, body.enable_thinking, budget)
+    return thinking_arguments(body.template_kwargs, body.reasoning_effort, body.enable_thinking, constrained, budget)
 
 
 def thinking_arguments(
-    given: Mapping[str, Any] | None, effort: str | None, enable: bool | None, budget: int | None = None
+    given: Mapping[str, Any] | None,
+    effort: str | None,
+    enable: bool | None,
+    constrained: bool,
+    budget: int | None = None,
 ) -> dict[str, Any]:
-    """The same, for any endpoint."""
-    if enable is None and (effort == "none" or budget == 0):
-        enable = False
+    """The same, for any endpoint. Where nothing is said about it, the template's own switch is on (see
+    ChatTemplate.render)."""
+    if enable is None and (constrained or budget == 0 or effort is not None):
+        enable = not (constrained or budget == 0 or effort == "none")
     found: dict[str, Any] = {}
     if enable is not None:
         found |= dict.fromkeys(SWITCHES, enable)

@@ -202,8 +202,9 @@ def prepare(service: Service, body: ResponseBody, model: str) -> Reply:
         raise invalid("the input is empty", "input")
     effort = _effort(body)
     usual = service.settings.reasoning_budget
-    text = chat_prompt(service, messages, use, thinking_arguments(body.chat_template_kwargs, effort, None, usual))
     constrained = grammar is not None or effort == "none"
+    told = thinking_arguments(body.chat_template_kwargs, effort, None, constrained, usual)
+    text = chat_prompt(service, messages, use, told)
     reading, text = reading_of(service.template_text, text, use, constrained, usual=usual)
     if grammar is None or body.grammar:  # the user's may ask for anything
         reading = replace(reading, forced=False)

@@ -119,6 +119,13 @@ def test_broken_templates_are_template_errors(templates: _Templates, text: str) 
     assert "\n" not in str(error.value)
 
 
+def test_a_model_thinks_unless_it_is_told_not_to(templates: _Templates) -> None:
+    """Many templates have it the other way round: Gemma 4's, DeepSeek's from V3.1 on."""
+    template = templates("{% if enable_thinking %}<think>{% endif %}")
+    assert template.render(HELLO) == template.render(HELLO, continue_final=True) == "<think>"
+    assert template.render(HELLO, enable_thinking=False) == ""
+
+
 def test_what_templates_use(templates: _Templates) -> None:
     text = (
         "{{ tools | tojson }}|{{ {'a': '<é>'} | tojson(indent=None) }}|{{ strftime_now('%Y')[:2] }}|"

@@ -25,7 +25,7 @@ def body(**fields: Any) -> ChatBody:
     ("fields", "wanted"),
     [
         ({}, {}),
-        ({"reasoning_effort": "high"}, {"reasoning_effort": "high"}),
+        ({"reasoning_effort": "high"}, {"enable_thinking": True, "thinking": True, "reasoning_effort": "high"}),
         ({"reasoning_effort": "none"}, {"enable_thinking": False, "thinking": False}),
         ({"enable_thinking": True}, {"enable_thinking": True, "thinking": True}),
         ({"thinking_budget_tokens": 0}, {"enable_thinking": False, "thinking": False}),
@@ -37,7 +37,15 @@ def body(**fields: Any) -> ChatBody:
     ],
 )
 def test_what_the_template_is_told(fields: dict[str, Any], wanted: dict[str, Any]) -> None:
-    assert template_arguments(body(**fields)) == wanted
+    assert template_arguments(body(**fields), constrained=False) == wanted
+
+
+@pytest.mark.parametrize(
+    ("fields", "thinks"), [({}, False), ({"reasoning_effort": "high"}, False), ({"enable_thinking": True}, True)]
+)
+def test_there_is_no_reasoning_beside_a_grammar_unless_it_is_asked_for(fields: dict[str, Any], thinks: bool) -> None:
+    told = template_arguments(body(**fields), constrained=True)
+    assert told["enable_thinking"] is told["thinking"] is thinks
 
 
 def test_budgets_that_cannot_be_kept_are_refused() -> None:
@@ -46,7 +54,7 @@ def test_budgets_that_cannot_be_kept_are_refused() -> None:
         {"thinking_budget": 9, "reasoning_budget": 8},
     ):
         with pytest.raises(ApiError):
-            template_arguments(body(**fields))
+            template_arguments(body(**fields), constrained=False)
 
 
 def test_reasoning_that_the_prompt_opens_is_read_or_closed() -> None:
