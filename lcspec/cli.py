@@ -27,6 +27,7 @@ from lcspec.commands.options import (
     pairing_options,
     sampling_options,
     speculation_options,
+    think_option,
 )
 from lcspec.errors import LcspecError, UsageError
 
@@ -64,6 +65,7 @@ def cli(ctx: click.Context, config: Path | None) -> None:
 @click.option("-f", "--file", "prompt_file", type=MODEL_PATH, help="Read the prompt from a file.")
 @click.option("--chat", is_flag=True, help="Treat the prompt as a user's message in the model's chat template.")
 @click.option("--system", help="System message, with --chat.")
+@think_option
 @click.option("-n", "--max-tokens", type=click.IntRange(min=0), help="The most tokens to generate.")
 @click.option("--stop", multiple=True, help="End the text at this string (repeatable).")
 @click.option("--grammar-file", type=MODEL_PATH, help="Grammar (GBNF or Lark) the text must follow.")
@@ -96,6 +98,7 @@ def generate(**options: Any) -> None:
 @click.option("--resume", is_flag=True, help="Continue the conversation that was used last.")
 @click.option("--folder", multiple=True, type=MODEL_PATH, help="Also search this folder for models (repeatable).")
 @click.option("--system", help="System prompt of new conversations.")
+@think_option
 @click.option("-n", "--max-tokens", type=click.IntRange(min=1), help="The most tokens of an answer.")
 @sampling_options
 @lora_options

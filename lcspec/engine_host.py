@@ -104,11 +104,13 @@ class Loaded:
         """The options it was loaded with."""
         return self.facts.options
 
-    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Token ids of a conversation ready for the assistant's answer, and the template's stop strings."""
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, object]], think: bool = True
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """See lcspec.llama.template.chat_ids."""
         from lcspec.llama.template import chat_ids
 
-        return chat_ids(self, messages)
+        return chat_ids(self, messages, think)
 
 
 @dataclass(frozen=True)

@@ -73,11 +73,13 @@ class Session:
         # Without a BOS token an empty prompt has nothing to continue; then the BOS or end token starts a text.
         return ids or (max(self.model.vocab.bos, self.model.vocab.eos, 0),)
 
-    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Token ids of a conversation ready for the assistant's answer, and the template's stop strings."""
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, object]], think: bool = True
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """See lcspec.llama.template.chat_ids."""
         from lcspec.llama.template import chat_ids
 
-        return chat_ids(self.model, messages)
+        return chat_ids(self.model, messages, think)
 
     def embed(self, texts: Sequence[str]) -> tuple[NDArray[np.float32], list[int]]:
         """Embeddings of `texts`: vectors of unit length, float32 [n, n_embd], and each text's tokens.

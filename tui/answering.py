@@ -89,6 +89,7 @@ class Answering:
             system=chat.info.system,
             on_full=now.on_full,
             keep_from=self.keep_from,
+            think=now.think,
         )
         prompt = replace(prompt, fill=replace(prompt.fill, limit=loaded.n_ctx))
         self.keep_from = prompt.first

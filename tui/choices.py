@@ -21,7 +21,7 @@ MODEL = {f.name for f in fields(ModelSettings)}
 SAMPLING_KEYS = tuple(f.name for f in fields(SamplingParams) if f.name not in MADE)
 ALWAYS = {"temperature", "top_k", "top_p", "min_p", "repeat_penalty"}
 LONGEST_NAME = 40
-OTHER = {"theme", "lens", "on_full", "folders", "system", "max_tokens", "preset"}
+OTHER = {"theme", "lens", "on_full", "think", "folders", "system", "max_tokens", "preset"}
 
 
 def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:

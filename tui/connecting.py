@@ -55,7 +55,7 @@ async def _answer(source: ServerSource, settings: Settings, text: str, show: Cal
     await source.ready()
     loaded = await source.prepare(SpeculationParams())
     message = Message(new_id(), "", None, "user", text)
-    prompt = build_prompt(source.tokenizer, [message], loaded.n_ctx, system=settings.system)
+    prompt = build_prompt(source.tokenizer, [message], loaded.n_ctx, system=settings.system, think=settings.think)
     question = Question(prompt, settings.sampling, SpeculationParams(), settings.max_tokens)
     running = (await source.ask(question)).running
     while not running.done:

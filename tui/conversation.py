@@ -37,8 +37,11 @@ FREED = 0.25  # share of the context that is freed at once when turns are droppe
 class ChatTokenizer(Protocol):
     """What `Session` offers; may be called from any thread."""
 
-    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-        """Token ids of a conversation ready for the answer, and the template's stop strings."""
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, object]], think: bool = True
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        """Token ids of a conversation ready for the answer, and the template's stop strings. `think`: whether the
+        answer may begin with reasoning."""
         ...
 
 
@@ -88,6 +91,7 @@ class Prompt:
         fill: of the context, before the answer.
         dropped: messages of the branch that were left out because the context was full, oldest first.
         messages: what the ids say, as an API takes it.
+        think: whether the answer may begin with reasoning.
         first: id of the oldest message kept (None: an empty branch); hand it back as `keep_from` next time.
     """
 
@@ -97,6 +101,7 @@ class Prompt:
     dropped: tuple[Message, ...] = ()
     first: str | None = None
     messages: tuple[dict[str, str], ...] = ()
+    think: bool = True
 
     @property
     def notice(self) -> str | None:
@@ -132,6 +137,7 @@ def build_prompt(
     on_full: OnFull = "stop",
     min_answer: int = MIN_ANSWER,
     keep_from: str | None = None,
+    think: bool = True,
 ) -> Prompt:
     """The prompt that asks for an answer to the branch.
 
@@ -144,24 +150,34 @@ def build_prompt(
         on_full: when less is left: `stop` raises, `drop` leaves out the oldest turns.
         keep_from: `Prompt.first` of the answer before. Turns dropped then stay dropped, and when more must go, enough
             go at once to free a quarter of the context, so that the cached prefix is not lost with every message.
+        think: whether the answer may begin with reasoning.
 
     Raises:
         ContextFull: it does not fit (with `drop`: not even the newest turn alone).
         TemplateError, TokenizeError: the template or the vocabulary refuses the messages.
     """
     turns = _turns(branch)
+
+    def from_turn(start: int) -> Prompt:
+        kept = [message for turn in turns[start:] for message in turn]
+        messages = to_messages(kept, system)
+        ids, stop = tokenizer.chat_ids(messages, think)
+        dropped = tuple(message for turn in turns[:start] for message in turn)
+        first = kept[0].id if kept else None
+        return Prompt(ids, stop, ContextFill(len(ids), limit), dropped, first, tuple(messages), think)
+
     min_answer = max(1, min(min_answer, limit // 4))
-    prompt = _prompt(tokenizer, turns, 0, limit, system)
+    prompt = from_turn(0)
     if prompt.fill.left >= min_answer:
         return prompt
     start = _turn_of(turns, keep_from) if on_full == "drop" else 0
     if start:
-        prompt = _prompt(tokenizer, turns, start, limit, system)
+        prompt = from_turn(start)
         if prompt.fill.left >= min_answer:
             return prompt
     # The prompt shrinks with every turn that goes, so the fewest turns that free enough are found by halving.
     last = len(turns) - 1
-    newest = _prompt(tokenizer, turns, last, limit, system)
+    newest = from_turn(last)
     if newest.fill.left < min_answer:
         raise ContextFull(_advice(newest.fill, min_answer, alone=True), newest.fill)
     if on_full == "stop":
@@ -171,7 +187,7 @@ def build_prompt(
     high = last
     while low < high:
         middle = (low + high) // 2
-        tried = _prompt(tokenizer, turns, middle, limit, system)
+        tried = from_turn(middle)
         if tried.fill.left >= wanted:
             high, best = middle, tried
         else:
@@ -199,16 +215,6 @@ def _turns(branch: Sequence[Message]) -> list[list[Message]]:
 def _turn_of(turns: Sequence[Sequence[Message]], message: str | None) -> int:
     """Index of the turn that has a message; 0 if none has."""
     return next((i for i, turn in enumerate(turns) for m in turn if m.id == message), 0)
-
-
-def _prompt(
-    tokenizer: ChatTokenizer, turns: Sequence[Sequence[Message]], start: int, limit: int, system: str
-) -> Prompt:
-    kept = [message for turn in turns[start:] for message in turn]
-    messages = to_messages(kept, system)
-    ids, stop = tokenizer.chat_ids(messages)
-    dropped = tuple(message for turn in turns[:start] for message in turn)
-    return Prompt(ids, stop, ContextFill(len(ids), limit), dropped, kept[0].id if kept else None, tuple(messages))
 
 
 def _advice(fill: ContextFill, min_answer: int, alone: bool) -> str:

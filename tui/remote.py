@@ -23,6 +23,8 @@ from lcspec.tui.source import UNKNOWN, Asked, Item, Loaded, Progress, Question, 
 SEED_BITS = 31  # some servers read 32 bits with a sign
 # Of the sampling: what every server reads. Others are sent where they are not as usual.
 EVERYWHERE = ("temperature", "top_p")
+# What asks for an answer without reasoning: llama-server, vLLM and lcspec read the one, Ollama and OpenAI the other.
+NO_THINKING = {"chat_template_kwargs": {"enable_thinking": False}, "reasoning_effort": "none"}
 NOTE = "A server answers: it decides about drafting. Lens and inspector need a model on this machine (F5)."
 # Names that a delta has for the model's thinking.
 REASONING = ("reasoning_content", "reasoning")
@@ -251,6 +253,7 @@ def request_body(
         "seed": seed,
         **chosen,
         **({"max_tokens": max_tokens} if max_tokens is not None else {}),
+        **({} if prompt.think else NO_THINKING),
     }
 
 

@@ -83,7 +83,9 @@ class ServerClient:
             return
         self.counts = True
 
-    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, object]], think: bool = True
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
         """As many ids as the conversation has tokens (about as many, where the server does not count).
 
         Raises:

@@ -43,6 +43,7 @@ SETTINGS: dict[str, Rule] = {
     **MODEL,
     "max_tokens": TOP["max_tokens"],
     "on_full": TOP["on_full"],
+    "think": TOP["think"],
 }
 EMPTY = ("seed", "max_tokens", "max_draft")  # may be without a value
 HOTTEST = 2.0

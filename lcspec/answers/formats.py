@@ -382,10 +382,22 @@ def format_of(template: str) -> Format:
     return GENERIC
 
 
+# What templates call the switch for reasoning.
+SWITCHES = ("enable_thinking", "thinking")
+
+
 def opened_by(form: Format, prompt: str) -> Tags | None:
     """The tags of reasoning that a prompt ends in, so that the answer begins within it; None if it does not."""
     tail = prompt[-256:].rstrip()
     return next((t for t in form.reasoning if tail.endswith(t.literal.rstrip())), None)
+
+
+def closed(prompt: str, opened: Tags | None) -> str:
+    """A prompt after which there is no reasoning, where it has `opened` some."""
+    if opened is None:
+        return prompt
+    blank = "\n\n" if opened.literal.startswith("<") and "|" not in opened.literal else ""
+    return f"{prompt.rstrip()}{blank}{opened.end}{blank}"
 
 
 def continued_by(form: Format, prompt: str, written: str) -> Tags | None:

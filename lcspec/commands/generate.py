@@ -66,7 +66,8 @@ def run(**o: Any) -> int:
         stop = tuple(o["stop"])
         if o["chat"]:
             messages = [{"role": "system", "content": o["system"]}] if o["system"] else []
-            ids, template_stop = session.chat_ids([*messages, {"role": "user", "content": prompt}])
+            think = o["think"] and grammar is None  # a grammar has no room for reasoning
+            ids, template_stop = session.chat_ids([*messages, {"role": "user", "content": prompt}], think)
             stop += template_stop
         else:
             ids = session.prompt_ids(prompt)

@@ -159,6 +159,11 @@ lora_options = stacked(
 )
 
 
+think_option = click.option(
+    "--think/--no-think", default=True, show_default=True, help="Let models that can think do so before they answer."
+)
+
+
 speculation_options = stacked(
     click.option(
         "--speculate",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence
 
 import jinja2
 
-from lcspec.answers.formats import THINK, format_of
+from lcspec.answers.formats import SWITCHES, THINK, closed, format_of, opened_by
 from lcspec.errors import TemplateError
 from lcspec.llama.jinja import Clock, TemplateEnvironment, to_json, variables
 
@@ -334,7 +334,14 @@ def _line(error: BaseException) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def chat_ids(model: TemplateModel, messages: Messages) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Token ids of a conversation ready for the assistant's answer, and the template's stop strings."""
+def chat_ids(model: TemplateModel, messages: Messages, think: bool = True) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Token ids of a conversation ready for the assistant's answer, and the template's stop strings.
+
+    `think`: whether the answer may begin with reasoning, if the model can.
+    """
     template = ChatTemplate(model)
-    return tuple(template.ids(model.vocab, template.render(messages))), template.stop
+    text = template.render(messages, **({} if think else dict.fromkeys(SWITCHES, False)))
+    if not think:
+        form = format_of(template.renderer.text)
+        text = closed(text, opened_by(form, text)) + form.answer
+    return tuple(template.ids(model.vocab, text)), template.stop

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping
 
-from lcspec.answers.formats import GENERIC, Format, Tags, continued_by, format_of, opened_by
+from lcspec.answers.formats import GENERIC, SWITCHES, Format, Tags, closed, continued_by, format_of, opened_by
 from lcspec.answers.reader import AnswerReader
 from lcspec.sampling.reasoning_budget import ReasoningBudget, ReasoningTags
 from lcspec.server.errors import invalid
@@ -15,9 +15,6 @@ from lcspec.server.tools import ToolUse
 
 if TYPE_CHECKING:
     from lcspec.engine_host import TextVocab
-
-# What templates call the switch.
-SWITCHES = ("enable_thinking", "thinking")
 
 
 @dataclass(frozen=True)
@@ -91,21 +88,15 @@ def reading_of(
     if it does."""
     form = format_of(template)
     budget = budget_of(body, usual) if body is not None else None if usual < 0 else usual
-    off = budget == 0 or (body is not None and switched_off(body))
+    off = constrained or budget == 0 or (body is not None and switched_off(body))
     opened = opened_by(form, prompt) if begun is None else continued_by(form, prompt, begun)
-    if opened is not None and (constrained or off):
-        prompt, opened = f"{prompt.rstrip()}{_blank(opened)}{opened.end}{_blank(opened)}", None
-    if begun is None and (constrained or (off and form.channels is not None)):
-        prompt += form.answer
+    if off:
+        prompt, opened = closed(prompt, opened) + (form.answer if begun is None else ""), None
     inline = body is not None and body.reasoning_format == "none"
     forced = constrained and (body is None or body.grammar is None)  # a grammar of the user's may ask for anything
-    limit = None if constrained or off else budget
+    limit = None if off else budget
     raw_calls = body is not None and body.parse_tool_calls is False
     return Reading(form, opened, use, forced, inline, begun is not None, limit, raw_calls), prompt
-
-
-def _blank(tags: Tags) -> str:
-    return "\n\n" if tags.literal.startswith("<") and "|" not in tags.literal else ""
 
 
 def budget_of(body: ChatBody, usual: int = -1) -> int | None:

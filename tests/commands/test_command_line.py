@@ -170,6 +170,15 @@ def test_chat_uses_the_template(demo_session: Session) -> None:
     assert "--chat" in fails(2, "generate", "-p", "Hello!", "--system", "Be brief.")
 
 
+def test_a_model_thinks_unless_it_may_not_or_a_schema_leaves_no_room(tmp_path: Path) -> None:
+    opening = "{% if enable_thinking %}<think>{% endif %}"
+    path = tiny.write_llama(tmp_path / "thinker.gguf", chat_template=tiny.CHATML_TEMPLATE + opening)
+    common = ("generate", path, "--chat", "-p", "Hello!", "-n", 2, "--json", *QUICK)
+    more = ([], ["--think"], ["--no-think"], ["--json-schema", "{}"])
+    thinks, too, never, schema = (json.loads(ok(*common, *some).stdout)["prompt_tokens"] for some in more)
+    assert thinks == too > never == schema
+
+
 def test_stats_go_to_stderr(llama: Path, plain_text: str) -> None:
     done = ok(
         *("generate", llama, "-p", PROMPT, "-n", 24, "--temperature", 0, "--ignore-eos", "--stats", "--seed", 9),

@@ -57,9 +57,7 @@ def test_an_empty_machine_is_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert compiled == ["kernels"]
 
 
-def test_no_is_no(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], compiled: list[str]
-) -> None:
+def test_no_is_no(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], compiled: list[str]) -> None:
     answer(monkeypatch, False)
     assert offer.offer_starter() is None and compiled == []
     told = capsys.readouterr().out

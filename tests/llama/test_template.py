@@ -10,7 +10,7 @@ import pytest
 from lcspec.config import ModelOptions
 from lcspec.errors import TemplateError
 from lcspec.llama import Model
-from lcspec.llama.template import TRANSCRIPT_STOP, ChatTemplate
+from lcspec.llama.template import TRANSCRIPT_STOP, ChatTemplate, chat_ids
 from lcspec.session import Session
 from tests import tiny_gguf as tiny
 from tests.running import answer, options, request
@@ -124,6 +124,19 @@ def test_a_model_thinks_unless_it_is_told_not_to(templates: _Templates) -> None:
     template = templates("{% if enable_thinking %}<think>{% endif %}")
     assert template.render(HELLO) == template.render(HELLO, continue_final=True) == "<think>"
     assert template.render(HELLO, enable_thinking=False) == ""
+
+
+@pytest.mark.parametrize("opening", ["{% if enable_thinking %}<think>\n{% endif %}", "{{ '<think>\\n' }}"])
+def test_an_answer_without_reasoning(templates: _Templates, opening: str) -> None:
+    templates(opening)
+    model = templates.models[-1]
+
+    def prompt(think: bool) -> str:
+        ids, _ = chat_ids(model, HELLO, think)
+        return model.vocab.text(list(ids), special=True).removeprefix("<s>")
+
+    assert prompt(True) == "<think>\n"
+    assert prompt(False) == ("" if "if" in opening else "<think>\n\n</think>\n\n")
 
 
 def test_what_templates_use(templates: _Templates) -> None:

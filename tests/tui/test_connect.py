@@ -185,6 +185,8 @@ async def test_reasoning_is_told_apart(start: Start, tmp_path: Path) -> None:
             assert message.text.startswith("<think>\n")
             view = chat.transcript.views[-1]
             assert isinstance(view, AnswerView) and view.thought
+            chat.choices.hold(think=False)
+            assert not (await driver.answer("Hi")).text.startswith("<think>")
 
 
 async def test_key(start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -342,6 +344,10 @@ async def test_any_server(start: Start, other: OtherServer, name: str) -> None:
         assert set(body) == sent and body["top_k"] == 7
         await driver.answer("And you?")
         assert other.asked[1]["messages"][1] == {"role": "assistant", "content": "Good day."}
+        chat.choices.hold(think=False)
+        await driver.answer("And now?")
+        assert set(other.asked[2]) == sent | {"chat_template_kwargs", "reasoning_effort"}
+        assert other.asked[2]["chat_template_kwargs"] == {"enable_thinking": False}
 
 
 async def test_answers_that_fail(start: Start, other: OtherServer) -> None:

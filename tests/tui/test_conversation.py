@@ -20,8 +20,12 @@ class Words:
 
     def __init__(self) -> None:
         self.calls: list[list[dict[str, Any]]] = []
+        self.think: bool | None = None
 
-    def chat_ids(self, messages: Sequence[Mapping[str, object]]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    def chat_ids(
+        self, messages: Sequence[Mapping[str, object]], think: bool = True
+    ) -> tuple[tuple[int, ...], tuple[str, ...]]:
+        self.think = think
         self.calls.append([dict(m) for m in messages])
         n = sum(2 + len(str(m["content"]).split()) for m in messages) + 1
         return tuple(range(n)), ("<stop>",)
@@ -51,6 +55,12 @@ def test_what_the_template_gets() -> None:
     ]
     assert to_messages([again], "  \n") == [{"role": "user", "content": "And?"}]
     assert to_messages([], "") == []
+
+
+@pytest.mark.parametrize("think", [True, False])
+def test_whether_the_model_may_think(think: bool) -> None:
+    tokenizer = Words()
+    assert build_prompt(tokenizer, branch("Hi"), 100, think=think).think is tokenizer.think is think
 
 
 def test_roles_take_turns_whatever_happened() -> None:

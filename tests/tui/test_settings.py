@@ -22,6 +22,7 @@ FULL = """\
 theme = "nord"   # the dark one
 lens = true
 on_full = 'drop'
+think = false
 folders = ["~/models", "$HOME/more"]
 system = \"\"\"
 Be brief.
@@ -83,6 +84,7 @@ def test_everything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert file.problems == ()
     s = file.settings
     assert (s.theme, s.lens, s.on_full, s.max_tokens, s.preset) == ("nord", True, "drop", 500, "coding")
+    assert not s.think
     assert s.system == 'Be brief.\ntheme = "not this line"\n'
     assert s.folder_paths == (Path("/home/me/models"), Path("/home/me/more"))
     assert s.sampling == SamplingParams(temperature=1.0, seed=2**64 - 1, top_k=0)

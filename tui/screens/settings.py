@@ -76,6 +76,7 @@ class SettingsScreen(ModalScreen[str | None]):
                 yield from self._row(label, Input(_shown(value_of(now, name)), id=name, compact=True))
             yield from self._row("Drafters", Input(now.speculation.drafters, id="drafters", compact=True))
             yield from self._row("Exact (the same bits)", _choice("exact", YES_NO, now.speculation.exact))
+            yield from self._row("Think before answering", _choice("think", YES_NO, now.think))
             yield from self._row("When the context is full", _choice("on_full", ON_FULL, now.on_full))
             yield from self._row("Theme", _choice("theme", [(t, t) for t in self.themes], self.theme_now))
             yield from self._row("Lens on at the start", _choice("lens", YES_NO, now.lens))
@@ -115,7 +116,7 @@ class SettingsScreen(ModalScreen[str | None]):
             if out[name] is None and name not in ("seed", "max_tokens"):
                 raise LcspecError(f"{label}: give a number")
         out["drafters"] = self.query_one("#drafters", Input).value.strip() or "off"
-        for name in ("exact", "lens", "on_full", "theme"):
+        for name in ("exact", "think", "lens", "on_full", "theme"):
             out[name] = self.query_one(f"#{name}", Select).value
         return out
 

@@ -67,6 +67,7 @@ class Settings:
         theme: name of a Textual theme ("" = the application's choice).
         lens: whether the lens is on at the start.
         on_full: when the context is full: stop | drop.
+        think: models that can think do so before they answer.
         folders: where to look for models, besides the known caches; ~ is allowed.
         system: the system prompt of new chats.
         max_tokens: tokens of an answer at most; None = until the model ends.
@@ -78,6 +79,7 @@ class Settings:
     theme: str = ""
     lens: bool = False
     on_full: Literal["stop", "drop"] = "stop"
+    think: bool = True
     folders: tuple[str, ...] = ()
     system: str = ""
     max_tokens: int | None = None
