@@ -32,8 +32,10 @@ from scripts.recordings import Recording
 
 # Milliseconds of a step by width. A 135 M model (Q4_1) on two cores with AMX, and a change of width there; a model of
 # 1 B (Q4_0) on AVX-512 without AMX and on an EPYC; Q8_0; a GPU with work to spare; the first model on a GPU (an
-# H200) where Python counts.
+# H200) where Python counts; both models with lcspec's kernels on two cores of Zen 4, where a step with drafts takes
+# Python longer by as much as the change of width has beyond the library's share.
 PYTHON = {"bare": 0.10e-3, "step": 0.15e-3, "node": 6e-6}
+COLD = {"bare": 0.20e-3, "step": 0.30e-3, "node": 6e-6}
 MACHINES = {
     "135M AMX": Machine.of("135M AMX", "1:4.06,2:8.24,3:8.88,4:9.58,8:13.5,16:19.9,32:36", change=0.9e-3, **PYTHON),
     "1B AVX-512": Machine.of("1B AVX-512", "1:20,2:27,3:38,4:27,5:38,6:44,8:46,12:58,16:65,17:78,32:122", **PYTHON),
@@ -43,9 +45,12 @@ MACHINES = {
     "135M GPU": Machine.of(
         "135M GPU", "1:1.12,2:5.7,8:5.6,16:6.2,32:6.7", change=0.5e-3, bare=0.1e-3, step=1e-3, node=8e-6
     ),
+    "135M Zen 4": Machine.of("135M Zen 4", "1:4.2,2:4.6,4:5.6,8:8.9,12:13,16:16.4,24:23.4,32:30.8", change=5e-4, **COLD),
+    "1B Zen 4": Machine.of("1B Zen 4", "1:17.1,2:17.6,4:21.7,8:36.4,12:55,16:68.7,24:110,32:146", change=4e-4, **COLD),
 }
 # Machines for recordings with a draft model, and without.
-DRAFTED, FREE = ("1B AVX-512", "1B Q8_0", "GPU"), ("135M AMX", "1B AVX-512", "1B EPYC", "GPU")
+DRAFTED = ("1B AVX-512", "1B Q8_0", "GPU", "1B Zen 4")
+FREE = ("135M AMX", "1B AVX-512", "1B EPYC", "GPU", "135M GPU", "135M Zen 4", "1B Zen 4")
 # Answers shorter than this say little about the worst one.
 LONG = 60
 
@@ -193,7 +198,7 @@ def main(recordings: tuple[Path, ...], out: Path | None, every: int, orders: int
     cases = list[Case]()
     for path in recordings:
         recording = Recording.load(path)
-        cases += [Case(recording, machine) for machine in (DRAFTED if recording.costly else (*FREE, "135M GPU"))]
+        cases += [Case(recording, machine) for machine in (DRAFTED if recording.costly else FREE)]
     base = [measured(case, every, orders=orders) for case in cases]
     lines = ["| recording | machine | over plain | worst answer | worst kind |", "|---|---|---|---|---|"]
     lines += [
