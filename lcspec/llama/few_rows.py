@@ -187,9 +187,10 @@ def _run(*commands: list[str]) -> None:
     Raises:
         OSError, subprocess.SubprocessError: one of them fails.
     """
-    quiet = subprocess.DEVNULL
-    started = [subprocess.Popen(command, stdout=quiet, stderr=quiet) for command in commands]
+    quiet, started = subprocess.DEVNULL, list[subprocess.Popen[bytes]]()
     try:
+        for command in commands:
+            started.append(subprocess.Popen(command, stdout=quiet, stderr=quiet))
         for process in started:
             if process.wait(PATIENCE) != 0:
                 raise subprocess.CalledProcessError(process.returncode, process.args)
