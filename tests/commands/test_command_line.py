@@ -306,6 +306,7 @@ def test_a_second_control_c_does_not_wait(llama: Path) -> None:
 def test_control_c_is_not_lost_while_the_library_calls_back(llama: Path) -> None:
     code = (
         "import ctypes, signal\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # a shell in the background has it ignored
         "import lcspec.commands.generate as generate\n"
         "callback = ctypes.CFUNCTYPE(None)(lambda: signal.raise_signal(signal.SIGINT))\n"
         "generate.show_heads_note = lambda *_: callback()\n"
