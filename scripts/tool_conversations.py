@@ -20,7 +20,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import httpx
 
-from lcspec.answers.formats import format_of, opened_by
+from lcspec.answers.formats import format_of
+from lcspec.answers.openings import opened_by
 from lcspec.server.lifecycle import Background
 from tests.reciter import marker
 from tests.server.running import HELLO, MODEL, WAIT

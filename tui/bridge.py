@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Sequence
 
 from lcspec import engine_host
-from lcspec.answers.formats import format_of, opened_by
+from lcspec.answers.formats import format_of
+from lcspec.answers.openings import opened_by
 from lcspec.answers.stored import ThinkTags
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.events import Event, Failed, Finished, StepStats

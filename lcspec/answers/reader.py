@@ -37,7 +37,7 @@ class AnswerReader:
             form: the format, from `formats.format_of`.
             tools: functions on offer, as the OpenAI API describes them inside `function`. Without any there are no
                 calls.
-            opened: tags of reasoning that the prompt has opened (see `formats.opened_by`).
+            opened: tags of reasoning that the prompt has opened (see `openings.opened_by`).
             continued: the prompt has begun that reasoning as well, and the answer goes on with it.
             forced: a grammar makes the answer JSON: it has no reasoning, and calls are bare objects.
             parallel: whether calls after the first one are wanted.

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Mapping, Protocol, Sequence
 
 import jinja2
 
-from lcspec.answers.formats import SWITCHES, THINK, closed, format_of, opened_by
+from lcspec.answers.formats import THINK, format_of
+from lcspec.answers.openings import SWITCHES, closed, opened_by
 from lcspec.errors import TemplateError
 from lcspec.llama.jinja import Clock, TemplateEnvironment, to_json, variables
 

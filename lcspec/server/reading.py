@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Mapping
 
-from lcspec.answers.formats import GENERIC, SWITCHES, Format, Tags, closed, continued_by, format_of, opened_by
+from lcspec.answers.formats import GENERIC, Format, Tags, format_of
+from lcspec.answers.openings import SWITCHES, closed, continued_by, opened_by
 from lcspec.answers.reader import AnswerReader
 from lcspec.sampling.reasoning_budget import ReasoningBudget, ReasoningTags
 from lcspec.server.errors import invalid

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lcspec.answers.deltas import CallArguments, CallStart, Content, Reasoning
-from lcspec.answers.formats import FORMATS, GENERIC, Format, continued_by, format_of, opened_by
+from lcspec.answers.formats import FORMATS, GENERIC, Format, format_of
+from lcspec.answers.openings import continued_by, opened_by
 from lcspec.answers.reader import AnswerReader, gathered
 from lcspec.answers.text import Piece
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from lcspec.answers.formats import FORMATS, GENERIC, opened_by
+from lcspec.answers.formats import FORMATS, GENERIC
+from lcspec.answers.openings import opened_by
 from lcspec.answers.stored import ThinkTags
 from lcspec.answers.text import Piece
 
