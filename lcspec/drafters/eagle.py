@@ -15,7 +15,7 @@ from lcspec.drafters.loading import load_beside
 from lcspec.errors import UsageError
 from lcspec.llama import Context, Model, check_same_vocabulary
 from lcspec.llama.states import get_layer, get_nextn, require, set_layer, set_nextn
-from lcspec.modelfiles.companions import target_layers
+from lcspec.modelfiles.companions import own_vocabulary, target_layers
 from lcspec.spec.verifiers import DRAFT_STREAM
 
 # Rows read in one decode: the library computes logits for all of them, though only a few per sequence id are used.
@@ -42,6 +42,7 @@ class EagleDrafter(FeatureDrafter):
         context = Context(model, model.options, reads=model.traits.n_embd, other=env.context)
         super().__init__(context, env.slots, len(layers) * env.target.traits.n_embd)
         self.wants_states = layers
+        self.tokens = own_vocabulary(model.options.path)
         self._model = model
         self._blank = self.pool.take()
 

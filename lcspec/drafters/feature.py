@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from typing import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, SequenceView, StateDrafter
@@ -86,6 +87,7 @@ class FeatureDrafter(StateDrafter):
         slice: rows that are read in one decode, and the most that wait to be read.
         every_row: the library computes logits for every row of a head's batch and returns the first ones, so either
             all rows of a batch ask for logits or none.
+        tokens: those that the head can draft, int32 [n]; None: all. To rank a part of a row takes half as long.
     """
 
     name = "feature"
@@ -95,6 +97,7 @@ class FeatureDrafter(StateDrafter):
     deepest: int | None = None
     slice = SLICE
     every_row = False
+    tokens: NDArray[np.int32] | None = None
     stream = DRAFT_STREAM + 16  # of the noise; no draft model uses it
 
     def __init__(self, context: Context, slots: int, width: int) -> None:
@@ -288,8 +291,9 @@ class FeatureDrafter(StateDrafter):
         for i, node in enumerate(level):
             state.node_states[node] = below[i].copy()
             position, room = base + growth.tree.depths[node] + 1, min(sequence.draws, branch) or branch
-            row = checked(self.context, rows[i][: self.n_vocab])
-            found = children(sequence, row, position, room, node, sharpness, self.stream)
+            row = rows[i][: self.n_vocab] if self.tokens is None else rows[i][self.tokens]
+            row = checked(self.context, row)
+            found = children(sequence, row, position, room, node, sharpness, self.stream, self.tokens)
             new += growth.add(node, found)
         return new
 

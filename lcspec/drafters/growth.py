@@ -104,24 +104,31 @@ class Growth:
 
 
 def children(
-    sequence: SequenceView, logits: NDArray[np.float32], position: int, n: int, node: int, sharpness: float, stream: int
+    sequence: SequenceView,
+    logits: NDArray[np.float32],
+    position: int,
+    n: int,
+    node: int,
+    sharpness: float,
+    stream: int,
+    tokens: NDArray[np.int32] | None = None,
 ) -> list[tuple[int, float, Distribution | None]]:
     """The `n` best continuations of a node: (token, probability that the target agrees, the distribution if drawn).
 
     Args:
         sequence: whose draft it is.
-        logits: the drafter's logits for the next token, float32 [n_vocab].
+        logits: the drafter's logits for the next token, float32 [n_vocab], or of `tokens`.
         position: that token's position in the text.
         n: the most children.
         node: the node's number; draws below different nodes at one position must be independent.
         sharpness: see `top_candidates`.
         stream: of the noise; every drafter has its own.
+        tokens: the token id of each logit, int32 [k]; None: its index.
     """
     if not sequence.draws:
-        return [
-            (token, prob, None) for token, prob in top_candidates(sequence, logits, position, n, sharpness=sharpness)
-        ]
-    dist = draft_distribution(logits, sequence.params)
+        ranked = top_candidates(sequence, logits, position, n, tokens, sharpness)
+        return [(token, prob, None) for token, prob in ranked]
+    dist = draft_distribution(logits, sequence.params, tokens)
     counters = [node * MAX_BRANCH + i for i in range(n)]
     noise = uniform_noise(sequence.seed, position, counters, stream)
     return [(inverse_cdf(dist, float(u)), float(dist.probs.max()), dist) for u in noise]

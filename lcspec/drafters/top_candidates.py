@@ -46,9 +46,7 @@ def top_candidates(
         share = weights[top].astype(np.float64) / float(weights.sum())
         ids = top if tokens is None else tokens[top]
     else:
-        dist = _distribution(logits, sequence.params)
-        if tokens is not None:  # the noise belongs to the token id, not to its index
-            dist = dist._replace(ids=tokens[dist.ids])
+        dist = _distribution(logits, sequence.params, tokens)  # the noise belongs to the token id, not to its index
         score = coupled_scores(dist, sequence.seed, position)
         order = coupled_top(score, n)
         weights = np.exp((score - score.max()) * sharpness)
@@ -75,15 +73,20 @@ def biased(
     return out if out.max() > -np.inf else logits
 
 
-def draft_distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
+def draft_distribution(
+    logits: NDArray[np.float32], params: SamplingParams, tokens: NDArray[np.int32] | None = None
+) -> Distribution:
     """The draft's distribution from logits float32 [n]: logit_bias, top-k, temperature, top-p and min-p of the request.
 
-    Penalties and grammars are left to the target: ignoring them costs acceptance, never correctness.
+    `tokens` as in `top_candidates`. Penalties and grammars are left to the target: ignoring them costs acceptance,
+    never correctness.
     """
-    return _distribution(biased(logits, params), params)
+    return _distribution(biased(logits, params, tokens), params, tokens)
 
 
-def _distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distribution:
+def _distribution(
+    logits: NDArray[np.float32], params: SamplingParams, tokens: NDArray[np.int32] | None
+) -> Distribution:
     k = min(params.top_k or 256, logits.size)
     ids = largest(logits, k)
     x = logits[ids].astype(np.float64)
@@ -96,4 +99,4 @@ def _distribution(logits: NDArray[np.float32], params: SamplingParams) -> Distri
     ids, x = ids[keep], x[keep]
     # (even at temperature 0, if the temperature is dynamic)
     weights = np.exp((x - x[0]) / max(params.temperature, params.dynatemp_range / 2))
-    return Distribution(ids.astype(np.int32), weights / weights.sum())
+    return Distribution(ids.astype(np.int32) if tokens is None else tokens[ids], weights / weights.sum())

@@ -109,6 +109,7 @@ class Context:
         self._logits_at = self._viewed_at = 0
         self._by_rows = options.attention in BY_ROWS
         self._backend = cpu_backend(self.handle) if options.attention == "fused_rows" else None
+        self._features: StateBatch | None = None  # of `encode`
         self._joined: Outputs | None = None  # of a decode in pieces
 
     def decode(self, batch: Batch | None = None, *, many: bool = False, tiles: bool = True) -> float:
@@ -231,10 +232,12 @@ class Context:
         Raises:
             DecodeError: the library failed.
         """
-        out = []
+        out, batch = [], self._features
+        if batch is None:
+            batch = self._features = StateBatch(self.n_seq, 1, features.shape[1], tokens=False)
         for start in range(0, len(features), self.n_seq):  # the library has room for so many outputs
             part = features[start : start + self.n_seq]
-            batch = StateBatch(len(part), 1, part.shape[1], tokens=False)
+            batch.clear()
             for i, row in enumerate(part):
                 batch.add_state(0, i, (seq,), row, logits=True)
             batch.struct.n_tokens = batch.n

@@ -40,7 +40,8 @@ ARM, YES = ("ggml_cpu_has_neon", "ggml_cpu_has_matmul_int8"), "ggml_cpu_has_avx2
 FORWARD, BUFFERS = "ggml_cpu_extra_compute_forward", "_Z35ggml_backend_cpu_repack_buffer_typev"
 TYPE_OF, OPERATION, DEVICES = "ggml_backend_buffer_get_type", "ggml_op_name", "llama_supports_gpu_offload"
 CALLED = (FORWARD, BUFFERS, TYPE_OF, OPERATION, DEVICES, QUANTIZE, *SINGLE.values(), *ARM, YES)
-OPERATIONS = 64  # of the library's operations, among which are both multiplications
+# Of the library's operations: the first so many, and those among them that the kernels compute.
+OPERATIONS, COMPUTED = 80, (b"MUL_MAT", b"MUL_MAT_ID", b"FILL")
 
 
 def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
@@ -54,7 +55,7 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
     name_of, buffers = getattr(library, OPERATION), getattr(library, BUFFERS)
     name_of.restype, buffers.restype = ctypes.c_char_p, ctypes.c_void_p
     names = [name_of(whole(i)) for i in range(OPERATIONS)]
-    numbers = whole(names.index(b"MUL_MAT")), whole(names.index(b"MUL_MAT_ID"))
+    numbers = [whole(names.index(name)) for name in COMPUTED]
     forward, type_of = (ctypes.c_void_p(address_of(library, name)) for name in (FORWARD, TYPE_OF))
     compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(buffers()), type_of)
     for kind in TYPES:

@@ -11,6 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Sequence
 
+import numpy as np
+from numpy.typing import NDArray
+
 from lcspec.config import DraftFiles
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles.demo import bundled_heads
@@ -24,6 +27,7 @@ from lcspec.modelfiles.head_shape import (
     number,
     shape,
     shape_of_cells,
+    token_map,
 )
 from lcspec.modelfiles.identity import fingerprint
 from lcspec.modelfiles.modelfile import read_vocabulary
@@ -150,6 +154,17 @@ def target_layers(head: Path) -> tuple[int, ...]:
         UnsupportedModel: it does not say so.
     """
     return _layers(read_gguf(head, arrays=(f"{EAGLE}.target_layers",)))
+
+
+def own_vocabulary(head: Path) -> NDArray[np.int32] | None:
+    """The tokens of the target that an EAGLE-3 head can draft, int32 [n], in ascending order; None: all.
+
+    Raises:
+        ModelFileError: it cannot be read.
+        UnsupportedModel: its map of tokens is of another type.
+    """
+    ids = token_map(head.name, read_gguf(head))
+    return None if ids is None else np.unique(ids).astype(np.int32)
 
 
 def held_out_acceptance(head: Path) -> tuple[float, ...]:

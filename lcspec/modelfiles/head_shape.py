@@ -7,6 +7,7 @@ for which. No llama_cpp.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from lcspec.errors import UnsupportedModel
 from lcspec.modelfiles.gguf_header import GGUFContents, MetadataArray
@@ -93,18 +94,25 @@ def check_embeddings(name: str, target: GGUFContents, head: GGUFContents) -> Non
         )
 
 
-def check_map(name: str, target: GGUFContents, head: GGUFContents) -> None:
-    """A head's map of tokens leads to tokens that both vocabularies have, one for each row of the output matrix."""
+def token_map(name: str, head: GGUFContents) -> NDArray[np.int64] | None:
+    """The token of the target for every token of a head with a smaller vocabulary, int64 [n]; None: it has all."""
     d2t = next((tensor for tensor in head.tensors if tensor.name == "d2t"), None)
-    sizes = [size for size in map(vocabulary_size, (target, head)) if size is not None]
-    if d2t is None or not sizes:
-        return
+    if d2t is None:
+        return None
     if d2t.type_name != "I64":
         raise UnsupportedModel(f"{name}: its map of tokens is of type {d2t.type_name}, and I64 was expected")
+    return np.memmap(head.path, "<i8", "r", head.data_offset + d2t.offset, d2t.shape[:1])
+
+
+def check_map(name: str, target: GGUFContents, head: GGUFContents) -> None:
+    """A head's map of tokens leads to tokens that both vocabularies have, one for each row of the output matrix."""
+    ids = token_map(name, head)
+    sizes = [size for size in map(vocabulary_size, (target, head)) if size is not None]
+    if ids is None or not sizes:
+        return
     output = shape(head, "output") or shape(target, "output")
     if output is not None:
-        expect(name, "has a map of tokens of length", d2t.shape[0], output[-1])
-    ids = np.memmap(head.path, "<i8", "r", head.data_offset + d2t.offset, d2t.shape[:1])
+        expect(name, "has a map of tokens of length", len(ids), output[-1])
     if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < min(sizes):
         raise UnsupportedModel(
             f"{name}: its map leads to the tokens {ids.min()} to {ids.max()}, and the vocabulary has {min(sizes)}"

@@ -64,6 +64,21 @@ def test_a_bias_that_forbids_all_leaves_the_drafts_as_without_it(
         assert dist.probs.sum() == pytest.approx(1) and (dist.ids == draft_distribution(LOGITS, free.params).ids).all()
 
 
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_head_with_a_vocabulary_of_its_own_drafts_as_if_it_had_all_tokens(temperature: float) -> None:
+    whole = np.full(20, -np.inf, np.float32)
+    whole[TOKENS] = LOGITS
+    view = sequence(temperature=temperature, logit_bias=((12, 0.5), (3, 9.0)))
+    found, wanted = top_candidates(view, LOGITS, 4, 3, TOKENS), top_candidates(view, whole, 4, 3)
+    assert [token for token, _ in found] == [token for token, _ in wanted] and len(found) == 3
+    assert [share for _, share in found] == pytest.approx([share for _, share in wanted], rel=1e-6)
+    if temperature:
+        own, full = draft_distribution(LOGITS, view.params, TOKENS), draft_distribution(whole, view.params)
+        likely = full.probs > 0
+        assert own.ids.dtype == np.int32 and (own.ids == full.ids[likely]).all()
+        assert own.probs == pytest.approx(full.probs[likely])
+
+
 def test_draws_come_from_the_distribution_with_the_bias() -> None:
     params = SamplingParams(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, logit_bias=((4, 4.0),))
     dist = draft_distribution(LOGITS, params)

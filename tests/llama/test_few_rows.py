@@ -306,6 +306,44 @@ def small_shape(name: str, quant: str, folder: Path, monkeypatch: pytest.MonkeyP
     return file
 
 
+class Tensor(ctypes.Structure):
+    """`ggml_tensor`, as the kernels know it."""
+
+    _fields_ = [
+        ("type", ctypes.c_int),
+        ("buffer", ctypes.c_void_p),
+        ("ne", ctypes.c_int64 * 4),
+        ("nb", ctypes.c_size_t * 4),
+        ("op", ctypes.c_int),
+        ("op_params", ctypes.c_float * 16),
+        ("flags", ctypes.c_int),
+        ("sources", ctypes.c_void_p * 11),
+        ("view_offset", ctypes.c_size_t),
+        ("data", ctypes.c_void_p),
+        ("rest", ctypes.c_char * 80),
+    ]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_a_tensor_is_filled(compiled: ctypes.CDLL, threads: int) -> None:
+    """Rows of one number each, as those that a head's map of tokens begins with. Where there are gaps, and for other
+    types, it is the library's work."""
+    LIBRARY.ggml_op_name.restype = ctypes.c_char_p
+    fill = next(i for i in range(96) if LIBRARY.ggml_op_name(ctypes.c_int(i)) == b"FILL")
+    values = np.zeros(1 * 7 * 3 + 1, np.float32)
+    strides, gaps = (4, 4, 28, 84), (4, 8, 56, 168)
+
+    def filled(nb: tuple[int, ...] = strides, kind: int = 0) -> bool:
+        tensor = Tensor(type=kind, ne=(1, 7, 3, 1), nb=nb, op=fill, op_params=(-np.inf,), data=values.ctypes.data)
+        parts = [few_rows._Params(i, threads) for i in range(threads)]
+        found = {bool(compiled.few_rows_forward(ctypes.byref(part), ctypes.byref(tensor)) & 1) for part in parts}
+        assert len(found) == 1
+        return found.pop()
+
+    assert not filled(nb=gaps) and not filled(kind=1) and not values.any()
+    assert filled() and (values[:-1] == -np.inf).all() and values[-1] == 0.0
+
+
 def test_libraries_for_gpus_repack_what_they_always_did(apart: ctypes.CDLL) -> None:
     """On a GPU they read prompts with weights of the processor's layers, but not with repacked ones."""
 

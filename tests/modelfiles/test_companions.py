@@ -13,7 +13,13 @@ from lcspec.cli import cli
 from lcspec.config import DraftFiles
 from lcspec.errors import LcspecError, ModelFileError, UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles import companions
-from lcspec.modelfiles.companions import head_kind, held_out_acceptance, sort_drafts, target_layers
+from lcspec.modelfiles.companions import (
+    head_kind,
+    held_out_acceptance,
+    own_vocabulary,
+    sort_drafts,
+    target_layers,
+)
 from lcspec.modelfiles.demo import bundled_heads
 from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.identity import fingerprint
@@ -64,6 +70,12 @@ def test_bundled_heads_say_how_good_they_are() -> None:
         chances = held_out_acceptance(path)
         assert len(chances) == 4 and all(0.5 < chance < 1.0 for chance in chances)
         assert path.with_suffix(".md").read_text(encoding="utf-8").startswith("# An EAGLE-3 head")
+
+
+def test_which_tokens_a_head_can_draft(tmp_path: Path) -> None:
+    assert own_vocabulary(write_eagle(tmp_path / "all.gguf")) is None
+    found = own_vocabulary(write_eagle(tmp_path / "some.gguf", kept=(3, 4, 5, 6), d2t=(7, 300, 7, 4)))
+    assert found is not None and found.tolist() == [4, 7, 300] and found.dtype == np.int32
 
 
 def test_what_files_make_possible_is_named_in_order(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@
 namespace {
 
 Forward *library_forward;
-int by_matrix, by_experts;
+int by_matrix, by_experts, to_fill;
 void *repacked_weights;
 void *(*type_of)(void *buffer);
 using Round = void(const float *row, void *to, int64_t k);
@@ -67,6 +67,19 @@ template <class W> void compared(const void *weights, int64_t m, int64_t blocks,
     });
 }
 
+// Fills a tensor of floats with one number; false: there are gaps. The library goes row by row, and the rows of logits that a
+// head's map of tokens begins with have one number each: two divisions for each, which is a third of the head's time.
+bool filled(const ggml_compute_params *params, ggml_tensor *op) {
+    int64_t n = 1;
+    for (int i = 0; i < 4; n *= op->ne[i++])
+        if (op->nb[i] != n * sizeof(float)) return false;
+    float number;
+    __builtin_memcpy(&number, op->op_params, sizeof(number));
+    float *to = (float *)op->data;
+    for (int64_t i = n * params->ith / params->nth; i < n * (params->ith + 1) / params->nth; i++) to[i] = number;
+    return true;
+}
+
 // By types of weights: how repacked ones are multiplied, and what rounds a row (null: they are left to the library).
 struct Repacked {
     void (*multiply)(ggml_compute_params *, ggml_tensor *, bool experts, Round *);
@@ -85,12 +98,13 @@ void few_rows_repacked(int type, const void *weights, int64_t m, int64_t blocks,
 }
 
 // What it takes to stand in for the library's ggml_cpu_extra_compute_forward: that function, the numbers of
-// multiplications by a matrix and by those of experts, the type of buffers for repacked weights, what tells a buffer's
-// type.
-void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, void *buffers, void *(*type)(void *)) {
+// multiplications by a matrix and by those of experts, and of filling, the type of buffers for repacked weights, what
+// tells a buffer's type.
+void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, int fill, void *buffers, void *(*type)(void *)) {
     library_forward = forward;
     by_matrix = mul_mat;
     by_experts = mul_mat_id;
+    to_fill = fill;
     repacked_weights = buffers;
     type_of = type;
     repacked[2] = kernel_for<Q4_0x8>;
@@ -164,8 +178,10 @@ void few_rows_drop(void *copies) {
     free(all);
 }
 
-// Computes `op` if it is a multiplication by weights that are repacked and have a kernel, else leaves it to the library.
+// Computes `op` if it is a multiplication by weights that are repacked and have a kernel, or fills a tensor, else leaves it
+// to the library.
 bool few_rows_forward(ggml_compute_params *params, ggml_tensor *op) {
+    if (op->op == to_fill && op->type == 0 && filled(params, op)) return true;
     const ggml_tensor *weights = op->src[0], *rows = op->src[1];
     const bool experts = op->op == by_experts;
     if ((!experts && op->op != by_matrix) || weights->type < 0 || weights->type >= 40 || !repacked[weights->type].round ||
