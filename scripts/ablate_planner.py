@@ -86,7 +86,6 @@ def _estimated(self: acceptance.Acceptance, tree: Any) -> list[float]:
 
 CHANGES = [
     Change("estimates as drafters state them", ((acceptance.Acceptance, "path_probs", _estimated),)),
-    *constant(acceptance, "HIGHEST", 0, 1, 15),
     *constant(calibrator, "MEMORY", 100.0, 1600.0),
     *constant(calibrator, "SUREST", 3.0, 8.0),
     *beginning(calibrator.Calibrator, "var_shift", 1.0),

@@ -118,13 +118,13 @@ class Replayed:
 
     def _cut(self, view: Any, recorded: Tree, budget: Budget) -> TokenTree:
         tree, place = TokenTree.root(view.tokens[-1]), {0: 0}
-        for node, (parent, token, prob, feature) in enumerate(zip(*recorded), start=1):
+        for node, (parent, token, prob) in enumerate(zip(*recorded), start=1):
             if tree.n_drafted >= budget.nodes:
                 break
             at = place.get(parent)
             if at is None or tree.depths[at] >= budget.depth or len(tree.child_map(at)) >= budget.branch:
                 continue
-            place[node] = tree.add(at, token, prob, budget.source, feature)
+            place[node] = tree.add(at, token, prob, budget.source)
         return tree
 
     def _grown(self, view: Any, recorded: Tree, budget: Budget) -> TokenTree:
@@ -172,7 +172,7 @@ class ReplayedCascade(Replayed):
     def draft(self, view: Any, budget: Budget) -> TokenTree:
         """See CascadeDrafter."""
         self.asked += 1
-        parents, tokens, probs, _ = view.answer.drafts[self.model][len(view.tokens) - view.n_prompt - 1]
+        parents, tokens, probs = view.answer.drafts[self.model][len(view.tokens) - view.n_prompt - 1]
         best: dict[int, int] = {}
         for node, parent in enumerate(parents, start=1):
             if parent not in best or probs[node - 1] > probs[best[parent] - 1]:
@@ -198,7 +198,7 @@ class ReplayedCascade(Replayed):
                 guessed = self.cheap.continuation(view, path, self.guesses)[0]
         more, matched = self.cheap.continuation(view, path, min(tail, budget.depth - tree.depths[node]))
         for token in more:
-            node = tree.add(node, token, matched / (matched + 1), budget.source, 32 + matched)
+            node = tree.add(node, token, matched / (matched + 1), budget.source)
         self.clock.now += self.machine.node * tree.n_drafted
         return tree
 

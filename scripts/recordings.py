@@ -9,8 +9,8 @@ from pathlib import Path
 
 from lcspec.spec.token_tree import TokenTree
 
-# Nodes of a recorded tree, one list each: parents, tokens, the drafter's estimates, features.
-Tree = tuple[list[int], list[int], list[float], list[int]]
+# Nodes of a recorded tree, one list each: parents, tokens, the drafter's estimates.
+Tree = tuple[list[int], list[int], list[float]]
 
 
 @dataclass
@@ -55,4 +55,4 @@ class Recording:
 def rows_of(tree: TokenTree) -> Tree:
     """The drafted nodes of a tree as they are recorded."""
     probs = [round(p, 4) for p in tree.probs[1:]]
-    return tree.parents[1:], tree.tokens[1:], probs, tree.features[1:]
+    return tree.parents[1:], tree.tokens[1:], probs

@@ -176,7 +176,7 @@ class FakeDrafter(Drafter):
             for rank in range(1, min(self.branch, budget.branch)):
                 if tree.n_drafted < budget.nodes:
                     wrong = -1000 * (start + depth) - rank
-                    tree.add(parent, wrong, stated * 0.3**rank * (1 - stated), budget.source, feature=rank)
+                    tree.add(parent, wrong, stated * 0.3**rank * (1 - stated), budget.source)
             more = self.costly and tree.n_drafted < budget.nodes and depth < budget.depth
             if more and budget.keep_going is not None and not budget.keep_going(tree, [node]):
                 return

@@ -78,8 +78,8 @@ class Budget:
         source: the drafter's bit, for TokenTree.add.
         floor: a node whose path is less probable than this cannot be worth its row.
         below: from this probability on, it pays to expand a node that is not the likeliest of its level.
-        expects: maps (rank among the siblings from 0 = best, the drafter's own estimate) to the probability that the
-            target takes the child. None: the estimate itself.
+        expects: maps the drafter's own estimate to the probability that the target takes the child. None: the estimate
+            itself.
         reading: once a drafter has read a long text for so many seconds, it reads no further piece in this step.
         keep_going: called by costly drafters after every level with the tree so far and its newest nodes; returns
             whether another level is worth its time. None means yes.
@@ -92,7 +92,7 @@ class Budget:
     floor: float = 0.0
     below: float = 0.0
     reading: float = 0.0
-    expects: Callable[[int, float], float] | None = None
+    expects: Callable[[float], float] | None = None
     keep_going: Callable[[TokenTree, Iterable[int]], bool] | None = None
 
 

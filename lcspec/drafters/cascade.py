@@ -20,8 +20,6 @@ from lcspec.spec.verifiers import Verdict
 
 GUESSES = 3
 TAIL = 3
-# Feature offset by which calibration tells the n-grams' nodes from the draft model's, whose features are small ranks.
-TAIL_FEATURE = 32
 
 
 @register("cascade")
@@ -74,7 +72,7 @@ class CascadeDrafter(Drafter):
         room = min(tail, budget.depth - tree.depths[node])
         tokens, matched = self.cheap.continuation(sequence, drafted, room)
         for token in tokens:
-            node = tree.add(node, token, matched / (matched + 1), budget.source, TAIL_FEATURE + matched)
+            node = tree.add(node, token, matched / (matched + 1), budget.source)
         return tree
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:

@@ -37,7 +37,7 @@ class Growth:
         for node in range(1, len(tree)):
             prob = tree.probs[node]
             if budget.expects is not None:
-                prob = budget.expects(tree.features[node], prob)
+                prob = budget.expects(prob)
             self.reach.append(self.reach[tree.parents[node]] * prob)
         self.budget = budget
         self.p_min = p_min
@@ -58,10 +58,10 @@ class Growth:
                 if child not in new and prob >= self.p_min:
                     new.append(child)
                 continue
-            expected = prob if budget.expects is None else budget.expects(rank, prob)
+            expected = prob if budget.expects is None else budget.expects(prob)
             if prob < self.p_min or (rank and expected * self.reach[node] < budget.floor):
                 break  # the others are even less likely
-            new.append(tree.add(node, token, prob, budget.source, feature=rank))
+            new.append(tree.add(node, token, prob, budget.source))
             self.reach.append(self.reach[node] * expected)
         return new
 

@@ -70,7 +70,7 @@ class JacobiDrafter(ProbingDrafter):
         tree = TokenTree.root(sequence.tokens[-1])
         node = 0
         for guess, fixed in list(zip(state.guesses, state.fixed))[: min(budget.nodes, budget.depth)]:
-            node = tree.add(node, guess, FIXED if fixed else MOVING, budget.source, feature=int(fixed))
+            node = tree.add(node, guess, FIXED if fixed else MOVING, budget.source)
         return tree
 
     def reserved_rows(self, sequence: SequenceView) -> int:

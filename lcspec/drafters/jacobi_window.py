@@ -7,7 +7,6 @@ picture.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Callable, Sequence
 
 from lcspec.spec.token_tree import TokenTree
@@ -19,61 +18,48 @@ Guess = Callable[[int], int]  # the token to start with at a position of the tex
 MAX_KEYS = 20_000
 
 
-@dataclass
-class Entry:
-    """An n-gram's figures: where in the text it first occurred, how often it occurred, how often it was right."""
-
-    born: int
-    seen: int = 1
-    hits: int = 0
-
-
 class NgramPool:
     """N-grams by their first token, at most `per_key` for each; the least recently used are dropped."""
 
     def __init__(self, per_key: int, max_keys: int = MAX_KEYS) -> None:
         self.per_key = per_key
         self.max_keys = max_keys
-        self._grams: OrderedDict[int, OrderedDict[Gram, Entry]] = OrderedDict()
+        self._grams: OrderedDict[int, OrderedDict[Gram, None]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._grams.values()))
 
-    def add(self, key: int, gram: Gram, now: int = 0) -> bool:
+    def add(self, key: int, gram: Gram) -> bool:
         """Add the fact that `gram` may follow `key`; returns whether it is new."""
         grams = self._grams.setdefault(key, OrderedDict())
         self._grams.move_to_end(key)
-        known = grams.get(gram)
-        if known is not None:
-            known.seen += 1
-            known.born = min(known.born, now)
+        if gram in grams:
             grams.move_to_end(gram)
             return False
-        grams[gram] = Entry(now)
+        grams[gram] = None
         if len(grams) > self.per_key:
             grams.popitem(last=False)
         if len(self._grams) > self.max_keys:
             self._grams.popitem(last=False)
         return True
 
-    def add_text(self, tokens: Sequence[int], n: int, now: int = 0) -> None:
+    def add_text(self, tokens: Sequence[int], n: int) -> None:
         """Add every run of `n` tokens of a text."""
         for i in range(len(tokens) - n + 1):
-            self.add(tokens[i], tuple(tokens[i + 1 : i + n]), now)
+            self.add(tokens[i], tuple(tokens[i + 1 : i + n]))
 
-    def after(self, key: int) -> list[tuple[Gram, Entry]]:
+    def after(self, key: int) -> list[Gram]:
         """The n-grams that may follow `key`, the most recently used first."""
-        return list(reversed(self._grams.get(key, OrderedDict()).items()))
+        return list(reversed(self._grams.get(key, OrderedDict())))
 
     def used(self, key: int, tokens: Sequence[int]) -> None:
-        """`tokens` followed `key`: count the n-grams that begin so as right, at least in part."""
+        """`tokens` followed `key`: the n-grams that are their beginning have been used."""
         grams = self._grams.get(key)
         if not grams or not tokens:
             return
         self._grams.move_to_end(key)
         for gram in [g for g in grams if g[0] == tokens[0]]:
             if gram == tuple(tokens[: len(gram)]):
-                grams[gram].hits += 1
                 grams.move_to_end(gram)
 
 

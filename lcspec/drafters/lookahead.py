@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, DrafterEnv, ProbingDrafter, SequenceView, Window, register
-from lcspec.drafters.jacobi_window import Entry, Gram, JacobiWindow, NgramPool
+from lcspec.drafters.jacobi_window import Gram, JacobiWindow, NgramPool
 from lcspec.spec.token_tree import TokenTree
 from lcspec.spec.verifiers import Verdict
 
@@ -28,24 +28,21 @@ DEFAULT_N = 5
 DEFAULT_G = 15
 MAX_W = 60
 MAX_N = 9
-# Calibration tells apart how often an n-gram was seen, up to this number.
-MAX_SEEN = 3
 
 
 class Grams(NamedTuple):
-    """N-grams that may continue at a node: their tokens, the first `at` of which are drafted, their weights and
-    figures."""
+    """N-grams that may continue at a node: their tokens, the first `at` of which are drafted, and their weights."""
 
     at: int
-    items: list[tuple[Gram, float, Entry]]
+    items: list[tuple[Gram, float]]
 
     @classmethod
     def after(cls, pool: NgramPool, text: Sequence[int], n: int) -> Grams:
         """The n-grams that overlap most with the end of `text`; the most recently used weigh most."""
         for shared in range(min(n - 1, len(text)), 0, -1):
             known = tuple(text[len(text) - shared + 1 :])
-            found = [(g[shared - 1 :], e) for g, e in pool.after(text[-shared]) if g[: shared - 1] == known]
-            items = [(rest, 1.0 / rank, entry) for rank, (rest, entry) in enumerate(found, start=1) if rest]
+            found = [g[shared - 1 :] for g in pool.after(text[-shared]) if g[: shared - 1] == known]
+            items = [(rest, 1.0 / rank) for rank, rest in enumerate(found, start=1) if rest]
             if items:
                 return cls(0, items)
         return cls(0, [])
@@ -53,11 +50,11 @@ class Grams(NamedTuple):
     @property
     def ended(self) -> bool:
         """Whether all n-grams have run out of tokens."""
-        return all(len(gram) <= self.at for gram, _, _ in self.items)
+        return all(len(gram) <= self.at for gram, _ in self.items)
 
-    def below(self) -> dict[int, list[tuple[Gram, float, Entry]]]:
+    def below(self) -> dict[int, list[tuple[Gram, float]]]:
         """The n-grams grouped by their next token."""
-        out: dict[int, list[tuple[Gram, float, Entry]]] = {}
+        out: dict[int, list[tuple[Gram, float]]] = {}
         for item in self.items:
             if self.at < len(item[0]):
                 out.setdefault(item[0][self.at], []).append(item)
@@ -111,7 +108,7 @@ class LookaheadDrafter(ProbingDrafter):
         length = n if spec.integer("pool_from_answer", 1, 0, 1) else 0
         state = _State(window, pool, width, length, len(prompt) - 1)
         if spec.integer("pool_from_prompt", 0, 0, 1):
-            pool.add_text(prompt, n, now=0)
+            pool.add_text(prompt, n)
             state.read = max(0, len(prompt) - n + 1)
         self._slots[sequence.id] = state
 
@@ -136,12 +133,12 @@ class LookaheadDrafter(ProbingDrafter):
                 path = [tree.tokens[v] for v in tree.path_to(node)]
                 grams = Grams.after(state.pool, text + path, n)
             below = grams.below()
-            weights = {token: sum(weight for _, weight, _ in items) for token, items in below.items()}
-            total = sum(weight for _, weight, _ in grams.items)
+            weights = {token: sum(weight for _, weight in items) for token, items in below.items()}
+            total = sum(weight for _, weight in grams.items)
             for token, items in itertools.islice(below.items(), min(budget.branch, budget.nodes - tree.n_drafted)):
                 # The total plus one: an n-gram that was found once is not certain.
                 share = weights[token] / (total + 1.0)
-                child = tree.add(node, token, share, budget.source, _feature([entry for _, _, entry in items]))
+                child = tree.add(node, token, share, budget.source)
                 heapq.heappush(heap, (reach * share, child, Grams(grams.at + 1, items)))
         return tree
 
@@ -171,10 +168,10 @@ class LookaheadDrafter(ProbingDrafter):
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
         """Advance the window, and add the n-grams that it completed to the pool."""
         state = self._slots[sequence.id]
-        key, emitted, at = tree.tokens[0], verdict.tokens, len(sequence.tokens) - 1
+        key, emitted = tree.tokens[0], verdict.tokens
         state.pool.used(key, emitted)
         for first, gram in state.window.advance(state.tops, emitted):
-            state.pool.add(first, gram, at)
+            state.pool.add(first, gram)
         state.tops = []
         self._read(sequence)
 
@@ -183,19 +180,9 @@ class LookaheadDrafter(ProbingDrafter):
         state = self._slots[sequence.id]
         n, text = state.length, sequence.tokens
         if 0 < n <= len(text) - state.read:
-            state.pool.add_text(text[state.read :], n, now=0)
+            state.pool.add_text(text[state.read :], n)
             state.read = len(text) - n + 1
 
     def end(self, sequence: SequenceView) -> None:
         """Drop the window and the pool."""
         self._slots.pop(sequence.id, None)
-
-
-def _feature(entries: list[Entry]) -> int:
-    """The feature that calibration tells n-grams apart by: how often they occurred, and whether one was right
-    before."""
-    seen = hits = 0
-    for entry in entries:
-        seen += entry.seen
-        hits += entry.hits
-    return min(MAX_SEEN, seen) + (MAX_SEEN if hits else 0)

@@ -84,7 +84,7 @@ class PredictionDrafter(Drafter):
         node = 0
         run = min(place.run, MAX_RUN)
         for token in ahead:
-            node = tree.add(node, token, (run + 1) / (run + 2), budget.source, feature=run)
+            node = tree.add(node, token, (run + 1) / (run + 2), budget.source)
         return tree
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:

@@ -20,8 +20,6 @@ MIN_MATCH = 3
 # The most occurrences whose continuations are weighed, and the most tokens of each.
 MAX_PLACES = 48
 MAX_AHEAD = 24
-# Calibration tells matches apart up to this length.
-MAX_FEATURE = 15
 
 
 @register("store")
@@ -92,12 +90,11 @@ class StoreDrafter(Drafter):
                 heapq.heappush(heap, (-reach * share, next(ties), node, token, share, those))
 
         look_below(0, 1.0, match.continuations)
-        feature = min(match.length, MAX_FEATURE)
         while heap and tree.n_drafted < budget.nodes:
             reach, _, parent, token, share, texts = heapq.heappop(heap)
             if tree.child(parent, token) is None and len(tree.children(parent)) >= budget.branch:
                 continue
-            look_below(tree.add(parent, token, share, budget.source, feature), -reach, texts)
+            look_below(tree.add(parent, token, share, budget.source), -reach, texts)
 
     def end(self, sequence: SequenceView) -> None:
         """Drop the sequence's options."""

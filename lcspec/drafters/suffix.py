@@ -7,7 +7,6 @@ request's own text: Saxena 2023 ("Prompt Lookup Decoding"); Yang et al. 2023 (LL
 from __future__ import annotations
 
 import heapq
-import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,13 +21,12 @@ from lcspec.spec.verifiers import Verdict
 MAX_REMEMBERED = 50_000
 # Tokens of them to store between sessions.
 MAX_KEPT = 16_000
-# The longest match, tokens; calibration tells them apart up to MAX_FEATURE.
-MAX_MATCH, MAX_FEATURE = 16, 15
+# The longest match, tokens.
+MAX_MATCH = 16
 # The most places of an index that are copied from, newest first.
 MAX_PLACES = 16
 # What a place weighs, by the tokens that match there; one token says little. That nothing follows as before weighs 1.
 WEIGHTS = [0.0, 0.3, *(float(min(n, MAX_MATCH)) for n in range(2, 512))]
-_LENGTH = operator.itemgetter(0)  # of the match at a place
 # Less probable paths are not drafted: they cost more of the planner's time than they save of the target's.
 LEAST = 0.05
 
@@ -206,8 +204,8 @@ def _grow(tree: TokenTree, places: list[Place], budget: Budget) -> None:
         if not heap:
             return
         reach, _, node, token, share, places = heapq.heappop(heap)
-        reach, longest = -reach, max(places, key=_LENGTH)[0] - 1
-        node = tree.add(node, token, share, budget.source, min(longest, MAX_FEATURE))
+        reach = -reach
+        node = tree.add(node, token, share, budget.source)
 
 
 def _weight(follower: tuple[int, list[Any]]) -> float:

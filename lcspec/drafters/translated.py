@@ -32,8 +32,6 @@ log = logging.getLogger(__name__)
 EXTRA = 3
 # Estimate of a target token that ends inside a draft token.
 WITHIN = 0.9
-# Features: calibration tells the last token, which may merge with what follows, from the others.
-LAST, INNER = 1, 0
 
 
 @dataclass
@@ -162,13 +160,13 @@ class TranslatedDrafter(Drafter):
         except TokenizeError:
             return tree
         node, at = 0, 0
-        for i, token in enumerate(tokens[: budget.depth]):
+        for token in tokens[: budget.depth]:
             end = at + len(self._target.piece(token))
             within = [p for e, p in ends if at < e <= end]
             prob = WITHIN
             for p in within:
                 prob = min(prob, p) if len(within) == 1 else prob * p
-            node = tree.add(node, token, prob, budget.source, LAST if i == len(tokens) - 1 else INNER)
+            node = tree.add(node, token, prob, budget.source)
             at = end
         return tree
 

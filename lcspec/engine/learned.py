@@ -10,7 +10,7 @@ from typing import Any, Iterable, Sequence
 from lcspec.drafters.base import Drafter, DrafterEnv
 from lcspec.errors import DecodeError
 from lcspec.llama import Branching, Context
-from lcspec.planner.acceptance import HIGHEST, Acceptance
+from lcspec.planner.acceptance import Acceptance
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.calibrator import SHIFT_VARIANCE, SLOPE_VARIANCE, Calibrator
 from lcspec.planner.record import DrafterRecord
@@ -77,7 +77,7 @@ def keep(planner: AutoPlanner | None, context: Context, env: DrafterEnv, names: 
 
 def as_dict(planner: AutoPlanner, names: Sequence[str]) -> dict[str, Any]:
     """What a planner learned. `names[i]` is the drafter of bit i; a later session may number the drafters anew."""
-    trends = [[*kind, *astuple(calibrator)] for kind, calibrator in planner.acceptance.calibrators.items()]
+    trends = [[source, *astuple(calibrator)] for source, calibrator in planner.acceptance.calibrators.items()]
     known = planner.costly.records.items()
     records = {name: {key: getattr(record, key) for key in RECORD} for name, record in known}
     return {"acceptance": {"drafters": list(names), "trends": trends}, "records": records}
@@ -94,12 +94,10 @@ def restore(planner: AutoPlanner, data: Any, names: Sequence[str]) -> None:
         acceptance = data["acceptance"]
         bits = {1 << i: 1 << list(names).index(n) for i, n in enumerate(acceptance["drafters"]) if n in names}
         calibrators = {}
-        for source, feature, *line in acceptance["trends"]:
+        for source, *line in acceptance["trends"]:
             calibrator, known = _calibrator(*map(float, line)), [bit for bit in bits if source & bit]
-            if not 0 <= int(feature) <= HIGHEST:
-                raise ValueError("bad numbers")
             if source == sum(known):
-                calibrators[sum(bits[bit] for bit in known), int(feature)] = calibrator
+                calibrators[sum(bits[bit] for bit in known)] = calibrator
         records = {str(name): _record(*(float(told[key]) for key in RECORD)) for name, told in data["records"].items()}
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError) as error:
         raise ValueError(f"not a planner's record: {error}") from error

@@ -1,9 +1,8 @@
 """How likely drafted nodes are to be accepted: each drafter's estimate, corrected by what happened.
 
-Every node carries its proposers, its drafter's estimate and a small feature (match length, or rank among siblings).
-Nodes with the same proposers and feature are of one *kind*. For each kind a calibrator learns a line from the log-odds
-of the estimate to the log-odds of the truth (see lcspec.planner.calibrator). The estimate of a kind that was never seen
-is taken as it is.
+Every node carries its proposers and its drafter's estimate. For each set of proposers a calibrator learns a line from
+the log-odds of the estimate to the log-odds of the truth (see lcspec.planner.calibrator). The estimate of proposers
+that were never seen is taken as it is.
 
 Whether a node *was* the target's choice is known from the emitted tokens alone, also for nodes that the planner cut off
 and that were never verified. So the calibration of drafters that are switched off stays current at no cost.
@@ -16,11 +15,6 @@ from typing import Iterator, Sequence
 
 from lcspec.planner.calibrator import Calibrator
 from lcspec.spec.token_tree import TokenTree
-
-# Features from this value on count as one kind: matches of three tokens and more are calibrated together.
-HIGHEST = 3
-
-Kind = tuple[int, int]  # proposers, feature up to HIGHEST
 
 
 def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
@@ -37,29 +31,31 @@ def tested(tree: TokenTree, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]
 
 @dataclass
 class Acceptance:
-    """Calibrated acceptance probabilities, shared by all requests of an engine and stored per target and draft."""
+    """Calibrated acceptance probabilities, shared by all requests of an engine and stored per target and draft.
 
-    calibrators: dict[Kind, Calibrator] = field(default_factory=dict)
+    `calibrators`: by the proposers of a node, as bits (see TokenTree.sources).
+    """
 
-    def expected(self, source: int, feature: int, prob: float) -> float:
+    calibrators: dict[int, Calibrator] = field(default_factory=dict)
+
+    def expected(self, source: int, prob: float) -> float:
         """P(a node is accepted, given that its parent was), where `source` proposed it with the estimate `prob`."""
-        calibrator = self.calibrators.get((source, feature if feature < HIGHEST else HIGHEST))
+        calibrator = self.calibrators.get(source)
         return prob if calibrator is None else calibrator.value(prob)
 
     def path_probs(self, tree: TokenTree) -> list[float]:
         """P(v) of every node, the root's included (1.0): the product of the calibrated estimates along its path."""
         reach = [1.0]
-        nodes = zip(tree.parents[1:], tree.sources[1:], tree.features[1:], tree.probs[1:])
-        for parent, source, feature, prob in nodes:
-            calibrator = self.calibrators.get((source, feature if feature < HIGHEST else HIGHEST))
+        for parent, source, prob in zip(tree.parents[1:], tree.sources[1:], tree.probs[1:]):
+            calibrator = self.calibrators.get(source)
             reach.append(reach[parent] * (prob if calibrator is None else calibrator.value(prob)))
         return reach
 
     def observe(self, tree: TokenTree, tokens: Sequence[int]) -> None:
         """Learn from a step: `tree` as drafted, before any cutting, and the emitted `tokens`."""
         for node, hit in tested(tree, tokens):
-            kind = tree.sources[node], min(tree.features[node], HIGHEST)
-            calibrator = self.calibrators.get(kind)
+            source = tree.sources[node]
+            calibrator = self.calibrators.get(source)
             if calibrator is None:
-                calibrator = self.calibrators[kind] = Calibrator()
+                calibrator = self.calibrators[source] = Calibrator()
             calibrator.learn(tree.probs[node], hit)

@@ -264,11 +264,15 @@ class AutoPlanner:
         change = self.curve.change
         key = widths, base, change.since
         if key not in self._tables:
-            table = self.curve.effective(context, widths)
-            price, plain = change.price, table[base][1] if base in table else 0
-            for n, (seconds, width) in list(table.items()):
-                if self.in_turn and 1 < base < n:
-                    seconds = self.curve.seconds(n, context, n - base)
-                table[n] = (seconds + price * (n > base and width != plain), width)
+            bare = widths, 0, 0
+            if bare not in self._tables:
+                self._tables[bare] = self.curve.effective(context, widths)
+            table, apart, price = self._tables[bare], self.in_turn and base > 1, change.price
+            if apart or price:
+                plain, seconds = table[base][1] if base in table else 0, self.curve.seconds
+                of_width = (
+                    (n, seconds(n, context, n - base) if apart and n > base else s, w) for n, (s, w) in table.items()
+                )
+                table = {n: (s + price * (n > base and w != plain), w) for n, s, w in of_width}
             self._tables[key] = table
         return self._tables[key]

@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import time
 from dataclasses import dataclass
-from typing import Iterable, Sequence
+from typing import Iterable, Iterator, Sequence
 
 from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.acceptance import Acceptance, tested
@@ -91,8 +91,17 @@ class Levels:
         drafted = [0.0] * (LOOKAHEAD + 1)
         for depth, p in zip(request.tree.depths, reach):
             drafted[min(depth, LOOKAHEAD)] += p
-        chain = ((1.0 - drafted[i]) * self._hope**i for i in range(1, LOOKAHEAD + 1))
+        chain = ((1.0 - drafted[i]) * p for i, p in enumerate(self._chain(1.0, self._hope, self._price), 1))
         self.worth = self.ready > 0 or self._better(self._known, chain, 0.0, self._price)
+
+    def _chain(self, reach: float, hope: float, price: float) -> Iterator[float]:
+        """How likely the tokens of a chain are reached that begins where the text is `reach`ed, while one is worth its
+        level: a token that is not leaves the step no better rate, and neither do those below it."""
+        for _ in range(LOOKAHEAD):
+            reach *= hope
+            if reach <= price * self._level:
+                return
+            yield reach
 
     def _better(self, known: Sequence[float], chain: Iterable[float], spent: float, price: float) -> bool:
         """Whether a chain of more nodes brings more than `price` tokens per second."""
@@ -122,8 +131,8 @@ class Levels:
         spent = self.done * self._level
         # Where a drafter is sure it tends to stay sure, and its usual rate may come from another text.
         hope = max(self._hope, ahead ** (1 / self.done) if self.done else 0.0)
-        chain = (ahead * hope**i for i in range(1, LOOKAHEAD + 1))
-        self._running = self._better(ranked, chain, spent, rate(self._costs, ranked, self._base, spent))
+        price = rate(self._costs, ranked, self._base, spent)
+        self._running = self._better(ranked, self._chain(ahead, hope, price), spent, price)
         return self._running
 
     @property

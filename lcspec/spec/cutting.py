@@ -36,7 +36,7 @@ def _pruned(tree: TokenTree, keep: Sequence[int]) -> tuple[TokenTree, dict[int, 
         parent = tree.parents[i]
         if parent not in place:
             raise ValueError(f"node {i} is kept without its parent {parent}")
-        place[i] = out.add(place[parent], tree.tokens[i], tree.probs[i], tree.sources[i], tree.features[i])
+        place[i] = out.add(place[parent], tree.tokens[i], tree.probs[i], tree.sources[i])
     return out, place
 
 

@@ -48,7 +48,6 @@ class TokenTree:
         depths: distance from node 0.
         probs: the drafter's own estimate that the node is accepted given that its parent was, in [0, 1].
         sources: bit mask of the drafters that proposed the node (bit i = i-th drafter of the engine).
-        features: a small number the drafter attaches for calibration (match length, rank among siblings).
         trials: for parents with *sampled* children, every draw in order (see `Trial`).
         probes: how many of the last nodes are probes (see `with_probes`).
     """
@@ -58,7 +57,6 @@ class TokenTree:
     depths: list[int]
     probs: list[float]
     sources: list[int]
-    features: list[int]
     trials: dict[int, list[Trial]]
     probes: int
     _children: list[dict[int, int]] = field(repr=False)
@@ -66,7 +64,7 @@ class TokenTree:
     @classmethod
     def root(cls, pending: int) -> TokenTree:
         """A tree with only the pending token."""
-        return cls([int(pending)], [-1], [0], [1.0], [0], [0], {}, 0, [{}])
+        return cls([int(pending)], [-1], [0], [1.0], [0], {}, 0, [{}])
 
     @classmethod
     def chain(
@@ -88,12 +86,10 @@ class TokenTree:
         """Number of drafted nodes: neither the pending token nor probes count."""
         return len(self.tokens) - 1 - self.probes
 
-    def add(
-        self, parent: int, token: int, prob: float = 1.0, source: int = 0, feature: int = 0, *, tried: bool = True
-    ) -> int:
+    def add(self, parent: int, token: int, prob: float = 1.0, source: int = 0, *, tried: bool = True) -> int:
         """Add `token` below `parent` and return its node; an existing equal child is merged instead.
 
-        A merged child keeps the larger estimate (with its feature) and remembers both proposers. Below a node with
+        A merged child keeps the larger estimate and remembers both proposers. Below a node with
         sampled children it is a trial of its own, unless it is not to be `tried` so.
         """
         token, prob = int(token), float(prob)
@@ -107,11 +103,9 @@ class TokenTree:
             self.depths.append(self.depths[parent] + 1)
             self.probs.append(prob)
             self.sources.append(source)
-            self.features.append(feature)
             self._children.append({})
         else:
-            if prob > self.probs[node]:
-                self.probs[node], self.features[node] = prob, feature
+            self.probs[node] = max(prob, self.probs[node])
             self.sources[node] |= source
         drawn = self.trials.get(parent) if tried and self.trials else None
         if drawn is not None and not any(t.child == node and t.draft is None for t in drawn):
@@ -134,7 +128,6 @@ class TokenTree:
                 self.depths.append(depth)
                 self.probs.append(1.0)
                 self.sources.append(0)
-                self.features.append(0)
                 children.append({})
             parent = node
         return parent
@@ -218,8 +211,8 @@ class TokenTree:
         known = len(self)
         place = {0: 0}
         for i in range(1, len(other)):
-            node = other.tokens[i], other.probs[i], other.sources[i], other.features[i]
-            place[i] = self.add(place[other.parents[i]], *node, tried=False)
+            at = place[other.parents[i]]
+            place[i] = self.add(at, other.tokens[i], other.probs[i], other.sources[i], tried=False)
         for parent, here in place.items():
             if parent in other.trials or here in self.trials:
                 mine = self.trials.get(here, [Trial(c, None) for c in self.children(here) if c < known])
@@ -255,7 +248,6 @@ class TokenTree:
             list(self.depths),
             list(self.probs),
             list(self.sources),
-            list(self.features),
             self.trials,
             self.probes,
             list(self._children),
@@ -269,7 +261,6 @@ class TokenTree:
             out.depths += window.depths[1:]
             out.probs += [0.0] * window.n_drafted
             out.sources += [0] * window.n_drafted
-            out.features += [0] * window.n_drafted
             out._children += [{}] * window.n_drafted  # no node is ever added below a probe
             out.probes += window.n_drafted
         return out
@@ -283,5 +274,5 @@ class TokenTree:
         for v in range(node + 1, len(self)):
             parent = place.get(self.parents[v])
             if parent is not None:
-                place[v] = out.add(parent, self.tokens[v], self.probs[v], self.sources[v], self.features[v])
+                place[v] = out.add(parent, self.tokens[v], self.probs[v], self.sources[v])
         return out, place

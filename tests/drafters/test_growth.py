@@ -41,7 +41,7 @@ def test_the_likeliest_nodes_stay() -> None:
 def test_nobody_asks_about_siblings_of_one_that_is_no_draft() -> None:
     asked: list[float] = []
 
-    def expects(rank: int, prob: float) -> float:
+    def expects(prob: float) -> float:
         asked.append(prob)
         return prob
 

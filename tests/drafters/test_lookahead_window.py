@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lcspec.config import DrafterSpec
 from lcspec.drafters import Budget, DrafterEnv
 from lcspec.drafters.base import create
+from lcspec.drafters.jacobi import FIXED, MOVING
 from lcspec.drafters.jacobi_window import JacobiWindow, NgramPool
 from lcspec.drafters.lookahead import LookaheadDrafter
 from lcspec.errors import UsageError
@@ -180,7 +181,7 @@ def test_a_window_keeps_to_its_rows(width: int, n: int, rows: int) -> None:
 
 
 def grams(pool: NgramPool, key: int) -> list[tuple[int, ...]]:
-    return [gram for gram, _ in pool.after(key)]
+    return pool.after(key)
 
 
 def test_the_pool_keeps_the_latest_used() -> None:
@@ -193,7 +194,7 @@ def test_the_pool_keeps_the_latest_used() -> None:
     assert pool.add(7, (4, 4))
     assert grams(pool, 7) == [(4, 4), (2, 2), (1, 1)], "the least recently used one is out"
     pool.used(7, [4])  # not long enough to say
-    assert [entry.hits for _, entry in pool.after(7)] == [0, 1, 0]
+    assert grams(pool, 7) == [(4, 4), (2, 2), (1, 1)]
     assert grams(pool, 8) == [] and len(pool) == 3
 
 
@@ -338,13 +339,13 @@ def test_jacobi_s_next_guesses_are_the_target_s_answers_to_the_last() -> None:
 def test_jacobi_s_fixed_points_are_what_is_accepted_and_what_is_likelier() -> None:
     target = Target(4, surprise=0.3, seed=2)
     drafter, view = started("jacobi:w=8", [1, 2])
-    right: dict[int, list[bool]] = {0: [], 1: []}
+    right: dict[bool, list[bool]] = {False: [], True: []}
     while len(view.tokens) < 500:
         tree = drafter.draft(view, budget())
-        assert [tree.probs[v] > 0.5 for v in range(1, 9)] == [tree.features[v] == 1 for v in range(1, 9)]
+        assert set(tree.probs[1:]) <= {FIXED, MOVING}
         chain, text = tree.tokens[1:], list(view.tokens)
         for node, guess in enumerate(chain, start=1):
-            right[tree.features[node]].append(target(text) == guess)
+            right[tree.probs[node] == FIXED].append(target(text) == guess)
             text.append(target(text))
         found = [target([*view.tokens, *chain[:i]]) for i in range(len(chain))]
         unchanged = next((i for i, (new, old) in enumerate(zip(found, chain)) if new != old), len(chain))
@@ -352,8 +353,8 @@ def test_jacobi_s_fixed_points_are_what_is_accepted_and_what_is_likelier() -> No
         assert len(verdict.path) == unchanged, "guesses at their fixed point from the first on, and no others"
         # The others are told by whether this iteration changed them.
         rest = drafter.draft(view, budget())
-        flags = [int(a == b) for a, b in zip(found, chain)][len(verdict.tokens) :]
-        assert [rest.features[v] for v in range(1, len(flags) + 1)] == flags
+        flags = [a == b for a, b in zip(found, chain)][len(verdict.tokens) :]
+        assert [prob == FIXED for prob in rest.probs[1 : len(flags) + 1]] == flags
     share = {kind: sum(hits) / len(hits) for kind, hits in right.items()}
     assert min(map(len, right.values())) > 100 and share[1] > share[0] + 0.05
 

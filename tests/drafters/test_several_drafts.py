@@ -227,10 +227,11 @@ def test_the_tail_follows_where_the_model_stops(demo_pair: Session) -> None:
     prompt = demo_pair.prompt_ids(CODE[4] * 2)
     short = answer(demo_pair.engine, request(prompt, "cascade:nodes=8:tail=6", 30))
     assert max(len(s.tree.depths) and max(s.tree.depths) for s in short.steps) > 2
-    features = {f for s in short.steps for f in s.tree.features}
-    assert any(f >= 32 for f in features) and 0 in features
+    of_ngrams = {matched / (matched + 1) for matched in range(1, 30)}
+    stated = {prob for s in short.steps for prob in s.tree.probs[1:]}
+    assert stated & of_ngrams and stated - of_ngrams
     none = answer(demo_pair.engine, request(prompt, "cascade:nodes=8:tail=0", 30))
-    assert not any(f >= 32 for s in none.steps for f in s.tree.features)
+    assert of_ngrams.isdisjoint(prob for s in none.steps for prob in s.tree.probs[1:])
 
 
 def test_a_cascade_leaves_the_draft_cache_in_order(demo_pair: Session) -> None:

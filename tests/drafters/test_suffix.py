@@ -59,7 +59,7 @@ def test_a_chain_continues_the_longest_match() -> None:
     one, view = begun([1, 2, 3, 4, 5, 9, 2, 3, 7, 1, 2, 3])
     tree = draft(one, view)
     assert spoken(tree) == {(4, 5, 9, 2, 3, 7, 1, 2)}
-    assert tree.tokens[0] == 3 and tree.features[1] == 3 and tree.sources[1] == 4
+    assert tree.tokens[0] == 3 and tree.sources[1] == 4
 
 
 def test_weights_are_shares_of_the_occurrences() -> None:

@@ -55,10 +55,10 @@ def test_whatever_it_sees_its_belief_stays_one(examples: list[tuple[float, bool]
         assert 0.0 < calibrator.var_shift <= SHIFT_VARIANCE and 0.0 < calibrator.var_slope <= SLOPE_VARIANCE
         assert calibrator.var_both**2 <= calibrator.var_shift * calibrator.var_slope
         assert 0.0 <= calibrator.value(p) <= 1.0
-    planner = AutoPlanner(CostCurve(), Acceptance({(1, 0): calibrator}))
+    planner = AutoPlanner(CostCurve(), Acceptance({1: calibrator}))
     stored, again = as_dict(planner, ["a"]), AutoPlanner(CostCurve())
     restore(again, stored, ["a"])
-    assert again.acceptance.calibrators == {(1, 0): calibrator}
+    assert again.acceptance.calibrators == {1: calibrator}
 
 
 def test_it_follows_a_change() -> None:

@@ -13,7 +13,7 @@ from scripts.recordings import Answer, Recording, Tree
 
 def chain(tokens: list[int], prob: float) -> Tree:
     n = len(tokens)
-    return list(range(n)), tokens, [prob] * n, [2] * n
+    return list(range(n)), tokens, [prob] * n
 
 
 def recording(right: bool, costly: float = 0.0) -> Recording:

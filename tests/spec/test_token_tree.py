@@ -188,15 +188,16 @@ def test_pruned_refuses_orphans() -> None:
     assert cutting.pruned(tree, []).n_drafted == 0
 
 
-def test_features_travel() -> None:
+def test_estimates_travel() -> None:
     tree = TokenTree.root(7)
-    tree.add(tree.add(0, 1, 0.5, feature=3), 2, 0.9, feature=4)
-    tree.add(0, 3, 0.1, feature=9)
+    tree.add(tree.add(0, 1, 0.5), 2, 0.9)
+    tree.add(0, 3, 0.1)
     other = TokenTree.root(7)
-    other.add(0, 1, 0.6, feature=5)
-    assert cutting.best(tree, 2).features == [0, 3, 4]
+    other.add(0, 1, 0.6)
+    other.add(0, 3, 0.05)
+    assert cutting.best(tree, 2).probs == [1.0, 0.5, 0.9]
     tree.merge(other)
-    assert tree.features == [0, 5, 4, 9]
+    assert tree.probs == [1.0, 0.6, 0.9, 0.1]
 
 
 # --- the order of the batch -------------------------------------------------------------------------------------------

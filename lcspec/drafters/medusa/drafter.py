@@ -67,7 +67,7 @@ class HeadsDrafter(Drafter):
             level = guesses[tree.depths[parent]]
             if rank < len(level):
                 token, prob = level[rank]
-                place[v] = tree.add(parent, token, prob, budget.source, feature=rank)
+                place[v] = tree.add(parent, token, prob, budget.source)
         return cutting.best(tree, budget.nodes)
 
     def observe(self, sequence: SequenceView, tree: TokenTree, verdict: Verdict) -> None:
