@@ -55,7 +55,7 @@ class AutoPlanner:
         self.overlap = Overlap()
         self.decode_seconds = 0.0
         self._costs: Costs = {}
-        self._tables: dict[tuple[frozenset[int] | None, int, int], Costs] = {}
+        self._tables: dict[tuple[frozenset[int] | None, int, int, int], Costs] = {}
         self._steps = 0
         self._emitted = self._plain = 0.0  # running sums: tokens, and what plain decoding would have emitted
         # The current step: whether it backs off, or only looks what drafters would say; sequences that decode, those of
@@ -260,11 +260,13 @@ class AutoPlanner:
 
     def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Costs:
         """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
-        `base` has drafts; if its width is another one, it costs later steps something, too."""
-        change = self.curve.change
-        key = widths, base, change.since
+        `base` has drafts; if its width is another one, it costs later steps something, too. Up to the width of a latest
+        step with drafts it can be padded."""
+        change, last = self.curve.change, self.curve.change.last
+        last = last if change.same > 0.0 and last > base and not self.in_turn and (not widths or last in widths) else 0
+        key = widths, base, change.since, last
         if key not in self._tables:
-            bare = widths, 0, 0
+            bare = widths, 0, 0, 0
             if bare not in self._tables:
                 self._tables[bare] = self.curve.effective(context, widths)
             table, apart, price = self._tables[bare], self.in_turn and base > 1, change.price
@@ -274,5 +276,8 @@ class AutoPlanner:
                     (n, seconds(n, context, n - base) if apart and n > base else s, w) for n, (s, w) in table.items()
                 )
                 table = {n: (s + price * (n > base and w != plain), w) for n, s, w in of_width}
+            if last in table:
+                again = self.curve.seconds(last, context) - change.same + price
+                table = {n: min(cost, (again, last)) if base < n <= last else cost for n, cost in table.items()}
             self._tables[key] = table
         return self._tables[key]

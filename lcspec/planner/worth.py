@@ -14,9 +14,9 @@ from typing import Iterable, NamedTuple, Sequence
 from lcspec.profiles.stake import Costs
 
 # How much faster than plain decoding a head's chains must be, if as often right as on texts like those it was trained
-# on, to be asked at all. On other texts they are right less often: with a promise of 1.8 `auto` was 0.93 times as fast
-# with SmolLM2's head as without, with 2.0 and 2.6 it was 1.2 times (docs/performance.md).
-PROMISE = 1.9
+# on, to be asked at all. On other texts they are right less often: with a promise of 1.7 `auto` was as fast with
+# SmolLM2's head as without, with 1.9 and 2.3 it was 1.27 and 1.30 times as fast (docs/performance.md).
+PROMISE = 1.8
 
 
 def least_row(costs: Costs, base: int) -> float:

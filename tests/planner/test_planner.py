@@ -440,6 +440,21 @@ def test_drafts_pay_for_the_plain_steps_after_them(clock: Clock, monkeypatch: py
     assert sum(ratios) / len(ratios) >= 1.01
 
 
+def test_a_step_is_as_wide_as_the_one_before_where_that_is_cheaper() -> None:
+    """The library then builds no new graph."""
+
+    def widths(last: int, same: float = 0.5, allowed: frozenset[int] | None = None, in_turn: bool = False) -> list[int]:
+        planner = AutoPlanner(curve_of([1.0, 1.2, 1.4, 1.6, 1.8, 2.0]), in_turn=in_turn)
+        planner.curve.change.last, planner.curve.change.same = last, same * UNIT
+        return [width for _, width in planner._table(0, allowed, 1).values()][::-1]
+
+    every = [1, 2, 3, 4, 5, 6]
+    assert widths(4) == [1, 4, 4, 4, 5, 6], "1.6 - 0.5 is less than 1.2"
+    assert widths(6) == [1, 2, 3, 6, 6, 6]
+    assert widths(4, same=0.0) == widths(1) == widths(0) == widths(4, in_turn=True) == every
+    assert widths(4, allowed=frozenset({1, 2, 3, 5, 6})) == [1, 2, 3, 5, 5, 6], "of another class of bits"
+
+
 @pytest.mark.parametrize("cost", [0.05, 0.2])
 @pytest.mark.parametrize("name", ["Q4_0", "Q8_0", "GPU"])
 def test_a_costly_drafter_that_is_always_wrong_is_hardly_asked(name: str, cost: float, clock: Clock) -> None:

@@ -45,6 +45,20 @@ def test_a_draft_pays_for_what_it_makes_longer_and_for_nothing_twice() -> None:
     assert change.price == pytest.approx(FIRST + SECOND, rel=0.1)
 
 
+def test_what_a_step_is_spared_that_is_as_wide_as_the_one_before_is_learned_apart_from_its_width() -> None:
+    some, rng, spared = CostCurve({1: {0: PLAIN}, 4: {0: WIDE}, 6: {0: WIDE}}), random.Random(1), 0.003
+    for i in range(600):
+        width = rng.choice([4, 6])
+        seconds = WIDE - spared * (width == some.change.last)
+        some.observe(width, 0, seconds * rng.lognormvariate(0.0, 0.05), False)
+        assert some.change.last == width, i
+    assert some.change.same == pytest.approx(spared, rel=0.35)
+    assert some.seconds(4, 0) == pytest.approx(WIDE, rel=0.06)
+    some.observe(4, 0, WIDE, False)
+    some.observe(4, 0, 0.0005, False)  # a clock that jumps teaches little
+    assert some.change.same == pytest.approx(spared, rel=0.5)
+
+
 def test_a_change_among_plain_steps_is_one_too() -> None:
     """As when another request begins or ends."""
     change = Change([FIRST, SECOND])
