@@ -129,12 +129,15 @@ class Planner(Protocol):
 
     def observe(self, proposal: Proposal, tokens: Sequence[int]) -> None:
         """A sequence emitted `tokens` after its proposal."""
+        return None
 
     def timed(self, width: int, context: int, seconds: float) -> None:
         """A target decode took `seconds`."""
+        return None
 
     def observe_overhead(self, seconds: float) -> None:
         """The step took `seconds` besides its target decode."""
+        return None
 
 
 def reading(sequence: PlannedSequence, others: int) -> float:
