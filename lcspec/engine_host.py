@@ -147,14 +147,20 @@ class Prepared:
     draft_seconds: float
 
 
-class Submitted(Protocol):
+@dataclass(frozen=True)
+class Ticket:
     """A submitted request."""
+
+    engine: EngineHost
+    number: int
 
     def cancel(self) -> None:
         """End it between two steps; its last event is Finished with reason `cancelled`."""
+        self.engine.cancel(self.number)
 
     def switch(self, speculation: SpeculationParams) -> Future[None]:
         """Change its drafters between two steps (see Engine.switch); the future fails with the same errors."""
+        return self.engine.switch(self.number, speculation)
 
 
 class EngineHost(Protocol):
@@ -186,8 +192,14 @@ class EngineHost(Protocol):
         """Load what drafts, and measure what steps cost if nobody has; tells the host's `progress`. The future fails
         with an LcspecError if a part of `speculation` cannot be made."""
 
-    def submit(self, request: Request, sink: Sink, *, details: bool = False) -> Future[Any]:
-        """Queue a request; the future becomes a `Submitted`. `sink` gets its events in order, on another thread.
+    def cancel(self, number: int) -> None:
+        """End a request, if it still runs or waits."""
+
+    def switch(self, number: int, speculation: SpeculationParams) -> Future[None]:
+        """Change a request's drafters."""
+
+    def submit(self, request: Request, sink: Sink, *, details: bool = False) -> Future[Ticket]:
+        """Queue a request; the future becomes a `Ticket`. `sink` gets its events in order, on another thread.
 
         `details`: its prompt's progress, too, and a Step for each of its steps; else none of the account of steps.
         """

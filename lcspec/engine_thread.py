@@ -18,14 +18,13 @@ import threading
 import time
 import traceback
 from concurrent.futures import Future
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Callable, Generator, Sequence, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.details import Details
 from lcspec.engine.events import Event, Failed, Finished, Prefill, StepStats
-from lcspec.engine_host import Life, Loaded, Prepared, Sink, facts_of, followed, prepare
+from lcspec.engine_host import Life, Loaded, Prepared, Sink, Ticket, facts_of, followed, prepare
 from lcspec.errors import LcspecError, WorkerLost
 from lcspec.pulse import PULSE
 from lcspec.session import Progress, Session, open_session
@@ -42,22 +41,6 @@ T = TypeVar("T")
 LINGER = 0.1
 # Seconds between two attempts to reach lost workers.
 RECONNECT_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """A submitted request."""
-
-    worker: EngineThread
-    number: int
-
-    def cancel(self) -> None:
-        """End it between two steps; its last event is Finished with reason `cancelled`."""
-        self.worker.order(lambda engine: engine.cancel(self.number))
-
-    def switch(self, speculation: SpeculationParams) -> Future[None]:
-        """Change its drafters between two steps (see Engine.switch); the future fails with the same errors."""
-        return self.worker.call(lambda session: session.engine.switch(self.number, speculation))
 
 
 class EngineThread:
@@ -124,6 +107,14 @@ class EngineThread:
 
         self._promise(enter, result)
         return result
+
+    def cancel(self, number: int) -> None:
+        """End a request between two steps."""
+        self.order(lambda engine: engine.cancel(number))
+
+    def switch(self, number: int, speculation: SpeculationParams) -> Future[None]:
+        """Change a request's drafters between two steps (see Engine.switch)."""
+        return self.call(lambda session: session.engine.switch(number, speculation))
 
     def call(self, function: Callable[[Session], T]) -> Future[T]:
         """Run `function` on the engine thread between two steps. All requests wait for it, so it must be short."""

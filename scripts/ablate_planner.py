@@ -84,6 +84,14 @@ def _estimated(self: acceptance.Acceptance, tree: Any) -> list[float]:
     return [float(p) for p in tree.path_probs()]
 
 
+_took = width_change.Change.took
+
+
+def _not_spared(self: width_change.Change, *step: Any) -> float:
+    seconds, self.same = _took(self, *step), 0.0
+    return max(0.0, seconds)
+
+
 CHANGES = [
     Change("estimates as drafters state them", ((acceptance.Acceptance, "path_probs", _estimated),)),
     *constant(calibrator, "MEMORY", 100.0, 1600.0),
@@ -105,6 +113,7 @@ CHANGES = [
     *constant(drift, "KEPT", 0.99, 0.9999),
     *constant(cost_curve, "WIDTH_RATE", 0.0, 0.3),
     Change("a change of width costs nothing", ((width_change.Change, "price", 0.0),)),
+    Change("a step as wide as the last is spared nothing", ((width_change.Change, "took", _not_spared),)),
     Change(
         "nothing bounds a text's loss", ((loss_budget.LossBudget, "pauses", property(lambda self: self.bare is None)),)
     ),

@@ -69,8 +69,8 @@ class Machine:
         return cls(name, widths, **seconds)
 
     def curve(self) -> CostCurve:
-        """What a measurement with repeated widths gives."""
-        return CostCurve({n: {0: s} for n, s in self.widths.items()})
+        """What is measured: one token among decodes of one, other widths right after a change."""
+        return CostCurve({n: {0: s + self.change * (n > 1)} for n, s in self.widths.items()})
 
 
 class Clock:

@@ -19,7 +19,7 @@ from lcspec.answers.openings import opened_by
 from lcspec.answers.stored import ThinkTags
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.events import Event, Failed, Finished, StepStats
-from lcspec.engine_host import EngineHost, Submitted
+from lcspec.engine_host import EngineHost, Ticket
 from lcspec.engine_thread import EngineThread
 from lcspec.errors import LcspecError
 from lcspec.profiles.steadiness import disturbance
@@ -46,7 +46,7 @@ class Answer:
 
     def __init__(self) -> None:
         self.done = False
-        self.ticket: Submitted | None = None
+        self.ticket: Ticket | None = None
         self._queue: collections.deque[Item] = collections.deque()
         self._cancelled = False
 
@@ -75,7 +75,7 @@ class Answer:
         """Items nobody has drained yet."""
         return len(self._queue)
 
-    def settled(self, future: Future[Submitted]) -> None:
+    def settled(self, future: Future[Ticket]) -> None:
         """The engine took the request, or refused it: a refusal comes out of `drain` as Failed."""
         error = future.exception()
         if error is not None:

@@ -11,14 +11,14 @@ import threading
 import time
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from lcspec.config import DraftFiles, ModelOptions, SpeculationParams
 from lcspec.engine.request import Request
-from lcspec.engine_host import Life, Loaded, Prepared, Sink, followed
+from lcspec.engine_host import Life, Loaded, Prepared, Sink, Ticket, followed
 from lcspec.engine_process.heartbeat import LIMIT
 from lcspec.engine_process.process import Child
 from lcspec.engine_process.protocol import (
@@ -55,22 +55,6 @@ WELL = 60.0
 PATIENCE = 3
 # Seconds that an idle engine may take to end.
 END_SECONDS = 10.0
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """A submitted request."""
-
-    engine: EngineProcess
-    number: int
-
-    def cancel(self) -> None:
-        """End it between two steps; its last event is Finished with reason `cancelled`."""
-        self.engine.cancel(self.number)
-
-    def switch(self, speculation: SpeculationParams) -> Future[None]:
-        """See lcspec.engine_host.Submitted."""
-        return self.engine.switch(self.number, speculation)
 
 
 class EngineProcess:

@@ -12,7 +12,7 @@ from starlette.types import Receive
 
 from lcspec.engine.events import Event, Failed, Finished, Step, Tokens
 from lcspec.engine.request import Request
-from lcspec.engine_host import Submitted
+from lcspec.engine_host import Ticket
 from lcspec.errors import LcspecError
 from lcspec.server.errors import ApiError, ClientGone, from_engine
 from lcspec.server.service import Service
@@ -35,7 +35,7 @@ class Job:
         self.requests = list(requests)
         self._events: asyncio.Queue[tuple[int, list[Event]]] = asyncio.Queue()
         self._head: list[tuple[int, list[Event]]] = []
-        self._tickets: dict[int, Submitted] = {}
+        self._tickets: dict[int, Ticket] = {}
         self._open: set[int] = set()  # texts whose last event has not come
         self._ended: set[int] = set()  # texts that were ended from here
         self._cancelled = False
@@ -52,7 +52,7 @@ class Job:
         self.service.check_open()
         self.service.capacity.take(len(self.requests))
         outbox = self.service.outbox()
-        futures: list[Future[Submitted]] = []
+        futures: list[Future[Ticket]] = []
         for i, request in enumerate(self.requests):
             self._open.add(i)
             futures.append(self.service.worker.submit(request, outbox.sink(self, i), details=self._details))
@@ -68,7 +68,7 @@ class Job:
         self.cancel()
         raise from_engine(problem) if isinstance(problem, LcspecError) else problem
 
-    def _give_up(self, index: int, future: Future[Submitted]) -> None:
+    def _give_up(self, index: int, future: Future[Ticket]) -> None:
         """This text was refused, or its caller went away while it was being queued."""
         if future.cancel():
             self._closed(index)
@@ -76,7 +76,7 @@ class Job:
         loop = asyncio.get_running_loop()
         future.add_done_callback(lambda f: loop.call_soon_threadsafe(self._late, index, f))
 
-    def _late(self, index: int, future: Future[Submitted]) -> None:
+    def _late(self, index: int, future: Future[Ticket]) -> None:
         if future.exception() is not None:
             self._closed(index)
         else:
