@@ -18,6 +18,7 @@ from lcspec.sampling.compiling import compiled
 from lcspec.sampling.grammar import EXCEEDED, HEADER, LIMITS, MAX_TEXT, TOO_BIG
 from lcspec.sampling.grammar_depth import MAX_LEVELS, pointed_at, schema_levels
 from lcspec.sampling.schema_conditions import without_conditions
+from lcspec.sampling.schema_formats import with_pattern
 from lcspec.sampling.schema_rewriting import rewritten, without_repetition
 
 MAX_NESTING = 64
@@ -58,18 +59,6 @@ ANNOTATIONS = (
     "nullable",
     "$comment",
 )
-# Formats that are held to, and those of the standard that cannot be. Other names are annotations (int32, password).
-FORMATS = ("date-time", "time", "date", "duration", "email", "hostname", "ipv4", "ipv6", "uuid", "uri", "regex")
-OTHER_FORMATS = (
-    "idn-email",
-    "idn-hostname",
-    "iri",
-    "iri-reference",
-    "json-pointer",
-    "relative-json-pointer",
-    "uri-reference",
-    "uri-template",
-)
 # Keywords by which a schema takes in others, and all that say something of an object.
 REFERRING = ("allOf", "anyOf", "oneOf", "$ref")
 ABOUT_OBJECTS = (
@@ -81,23 +70,7 @@ ABOUT_OBJECTS = (
     "minProperties",
     "maxProperties",
 )
-# llguidance's dates include the year 0, 31 April, the 60th second and endless fractions, at which most readers stop.
-DATE = (
-    r"(?:[0-9]{3}[1-9]|[0-9]{2}[1-9]0|[0-9][1-9]00|[1-9]000)-(?:(?:0[13578]|1[02])-(?:0[1-9]|[12][0-9]|3[01])"
-    r"|(?:0[469]|11)-(?:0[1-9]|[12][0-9]|30)|02-(?:0[1-9]|1[0-9]|2[0-8]))"
-    r"|(?:[0-9]{2}(?:0[48]|[2468][048]|[13579][26])|(?:0[48]|[2468][048]|[13579][26])00)-02-29"
-)
-CLOCK = r"[0-9]{2}:[0-9]{2}:[0-5][0-9](?:\.[0-9]{1,6})?(?:[Zz]|[+-][0-9:]+)$"
-CALENDAR = {
-    "date": f"^(?:{DATE})$",
-    "date-time": f"^(?:{DATE})[Tt]{CLOCK}",
-    "time": f"^{CLOCK}",
-}
 TYPES = ("null", "boolean", "object", "array", "number", "string", "integer")
-# Regular expressions without nesting, which every reader knows.
-_ESCAPED, _CLASS = r"\\[dDwWsSnrt.\\/^$*+?(){}|\[\]-]", r"\[\^?(?:[A-Za-z0-9_ .,:@]|a-z|A-Z|0-9|\\[dws.\]\[-])+\]"
-_ATOM = rf"(?:[A-Za-z0-9 _,:;@#%&=!<>/'~.-]|{_ESCAPED}|{_CLASS})(?:[*+?]|\{{[0-9]{{1,2}}\}})?"
-WRITTEN_OUT = {**CALENDAR, "regex": rf"^\^?(?:{_ATOM}|\((?:{_ATOM})+(?:\|(?:{_ATOM})+)*\)[*+?]?)*\$?$"}
 EXCLUSIVE = "its options must exclude each other, by a constant in a property, say; else use anyOf"
 TOO_LONG = f"the JSON schema is longer than {MAX_TEXT} bytes with what has to be written out for it: shorten it"
 # Parts of so many characters altogether are compiled alone to find the one at fault.
@@ -191,7 +164,7 @@ class _Checker:
             out[key] = value
         out = rewritten(out, self._resolved)
         _check_type(out, path)
-        _check_format(out, path)
+        with_pattern(out, path)
         _check_count(out, path)
         if not self._composed and _lists_properties(out):
             out["additionalProperties"] = False
@@ -299,20 +272,6 @@ def _check_type(schema: dict[str, Any], path: str) -> None:
     for name in named:
         if name not in TYPES:
             raise GrammarError(f"the JSON schema is wrong: type at {path}/type is none of {', '.join(TYPES)}")
-
-
-def _check_format(schema: dict[str, Any], path: str) -> None:
-    name = schema.get("format")
-    if name in OTHER_FORMATS:
-        raise GrammarError(
-            f"the JSON schema cannot be held to: format at {path}/format: {name} is not one of {', '.join(FORMATS)}"
-        )
-    if isinstance(name, str) and (name not in FORMATS or name == "regex"):
-        del schema["format"]
-    if name in WRITTEN_OUT and "pattern" in schema:
-        schema["allOf"] = [*(schema.get("allOf") or ()), {"pattern": WRITTEN_OUT[str(name)]}]
-    elif name in WRITTEN_OUT:
-        schema["pattern"] = WRITTEN_OUT[str(name)]
 
 
 def _check_count(schema: dict[str, Any], path: str) -> None:
