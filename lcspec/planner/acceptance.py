@@ -1,8 +1,7 @@
 """How likely drafted nodes are to be accepted: each drafter's estimate, corrected by what happened.
 
-Every node carries its proposers and its drafter's estimate. For each set of proposers a calibrator learns a line from
-the log-odds of the estimate to the log-odds of the truth (see lcspec.planner.calibrator). The estimate of proposers
-that were never seen is taken as it is.
+For each set of proposers a calibrator learns a line from the log-odds of their estimate to the log-odds of the truth
+(see lcspec.planner.calibrator). The estimate of proposers that were never seen is taken as it is.
 
 Whether a node *was* the target's choice is known from the emitted tokens alone, also for nodes that the planner cut off
 and that were never verified. So the calibration of drafters that are switched off stays current at no cost.

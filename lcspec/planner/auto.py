@@ -223,9 +223,8 @@ class AutoPlanner:
             alone = self.curve.seconds(width, context)
             self.overlap.gained -= seconds - alone if math.isfinite(alone) else 0.0
         else:
-            plain = width == self._plain_width
             after = max(0, width - self._plain_width) if self.in_turn and self._plain_width > 1 else 0
-            self.curve.observe(width, context, seconds, plain, after)
+            self.curve.observe(width, context, seconds, width == self._plain_width, after)
         self._decode = seconds
         self.decode_seconds += seconds
         self.costly.save(seconds)
@@ -242,8 +241,8 @@ class AutoPlanner:
             elif self._backing_off:
                 self.budget.unplanned(seconds)
             else:
-                each = tokens / self._streams
-                self.budget.planned(each, self._decode, seconds - self.costly.reading, self._narrowest)
+                beside = seconds - self.costly.reading
+                self.budget.planned(tokens / self._streams, self._decode, beside, self._narrowest)
             plain = self._streams * (self._decode + seconds) / (self._narrowest + (self.budget.bare or 0.0))
             keep = max(0.0, 1.0 - plain / RECENT)
             self._emitted, self._plain = self._emitted * keep + tokens, self._plain * keep + plain
@@ -259,25 +258,12 @@ class AutoPlanner:
             record.renew()
 
     def _table(self, context: int, widths: frozenset[int] | None, base: int) -> Costs:
-        """`CostCurve.effective`, kept for a few steps, in which the context grows little. A step that needs more than
-        `base` has drafts; if its width is another one, it costs later steps something, too. Up to the width of a latest
-        step with drafts it can be padded."""
-        change, last = self.curve.change, self.curve.change.last
-        last = last if change.same > 0.0 and last > base and not self.in_turn and (not widths or last in widths) else 0
-        key = widths, base, change.since, last
+        """What steps cost that need at least `base` rows, kept for a few steps, in which the context grows little."""
+        change = self.curve.change
+        key = widths, base, change.since, change.last
         if key not in self._tables:
             bare = widths, 0, 0, 0
             if bare not in self._tables:
                 self._tables[bare] = self.curve.effective(context, widths)
-            table, apart, price = self._tables[bare], self.in_turn and base > 1, change.price
-            if apart or price:
-                plain, seconds = table[base][1] if base in table else 0, self.curve.seconds
-                of_width = (
-                    (n, seconds(n, context, n - base) if apart and n > base else s, w) for n, (s, w) in table.items()
-                )
-                table = {n: (s + price * (n > base and w != plain), w) for n, s, w in of_width}
-            if last in table:
-                again = self.curve.seconds(last, context) - change.same + price
-                table = {n: min(cost, (again, last)) if base < n <= last else cost for n, cost in table.items()}
-            self._tables[key] = table
+            self._tables[key] = self.curve.with_changes(self._tables[bare], context, base, in_turn=self.in_turn)
         return self._tables[key]

@@ -13,7 +13,7 @@ from typing import Any
 
 from lcspec.profiles.change import Change
 from lcspec.profiles.drift import Drift
-from lcspec.profiles.stake import Stake
+from lcspec.profiles.stake import Costs, Stake
 
 # How fast real steps correct the measured curve for a width.
 WIDTH_RATE = 0.1
@@ -123,6 +123,23 @@ class CostCurve:
             if best is not None:
                 out[width] = best
         return out
+
+    def with_changes(self, table: Costs, context: int, base: int, *, in_turn: bool = False) -> Costs:
+        """`effective`'s table for steps that need at least `base` rows, and more where they have drafts. If such a step
+        has another width, it costs later steps something, too. If it is padded to the width of a latest step with
+        drafts, it is spared something.
+
+        `in_turn`: drafts of several sequences are evaluated in a second computation, and not padded.
+        """
+        apart, price, last = in_turn and base > 1, self.change.price, self.change.last
+        if apart or price:
+            plain = table[base][1] if base in table else 0
+            taken = {n: self.seconds(n, context, n - base) if apart and n > base else s for n, (s, _) in table.items()}
+            table = {n: (taken[n] + price * (n > base and w != plain), w) for n, (_, w) in table.items()}
+        if self.change.same > 0.0 and not in_turn and base < last and table.get(last, (0.0, 0))[1] == last:
+            again = table[last][0] - self.change.same, last
+            table = {n: min(cost, again) if base < n <= last else cost for n, cost in table.items()}
+        return table
 
     def observe(self, width: int, context: int, seconds: float, plain: bool | None = None, after: int = 0) -> None:
         """A real decode took `seconds`; `plain`: without drafts, or with some. None: not one of a row of steps.
