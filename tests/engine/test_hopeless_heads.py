@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lcspec.config import DraftFiles, SpeculationParams
+from lcspec.engine.learned import BESIDE, meet
 from lcspec.modelfiles.companions import held_out_acceptance, sort_drafts
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.record import DrafterRecord
@@ -26,8 +27,8 @@ def costs(*seconds: float) -> dict[int, tuple[float, int]]:
 
 def test_what_could_pay() -> None:
     assert could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.0)
-    assert could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.1)
-    assert not could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.12)
+    assert could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.12)
+    assert not could_pay(costs(1.0, 1.0, 1.0, 1.0), RIGHT, level=0.13)
     assert not could_pay(costs(1.0, 2.0, 3.0, 4.0), RIGHT, level=0.0)
     assert could_pay(costs(1.0, 2.0, 3.0, 1.4), RIGHT, level=0.0)  # four rows at once are cheaper than three here
     assert not could_pay(costs(1.0, 2.0, 3.0), RIGHT, level=0.0)  # and four that nobody measured count for nothing
@@ -37,6 +38,18 @@ def test_what_could_pay() -> None:
 @pytest.fixture(scope="module")
 def target(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_family("llama", tmp_path_factory.mktemp("hopeless") / "llama.gguf")
+
+
+def test_a_level_takes_more_than_its_decode() -> None:
+    class Timed:
+        name, costly = "eagle", True
+
+        def step_seconds(self, repeat: int) -> float:
+            return 0.001
+
+    planner = AutoPlanner(CostCurve.flat(0.01, 8))
+    meet(planner, [Timed()])  # type: ignore[list-item]
+    assert planner.costly.level_seconds("eagle") == pytest.approx(0.001 + BESIDE)
 
 
 @pytest.mark.model
