@@ -15,7 +15,7 @@ from lcspec.profiles.stake import Costs
 
 # How much faster than plain decoding a head's chains must be, if as often right as on texts like those it was trained
 # on, to be asked at all. On other texts they are right less often: with a promise of 1.7 `auto` was as fast with
-# SmolLM2's head as without, with 1.9 and 2.3 it was 1.27 and 1.30 times as fast (docs/performance.md).
+# SmolLM2's head as without, with 1.9 and 2.3 it was 1.3 times as fast (docs/eagle.md).
 PROMISE = 1.8
 
 
