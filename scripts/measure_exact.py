@@ -24,7 +24,7 @@ from lcspec.engine.request import Request
 from lcspec.sampling.parameters import SamplingParams
 from lcspec.session import Session, open_session, parse_speculation
 
-PROMPT, QUESTION, SHORT, ANSWER = 300, 20, 60, 48
+QUESTION, SHORT, ANSWER = 20, 60, 48
 COLUMNS = "first token, s | plain, tokens/s | next question, s | `auto` anew | `auto` asked again | texts as plain"
 
 
@@ -60,10 +60,10 @@ def answer(session: Session, prompt: Sequence[int], n: int, strategy: str = "off
     return Answered(first, (len(ids) - 1) / seconds, ids)
 
 
-def measured(session: Session, text: str, number: int) -> Round:
-    """Round `number`."""
+def measured(session: Session, text: str, number: int, long: int) -> Round:
+    """Round `number`, with a prompt of `long` tokens."""
     piece = session.prompt_ids(text[number * len(text) // 8 :])
-    prompt, question, short = piece[:PROMPT], piece[PROMPT:][:QUESTION], piece[PROMPT + QUESTION :][:SHORT]
+    prompt, question, short = piece[:long], piece[long:][:QUESTION], piece[long + QUESTION :][:SHORT]
     plain = answer(session, prompt, ANSWER)
     following = answer(session, [*prompt, *plain.ids, *question], 2)
     drafted = answer(session, prompt, ANSWER, "ngram")
@@ -76,19 +76,20 @@ def measured(session: Session, text: str, number: int) -> Round:
 @click.argument("models", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @click.option("--text", type=click.Path(exists=True, dir_okay=False, path_type=Path), required=True)
 @click.option("--rounds", type=click.IntRange(1, 6), default=3, show_default=True)
-def main(models: Sequence[Path], text: Path, rounds: int) -> None:
+@click.option("--prompt", "long", type=click.IntRange(1), default=300, show_default=True, help="Tokens of a prompt.")
+def main(models: Sequence[Path], text: Path, rounds: int, long: int) -> None:
     """Measure and print a table."""
     click.echo(f"| | {COLUMNS} |\n" + "|---" * (COLUMNS.count("|") + 2) + "|")
     for model in models:
         with contextlib.ExitStack() as stack:
             sessions = {}
             for name, exact in (("by default", None), ("--no-exact", False)):
-                options = ModelOptions(model, ctx=2048, gpu_layers=0, exact=exact)
+                options = ModelOptions(model, ctx=2 * long + 1024, gpu_layers=0, exact=exact)
                 sessions[name] = stack.enter_context(open_session(options, history=False))
             found: dict[str, list[Round]] = {name: [] for name in sessions}
             for number in range(rounds):
                 for name, session in sessions.items():
-                    found[name].append(measured(session, text.read_text(encoding="utf-8"), number))
+                    found[name].append(measured(session, text.read_text(encoding="utf-8"), number, long))
             for name, taken in found.items():
                 attention = sessions[name].engine.options.attention
                 figures = [statistics.median(values) for values in list(zip(*taken))[:-1]]
