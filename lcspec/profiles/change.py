@@ -40,7 +40,6 @@ class Change:
     same: float = field(default=0.0, compare=False)
     last: int = field(default=0, compare=False)
     _seen_same: int = field(default=0, compare=False)
-    _width: int = field(default=0, compare=False)
 
     @property
     def price(self) -> float:
@@ -65,8 +64,8 @@ class Change:
             self._seen_same += 1
             self.same += self._weight(self._seen_same) * (max(expected - seconds, -MOST * expected) - self.same)
             return -max(0.0, self.same)
-        if width != self._width:
-            self._width, self.since = width, 0
+        if width != last:
+            self.since = 0
         at = self.since
         if at == STEPS:
             return 0.0
