@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from lcspec.llama import amx, few_rows
 from lcspec.llama.devices import GPUS, Device, devices, gpu_backends
-from lcspec.llama.lib import C, init
+from lcspec.llama.lib import C, features, init
 
 AMX = "AMX_INT8"
 # What EAGLE-3 needs is exported under C++ names only.
@@ -53,7 +53,7 @@ def capabilities() -> Capabilities:
     """Ask the loaded library."""
     init()
     library = C.llama_cpp._lib
-    instructions = _instructions(C.llama_print_system_info().decode("utf-8", "replace"))
+    instructions = _instructions(features())
     state, found, kernels = "none", devices(), few_rows.kernels(library)
     if amx.cpu_has_amx():
         state = "absent" if AMX not in instructions else "used" if amx.sound(library) else "unsound"

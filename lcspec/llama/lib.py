@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import tempfile
@@ -27,6 +28,7 @@ __all__ = [
     "ERROR_LEVEL",
     "build",
     "end_on_abort",
+    "features",
     "init",
     "last_errors",
     "log_lines",
@@ -134,8 +136,13 @@ def may_repack() -> bool:
 
 def build() -> str:
     """What the library was compiled for, and whether its AMX code is used: another one takes other times."""
-    tiles = "" if uses_amx() else "without AMX; "
-    return tiles + str(C.llama_print_system_info().decode())
+    return ("" if uses_amx() else "without AMX; ") + features()
+
+
+@functools.cache
+def features() -> str:
+    """What the library was compiled for, as "CPU : AVX = 1 | FMA = 1 | ...". It notes that at the first call."""
+    return str(C.llama_print_system_info().decode("utf-8", "replace"))
 
 
 def version() -> str:

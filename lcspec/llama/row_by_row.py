@@ -27,7 +27,7 @@ import threading
 from typing import Any, Iterable, Iterator, NamedTuple
 
 from lcspec.llama.few_rows import EXPERTS, SGEMM, TILED, kernels
-from lcspec.llama.lib import C
+from lcspec.llama.lib import C, features
 from lcspec.llama.native import address_of
 from lcspec.llama.repacked_rows import stand_ins
 
@@ -152,6 +152,7 @@ def _switch() -> _Switch | None:
     library, places = C.llama_cpp._lib, _places()
     if places is None:
         return None
+    features()  # makes the library ready, and must be noted before some of what stands in says "ARM"
     repacked, few = stand_ins(library), kernels(library)
     on = {name: address_of(library, name) for name in places}
     off = dict.fromkeys(places, address_of(library, REFUSES))

@@ -94,7 +94,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> Counted:
 
 def pair(llama: Path, draft: Path, **changes: Any) -> Any:
     """Exact, even where that was found too dear, as on a busy machine: else slots change each other's bits."""
-    exact = {"ctx": 1024, "placement": APART, "exact": True, **changes}
+    exact = {"ctx": 1024, "placement": APART, "attention": "fused_rows", "exact": True, **changes}
     return open_session(options(llama, **exact), DraftFiles((draft,)))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -36,6 +37,15 @@ def test_a_linux_library_can_be_switched() -> None:
     with switching.row_by_row(False):
         assert held() in (before, list(switch.on))
     assert held() == list(switch.on)
+
+
+def test_what_is_kept_for_a_machine_has_the_same_name_in_every_process() -> None:
+    """The library was asked for its processor's features late in some processes, and said ARM's: they measured apart
+    from the others, and another price of exactness made for other texts."""
+    code = "from lcspec.llama import build, functions_switched; print([{} for _ in range(2)])"
+    first, second = "(build(), functions_switched())", "(functions_switched(), build())[::-1]"
+    said = [subprocess.check_output([sys.executable, "-c", code.format(asked)]) for asked in (first, second)]
+    assert said[0] == said[1] and said[0].count(b"CPU : ") == 2
 
 
 def rows(context: Context, width: int, many: bool = False) -> NDArray[np.float32]:
