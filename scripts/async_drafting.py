@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from lcspec.bench.builtin import builtin_prompts
-from lcspec.bench.prompts import spread
+from lcspec.bench.prompts import read_prompts, spread
 from lcspec.config import DraftFiles, ModelOptions
 from lcspec.engine.events import Finished, StepStats, Tokens
 from lcspec.engine.request import Request
@@ -88,6 +88,7 @@ def main() -> None:
     parser.add_argument("--quant", help="quantization of the copies (default: Q8_0, as the bundled pair)")
     parser.add_argument("--sizes", default="0.5b,50m", help="parameters of the copies")
     parser.add_argument("--prompts", type=int, default=6)
+    parser.add_argument("--questions", type=Path, metavar="FILE", help="JSON lines, as a user's messages")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("-n", type=int, default=96, help="tokens an answer")
     parser.add_argument("--modes", default=",".join(MODES))
@@ -114,7 +115,12 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
     elsewhere = o.gpu or o.rtt is not None
     modes = [mode.strip() for mode in o.modes.split(",") if not elsewhere or mode.strip() != "same core"]
     cores = [int(core) for core in o.cores.split(",")]
-    prompts = [prompt.text for prompt in spread(builtin_prompts(), o.prompts)]
+    known_prompts = read_prompts(o.questions) if o.questions else builtin_prompts()
+    prompts = [prompt.text for prompt in spread(known_prompts, o.prompts)]
+
+    def ids(session: Session, text: str) -> tuple[int, ...]:
+        return session.chat_ids([{"role": "user", "content": text}])[0] if o.questions else session.prompt_ids(text)
+
     sampling = SamplingParams(temperature=o.temperature, seed=1)
     files = DraftFiles((draft,))
     speculation = parse_speculation(o.speculate, files)
@@ -131,7 +137,7 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
             options = ModelOptions(target, ctx=1024, threads=1, gpu_layers=None if elsewhere else 0, placement=given)
             known = {thread.native_id for thread in threading.enumerate()}
             way = ways[mode] = Way(stack.enter_context(open_session(options, files, history=False)))
-            warm = Request(way.session.prompt_ids(prompts[0]), sampling, speculation, WARM_UP, ignore_end=True)
+            warm = Request(ids(way.session, prompts[0]), sampling, speculation, WARM_UP, ignore_end=True)
             for _ in way.session.engine.run(warm):
                 pass
             fresh = [t.native_id for t in threading.enumerate() if t.native_id not in known and "draft-ahead" in t.name]
@@ -151,7 +157,7 @@ def measure(o: argparse.Namespace, target: Path, draft: Path) -> None:
                 turn = (repetition + number) % len(modes)
                 for mode in modes[turn:] + modes[:turn]:
                     way = ways[mode]
-                    asked = Request(way.session.prompt_ids(text), sampling, speculation, o.n, ignore_end=True)
+                    asked = Request(ids(way.session, text), sampling, speculation, o.n, ignore_end=True)
                     way.run(asked, (number, repetition))
         report(ways)
 

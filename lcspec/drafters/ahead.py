@@ -25,12 +25,14 @@ class Ahead:
         self._work: Future[object] | None = None
         self._halted = False
         self._deadline = math.inf
+        self._began = self._took = 0.0  # when the target began to decode, and for how long it did, the last time
 
     def start(self, work: Callable[[], object], seconds: float) -> None:
-        """Run `work`, which asks `goes_on` before everything that takes time. After `seconds` (0.0: not known) the
-        target should be done, so that nothing is begun that would end later."""
+        """Run `work`, which asks `goes_on` before everything that takes time. After `seconds` (see Drafter.draft_ahead)
+        the target should be done, so that nothing is begun that would end later."""
         self._halted = False
-        self._deadline = time.perf_counter() + seconds if seconds else math.inf
+        self._began = time.perf_counter()
+        self._deadline = self._began + (seconds or self._took or math.inf)
         self._work = self._pool.submit(work)
 
     def goes_on(self, seconds: float) -> bool:
@@ -40,6 +42,7 @@ class Ahead:
     def stop(self) -> BaseException | None:
         """Wait until the work has ended; returns what it raised."""
         self._halted = True
+        self._took = time.perf_counter() - self._began
         work, self._work = self._work, None
         return work.exception() if work is not None else None
 

@@ -135,9 +135,10 @@ class Drafter:
         return 0
 
     def draft_ahead(self, sequences: Sequence[SequenceView], seconds: float) -> None:
-        """Start to draft what may follow the step that the target decodes now, on another thread.
+        """Start to draft what may follow the step that the target decodes now, or to read the prompt that it reads, on
+        another thread. Nothing else is called before `stop_ahead`.
 
-        Nothing else is called before `stop_ahead`. `seconds`: how long the decode is expected to take; 0.0: not known.
+        `seconds`: how long the decode is expected to take; 0.0: as long as the last one; math.inf: not known.
         """
 
     def stop_ahead(self) -> None:

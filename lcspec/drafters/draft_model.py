@@ -116,9 +116,12 @@ class ModelDrafter(Drafter):
         """`draft` for all sequences together: a decode of the draft model serves one level of all trees."""
         growing = [self._grow(sequence, budget) for sequence, budget in zip(sequences, budgets)]
         if self.trees:
-            return decode_together(self.context, growing)
-        # Where states are saved and loaded, a decode can serve only one sequence.
-        return [tree for one in growing for tree in decode_together(self.context, [one])]
+            trees = decode_together(self.context, growing)
+        else:  # where states are saved and loaded, a decode can serve only one sequence
+            trees = [tree for one in growing for tree in decode_together(self.context, [one])]
+        for sequence, tree in zip(sequences, trees):
+            self._slots[sequence.id].offered = tree
+        return trees
 
     def _grow(self, sequence: SequenceView, budget: Budget) -> Growing:
         state = self._slots[sequence.id]
@@ -144,6 +147,8 @@ class ModelDrafter(Drafter):
         while True:
             if rows is None:  # drafted ahead
                 new = growth.waiting(state.placed, branch)
+            elif branch == 1 and self._ahead is not None and not sequence.draws:  # what the target may say instead
+                new = self._expand(sequence, growth, level, base, OUTCOMES, rows)[:1]
             else:
                 new = self._expand(sequence, growth, level, base, branch, rows)
             enough = branch == 1 and bool(new) and tree.depths[new[0]] >= budget.nodes
@@ -164,15 +169,15 @@ class ModelDrafter(Drafter):
         return max(state.tree.depths) if fits and state.tree is not None else 0
 
     def draft_ahead(self, sequences: Sequence[SequenceView], seconds: float) -> None:
-        """See Drafter.draft_ahead. Sequences that were never asked for are left out."""
+        """See Drafter.draft_ahead. Sequences whose answers have begun and that were never asked for are left out."""
         growing, ahead = list[Growing](), self._ahead
         for sequence in sequences if ahead is not None else ():
             state = self._slots[sequence.id]
-            if ahead is not None and state.asked is not None:
+            if ahead is not None and (state.asked is not None or len(sequence.tokens) == sequence.n_prompt):
                 state.ahead = True
                 if state.tree is not None:
                     state.tree = state.tree.below(0)[0]  # the planner has this one
-                growing.append(self._grow_ahead(state, sequence, list(sequence.tokens), state.asked, ahead))
+                growing.append(self._grow_ahead(state, sequence, list(sequence.tokens), ahead))
         if ahead is not None and growing:
             ahead.start(lambda: decode_together(self.context, growing), seconds)
 
@@ -194,23 +199,23 @@ class ModelDrafter(Drafter):
             self._ahead.close()
             self._ahead = None
 
-    def _grow_ahead(
-        self, state: DraftState, sequence: SequenceView, tokens: Sequence[int], asked: Budget, ahead: Ahead
-    ) -> Growing:
-        """Let the tree grow below the last of `tokens` while there is time; `sequence` may be ahead of them."""
-        base, rows, took = len(tokens) - 1, None, 0.0
+    def _grow_ahead(self, state: DraftState, sequence: SequenceView, tokens: Sequence[int], ahead: Ahead) -> Growing:
+        """Let the tree grow below the last of `tokens` while there is time, or read a prompt; `sequence` may be ahead
+        of them."""
+        base, asked, rows, took = len(tokens) - 1, state.asked, None, 0.0
         if state.tree is None:
-            rows = yield from self._catch_up(state, tokens, base, MAX_LEVEL, ahead.goes_on)
-            if rows is None:
-                return TokenTree.root(tokens[-1])
+            rows = yield from self._catch_up(state, tokens, base, MAX_LEVEL, ahead.goes_on, drafts=asked is not None)
+        if asked is None or (state.tree is None and rows is None):
+            return TokenTree.root(tokens[-1])
+        if state.tree is None:
             state.plant(tokens)
         growth = self._growth(state, replace(asked, branch=max(OUTCOMES, asked.branch), floor=0.0))
         if rows is not None:
             self._expand(sequence, growth, [0], base, growth.budget.branch, rows)
         # A slot's cells are enough for the text and what is drafted when it is asked for.
-        most = min(MOST_AHEAD, self.context.n_ctx - base - MOST_AHEAD)
+        most, useful = min(MOST_AHEAD, self.context.n_ctx - base - MOST_AHEAD), state.useful(growth.tree)
         while len(state.placed) < most and ahead.goes_on(took):
-            level = placeable(state.cache.forks, growth.tree, growth.likeliest(state.placed), state.placed)
+            level = placeable(state.cache.forks, growth.tree, growth.likeliest(state.placed, useful), state.placed)
             if not level:
                 break
             rows, took, _ = yield state.level(growth.tree, level, base)
@@ -327,22 +332,30 @@ class ModelDrafter(Drafter):
         return new
 
     def _catch_up(
-        self, state: DraftState, tokens: Sequence[int], base: int, most: int, goes_on: Callable[[float], bool]
+        self,
+        state: DraftState,
+        tokens: Sequence[int],
+        base: int,
+        most: int,
+        goes_on: Callable[[float], bool],
+        drafts: bool = True,
     ) -> Generator[Wanted, Decoded, NDArray[np.float32] | None]:
         """Decode a slice of the tokens that the draft has not seen, `most` at a time, and further ones while `goes_on`,
-        which is told what the last one took, says so.
+        which is told what the last one took, says so. Without `drafts` node 0 is not decoded.
 
-        Returns node 0's row, float32 [1, n_vocab]; None if part of the text is still unread.
+        Returns node 0's row, float32 [1, n_vocab]; None if it was not decoded.
         """
         cache = state.cache
         if base - cache.length > self.context.options.max_width:
             self.prefix_cache.top_up(cache, tokens)
         while True:
             start = cache.length
-            stop = min(base + 1, start + min(most, self.context.options.batch))
+            stop = min(base + drafts, start + min(most, self.context.options.batch))
             if not self.trees and start + REDECODED < base < stop:
                 stop = base  # drafting will roll back to the start of this decode
             last = stop == base + 1
+            if stop == start:
+                return None
             unread = [(tokens[at], at, cache.main) for at in range(start, stop)]
             if last:
                 cache.grow(base)

@@ -27,6 +27,7 @@ class DraftState:
     start: int = 0  # position of the tree's node 0
     asked: Budget | None = None  # the latest one
     ahead: bool = False  # it is drafted for while the target decodes
+    offered: TokenTree | None = None  # the latest draft
 
     def plant(self, tokens: Sequence[int]) -> TokenTree:
         """Start a tree below the last of `tokens`, which has been decoded."""
@@ -46,6 +47,23 @@ class DraftState:
         """Forget the tree; its cells are those of the text up to node 0 at most."""
         self.cache.abandon()
         self.tree, self.placed = None, {}
+
+    def useful(self, tree: TokenTree) -> Callable[[int], bool]:
+        """Which nodes of `tree` the next draft may need if it is no deeper than the latest one: the step ends with a
+        token that the latest draft does not have, and the next draft begins there."""
+        offered = self.offered or TokenTree.root(tree.tokens[0])
+        most, twins, below = max(1, *offered.depths), {0: 0}, [0]
+
+        def useful(node: int) -> bool:
+            for new in range(len(below), node + 1):  # the tree grows
+                parent = tree.parents[new]
+                twin = offered.child(twins[parent], tree.tokens[new]) if parent in twins else None
+                if twin is not None:
+                    twins[new] = twin
+                below.append(0 if twin is not None else below[parent] + 1)
+            return below[node] <= most
+
+        return useful
 
     def level(self, tree: TokenTree, level: Sequence[int], base: int) -> Wanted:
         """The nodes of one level, to decode together."""

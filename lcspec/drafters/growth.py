@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Container, Iterable, Iterator, Sequence
+from typing import Callable, Container, Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -77,10 +77,10 @@ class Growth:
         nodes: Iterable[int] = self.spine()[-1:] if branch == 1 else range(1, len(self.tree))
         return [node for node in nodes if node not in placed]
 
-    def likeliest(self, placed: Container[int]) -> list[int]:
-        """What to decode next where every decode takes the same time: the likeliest of the nodes that are not decoded
-        yet, and those that are worth their row beside it."""
-        ranked = sorted(self.waiting(placed, 0), key=lambda v: -self.reach[v])
+    def likeliest(self, placed: Container[int], useful: Callable[[int], bool]) -> list[int]:
+        """What to decode next where every decode takes the same time: the likeliest of the nodes that are `useful` and
+        not decoded yet, and those that are worth their row beside it."""
+        ranked = sorted(filter(useful, self.waiting(placed, 0)), key=lambda v: -self.reach[v])
         return [v for v in ranked[:MAX_LEVEL] if self.reach[v] >= ROW * self.reach[ranked[0]]]
 
     def spine(self) -> list[int]:

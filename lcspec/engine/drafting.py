@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 import time
 from dataclasses import replace
 from typing import Iterable, Sequence
@@ -150,12 +151,16 @@ class Drafting:
         self._context.want_states(layer for drafter in drafters for layer in drafter.wants_states)
 
     def start_ahead(self, plan: StepPlan) -> list[Drafter]:
-        """While the target decodes `plan`, draft models that can go on drafting (see lcspec.drafters.ahead); returns
-        those for `stop_ahead`."""
-        going = self._going_ahead(plan)
-        for name, sequences in going.items():
-            self.drafters[name].draft_ahead(sequences, plan.plan.seconds)
-        return [self.drafters[name] for name in going]
+        """While the target decodes `plan`, draft models that can go on drafting (see lcspec.drafters.ahead), and read
+        the prompts that it reads; returns those for `stop_ahead`."""
+        if any(part.unobserved for part in plan.parts):
+            return []
+        seconds = plan.plan.seconds if all(part.decodes for part in plan.parts) else math.inf
+        return self._go_ahead([part.sequence for part in plan.parts], seconds)
+
+    def read_ahead(self, sequence: ActiveSequence) -> list[Drafter]:
+        """The same while a prompt is read in a context of its own."""
+        return self._go_ahead([sequence], math.inf)
 
     def stop_ahead(self, going: Iterable[Drafter]) -> None:
         """The target has decoded."""
@@ -165,23 +170,23 @@ class Drafting:
         if self.auto is not None:
             self.auto.overlap.gained -= time.perf_counter() - start
 
-    def _going_ahead(self, plan: StepPlan) -> dict[str, list[ActiveSequence]]:
-        """The drafters to go on, and for whom. Where the text depends on the drafts they must not depend on time."""
-        going: dict[str, list[ActiveSequence]] = {}
+    def _go_ahead(self, sequences: Sequence[ActiveSequence], seconds: float) -> list[Drafter]:
+        """`seconds`: see Drafter.draft_ahead. Where the text depends on the drafts they must not depend on time."""
         if not any(drafter.goes_ahead for drafter in self.drafters.values()):
-            return going
-        if not all(part.decodes and not part.unobserved for part in plan.parts):
-            return going
-        sequences = [part.sequence for part in plan.parts]
-        planned = any(sequence.request.speculation.auto for sequence in sequences)
-        if planned and self.auto is not None and not self.auto.overlap.start():
-            return going
+            return []
+        if self.auto is not None and any(sequence.request.speculation.auto for sequence in sequences):
+            overlap = self.auto.overlap
+            if overlap.pauses if seconds == math.inf else not overlap.start():  # nothing is learned from prompts
+                return []
+        going: dict[str, list[ActiveSequence]] = {}
         for sequence in sequences:
             if sequence.verifier.lossless and not sequence.draws:
                 for drafter in sequence.drafters:
                     if drafter.goes_ahead:
                         going.setdefault(drafter.name, []).append(sequence)
-        return going
+        for name, asking in going.items():
+            self.drafters[name].draft_ahead(asking, seconds)
+        return [self.drafters[name] for name in going]
 
     @staticmethod
     def flush(sequence: ActiveSequence) -> None:

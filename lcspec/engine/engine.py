@@ -126,8 +126,7 @@ class Engine:
         try:
             return self.context.decode()
         finally:
-            if ahead:
-                self.drafting.stop_ahead(ahead)
+            self.drafting.stop_ahead(ahead)
             self.padding.drop()
 
     def _report(self, plan: StepPlan, result: StepResult, overhead: float) -> list[Event]:
@@ -160,10 +159,13 @@ class Engine:
         if item is None:
             return []
         sequence, n = item
+        ahead = self.drafting.read_ahead(sequence)
         try:
             piece = self.prompts.read(sequence, n)
         except LcspecError as error:
             return [self._fail(sequence, error)]
+        finally:
+            self.drafting.stop_ahead(ahead)
         if piece.tokens:
             self.prefix_cache.keep(sequence.cache, sequence.tokens)
             sequence.stats.prefill_seconds += piece.seconds

@@ -3,7 +3,8 @@
 Drafting ahead saves the time of the levels that are ready when they are wanted. It has two costs: the target's decode
 takes longer, and at its end the target waits for the draft's thread. If the two share cores or a memory bus, it costs
 more than it saves. Each step is measured, and its savings and costs go into a balance. At 0 nothing is drafted ahead
-until a share of every step has paid for another trial. So at most the credit and that share are lost.
+until a share of every step has paid for another trial. So at most that share is lost, the first trial, and a part of
+what was gained before.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 
 from lcspec.planner.loss_budget import SHARE
 
-# The most that may be lost at a time, in plain steps.
-CREDIT = 2.0
+# What a trial may lose, and the most of what was gained that may be lost again, in plain steps. A draft that finds
+# nothing costs a tenth of a step, and several in a row are no sign that drafting ahead does not pay.
+CREDIT, KEPT = 2.0, 10.0
 # In one of so many steps nothing is drafted ahead, which shows what a decode takes by itself, as the first steps do.
 EVERY = 32
 
@@ -45,7 +47,7 @@ class Overlap:
     def finish(self, plain: float) -> None:
         """The step is over; a plain decode takes `plain` seconds."""
         if self.running:
-            self.balance = min(CREDIT, self.balance + self.gained / plain)
+            self.balance = min(KEPT, self.balance + self.gained / plain)
             self.pauses = self.balance <= 0.0
         elif self.pauses:
             self.balance += SHARE

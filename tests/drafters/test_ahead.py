@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,9 @@ import pytest
 
 from lcspec.config import DraftFiles
 from lcspec.drafters.ahead import Ahead
-from lcspec.drafters.draft_model import ModelDrafter
+from lcspec.drafters.draft_model import OUTCOMES, ModelDrafter
+from lcspec.drafters.draft_state import DraftState
+from lcspec.drafters.growth import MAX_LEVEL
 from lcspec.errors import DecodeError
 from lcspec.llama import Context
 from lcspec.llama.memory import Memory
@@ -20,7 +23,7 @@ from lcspec.placement import Placement
 from lcspec.planner.overlap import Overlap
 from lcspec.session import Session, open_session
 from lcspec.spec.token_tree import TokenTree
-from tests.running import SAMPLINGS, Answer, answer, options, request, side_by_side, speculation
+from tests.running import ROUNDS_ALIKE, SAMPLINGS, Answer, answer, options, request, side_by_side, speculation
 
 pytestmark = pytest.mark.model
 
@@ -249,6 +252,75 @@ def test_where_the_text_depends_on_the_drafts_they_do_not_depend_on_time(
     sampling = SAMPLINGS["seeded"]
     answer(apart.engine, request(apart.prompt_ids(TEXTS[0]), "model", 24, sampling=sampling, verifier=verifier))
     assert counted.decodes == 0
+
+
+@pytest.mark.parametrize("times, in_own_context", [(2, False), (16, True)])
+def test_a_prompt_is_read_while_the_target_reads_it(
+    synchronous: Session, apart: Session, counted: Counted, times: int, in_own_context: bool
+) -> None:
+    prompt, engine = apart.prompt_ids("a prompt that no other test has, in some pieces, " * times), apart.engine
+    counted.levels = 64
+    assert len(prompt) > 2 * MAX_LEVEL and engine.prompts.wants(prompt) is (in_own_context and ROUNDS_ALIKE)
+    number, found = engine.submit(request(prompt, "model:p_min=0", 24)), Answer()
+    while not found.ids:
+        found.events += engine.step()
+    drafter = engine.drafting.drafters["model"]
+    assert isinstance(drafter, ModelDrafter)
+    assert drafter._slots[number].cache.length == len(prompt) - 1, "all but the token at which a draft begins"
+    while engine.busy:
+        found.events += engine.step()
+    assert found.ids == answer(synchronous.engine, request(prompt, "off", 24)).ids
+
+
+def test_what_the_target_may_say_instead_of_a_chain_is_known(
+    apart: Session, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[list[int], list[int]]]()
+
+    def grow(drafter: ModelDrafter, state: DraftState, *rest: Any, real: Any = ModelDrafter._grow_ahead) -> Any:
+        if state.tree is not None and state.offered is not None:
+            offered, node, known = state.offered, 0, list[int]()
+            for token in offered.tokens[1:]:
+                known.append(len(state.tree.children(node)))
+                node = state.tree.child(node, token) or 0
+            seen.append(([len(offered.children(v)) for v in range(offered.n_drafted)], known))
+        return real(drafter, state, *rest)
+
+    monkeypatch.setattr(ModelDrafter, "_grow_ahead", grow)
+    answer(apart.engine, request(apart.prompt_ids(TEXTS[3]), "model:nodes=3:p_min=0", 24))
+    assert seen and all(chain == [1, 1, 1] and min(known) == OUTCOMES for chain, known in seen)
+
+
+def test_nothing_is_drafted_deeper_than_the_next_draft_may_need() -> None:
+    offered = TokenTree.root(5)
+    offered.add(offered.add(0, 6, 0.9, 1), 7, 0.9, 1)
+    tree = offered.below(0)[0]
+    state = DraftState(None, 0.0, offered=offered)  # type: ignore[arg-type]
+    useful, end, instead = state.useful(tree), tree.child(1, 7), tree.add(1, 8, 0.1, 1)
+    assert end is not None and all(map(useful, (1, end, instead)))
+    for start in (end, instead):
+        path = [start]
+        for token in (1, 2, 3):
+            path.append(tree.add(path[-1], token, 0.9, 1))
+        # The next draft begins at the token that is not in the latest one, which is `instead` or below the end.
+        assert [useful(node) for node in path[1:]] == [True, start == end, False]
+
+
+def test_how_long_a_decode_takes_is_taken_from_the_last_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    ahead, now = Ahead(), 100.0
+    monkeypatch.setattr("lcspec.drafters.ahead.time.perf_counter", lambda: now)
+    ahead.start(lambda: None, 0.0)
+    assert ahead.goes_on(1000.0)
+    now += 3.0
+    ahead.stop()
+    ahead.start(lambda: None, 0.0)
+    assert ahead.goes_on(2.9) and not ahead.goes_on(3.1)
+    now += 1.0
+    assert ahead.goes_on(1.9) and not ahead.goes_on(2.1)
+    ahead.stop()
+    ahead.start(lambda: None, math.inf)  # nobody knows how long a prompt takes
+    assert ahead.goes_on(1000.0)
+    ahead.close()
 
 
 def test_the_thread_stops_in_time() -> None:

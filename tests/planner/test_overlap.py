@@ -12,7 +12,7 @@ from lcspec.drafters.base import Budget
 from lcspec.planner.auto import AutoPlanner
 from lcspec.planner.base import Limits
 from lcspec.planner.loss_budget import SHARE
-from lcspec.planner.overlap import CREDIT, EVERY, Overlap
+from lcspec.planner.overlap import CREDIT, EVERY, KEPT, Overlap
 from lcspec.spec.token_tree import TokenTree
 from tests.simulate import Q4_0, UNIT, Clock, FakeDrafter, clock, curve_of, emitted, slot_of, steady
 
@@ -137,3 +137,19 @@ def test_it_pauses_until_a_trial_is_paid_for() -> None:
         overlap.finish(1.0)
         steps += 1
     assert steps == pytest.approx(1.5 * CREDIT / SHARE, abs=1)
+
+
+def test_some_of_what_was_gained_may_be_lost_again() -> None:
+    """Six drafts in a row that found nothing ended it for 400 steps, where it gained a third of a step as a rule."""
+    overlap = Overlap()
+    for gained in [0.0] * FIRST + [0.3] * 200:
+        overlap.start()
+        overlap.gained = gained * overlap.running
+        overlap.finish(1.0)
+    lost = 0.0
+    while not overlap.pauses:
+        if overlap.start():
+            overlap.gained = -0.5
+            lost += 0.5
+        overlap.finish(1.0)
+    assert 3 * CREDIT < lost <= KEPT
