@@ -164,7 +164,7 @@ class Session:
         Holders of the old vocabulary may still read it.
         """
         self.close()
-        self.model.vocab.handle = fresh.model.vocab.handle
+        self.model.vocab.take_over(fresh.model.vocab)
         fresh.model.vocab = self.model.vocab
         self.model, self.engine = fresh.model, fresh.engine
         fresh.closes = self

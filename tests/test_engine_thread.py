@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 from concurrent.futures import Future
@@ -15,9 +16,9 @@ from lcspec.engine.engine import Engine
 from lcspec.engine.events import Event, Failed, Finished, Started, Tokens
 from lcspec.engine.request import Request
 from lcspec.engine_thread import EngineThread
-from lcspec.errors import ContextOverflow, LcspecError, ModelFileError
-from lcspec.session import Session
-from tests.running import GREEDY, Brake
+from lcspec.errors import ContextOverflow, LcspecError, ModelClosed, ModelFileError
+from lcspec.session import Session, open_session
+from tests.running import GREEDY, Brake, answer
 
 pytestmark = pytest.mark.model
 
@@ -164,7 +165,7 @@ def test_a_failing_sink_loses_its_own_request_only(worker: EngineThread) -> None
     sink = Sink()
     worker.submit(request(), sink).result(WAIT)
     assert isinstance(sink.last(), Finished)
-    assert worker.call(lambda session: session.engine.pool.free).result(WAIT) > 0
+    assert worker.call(lambda session: [*session.engine.running, *session.engine.waiting]).result(WAIT) == []
 
 
 def test_calls_run_over_there_and_hand_back_errors(worker: EngineThread) -> None:
@@ -260,3 +261,18 @@ def test_a_bug_in_a_step_costs_only_those_who_run(worker: EngineThread, brake: B
     assert isinstance(waiting.last(), Finished)
     assert tokens(waiting)[: len(tokens(running[0]))] == tokens(running[0])[:8]
     assert worker.call(lambda session: session.engine.pool.free).result(WAIT) >= whole - 2  # one idle cache a slot
+
+
+def test_a_session_that_took_over_another_goes_on_without_the_old_model(llama: Path) -> None:
+    """As after a worker's return. Its vocabulary asked the old model, and every request failed."""
+    options = ModelOptions(llama, ctx=256, threads=1)
+    with contextlib.ExitStack() as old, contextlib.ExitStack() as new:
+        session = old.enter_context(open_session(options, history=False))
+        vocab, plain = session.model.vocab, answer(session.engine, request())
+        session.take_over(new.enter_context(open_session(options, history=False)))
+        old.close()
+        assert vocab is session.model.vocab and vocab.tokenize("some text") and vocab.piece(PROMPT[0], special=True)
+        assert answer(session.engine, request()).ids == plain.ids
+        new.close()
+        with pytest.raises(ModelClosed):
+            vocab.tokenize("some text")

@@ -85,6 +85,7 @@ class Model:
         self.repack = repack
         self.workers: Workers | None = None  # other machines that have a part of it
         self.vocab = Vocab(C.llama_model_get_vocab(handle), options.path, coverage)
+        self._alive = self.vocab.alive  # another model of the same file may take the vocabulary over
         self.adapters: Adapters | None = None
         self._copies = copies(C.llama_cpp._lib, handle) if repack and not gpu_layers else None
         description = ctypes.create_string_buffer(256)
@@ -194,7 +195,7 @@ class Model:
     def close(self) -> None:
         """Free the weights, once nobody reads the vocabulary any more. Idempotent."""
         if self.handle:
-            self.vocab.alive.end()
+            self._alive.end()
             if self._copies is not None:
                 self._copies.close()
             C.llama_model_free(self.handle)

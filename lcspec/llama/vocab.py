@@ -36,6 +36,11 @@ class Vocab:
         self._pieces: dict[tuple[int, bool], bytes] = {}
         self._spellings: dict[int, tuple[bytes, str]] = {}
 
+    def take_over(self, fresh: Vocab) -> None:
+        """Ask the model of another vocabulary of the same file from now on."""
+        self.handle = fresh.handle
+        self.alive = fresh.alive  # last: whoever enters it finds the handle that it guards
+
     def tokenize(self, text: str, *, special: bool = True, parse_special: bool = True) -> list[int]:
         """Token ids of `text`.
 
