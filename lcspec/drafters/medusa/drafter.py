@@ -9,8 +9,6 @@ At temperature > 0 the guesses are ranked with the same noise as the target's, l
 
 from __future__ import annotations
 
-from threadpoolctl import threadpool_limits
-
 from lcspec.config import DrafterSpec
 from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, register
 from lcspec.drafters.medusa.inference import load_heads
@@ -41,9 +39,6 @@ class HeadsDrafter(Drafter):
         """
         self.heads = load_heads(env, self.name)
         self.shape = self.choose_shape()
-        # After a product, numpy's BLAS threads keep spinning and take the cores from the target's decode, which then
-        # lasts several times as long. The heads are too small to need more than one thread.
-        self._limits = threadpool_limits(limits=1, user_api="blas")
 
     def choose_shape(self) -> Shape:
         """The shape to fill."""
@@ -75,10 +70,6 @@ class HeadsDrafter(Drafter):
 
     def end(self, sequence: SequenceView) -> None:
         """Nothing to drop."""
-
-    def close(self) -> None:
-        """Give numpy its threads back."""
-        self._limits.restore_original_limits()
 
 
 @register("medusa")

@@ -41,6 +41,7 @@ class HeadsFile:
         shape: the sparse tree, best nodes first.
         fingerprint, vocabulary, n_vocab, quantization, target: the model they were made for (see TargetIdentity).
         facts: provenance for users to read, by key.
+        storage: how matrices are stored, one of STORAGE.
     """
 
     sizes: Sizes
@@ -57,6 +58,7 @@ class HeadsFile:
     target: str
     licence: str | None = None
     facts: dict[str, str | int | float] = field(default_factory=dict)
+    storage: str = STORAGE[0]
 
     def top(self, k: int) -> list[float]:
         """Held-out top-k accuracy of every head."""
@@ -100,11 +102,16 @@ def write_heads(path: Path, heads: HeadsFile, storage: str = "f16") -> None:
 def _add_tensor(writer: gguf.GGUFWriter, name: str, data: Floats, storage: str) -> None:
     if "bias" in name:
         writer.add_tensor(name, data.astype(np.float32))
-    elif storage == "q8_0" and data.shape[-1] % 32 == 0:
+    elif kept_as(storage, data) == "q8_0":
         kind = gguf.GGMLQuantizationType.Q8_0
         writer.add_tensor(name, quantize(data, kind), raw_dtype=kind)
     else:
         writer.add_tensor(name, data.astype(np.float16))
+
+
+def kept_as(storage: str, data: Floats) -> str:
+    """How a matrix is kept: its rows must be made of whole blocks for 8 bits."""
+    return "f16" if storage == "q8_0" and data.shape[-1] % 32 else storage
 
 
 def read_heads(path: Path) -> HeadsFile:
@@ -136,6 +143,7 @@ def read_heads(path: Path) -> HeadsFile:
             target=str(_scalar(contents, "target.name")),
             licence=str(meta["general.license"]) if "general.license" in meta else None,
             facts={k.removeprefix(P + "made."): v for k, v in meta.items() if _is_fact(k, v)},  # type: ignore[misc]
+            storage="q8_0" if any(tensor.type_name == "Q8_0" for tensor in contents.tensors) else "f16",
         )
     except (KeyError, ValueError) as error:
         raise _damaged(path, str(error).strip("'\"")) from error
