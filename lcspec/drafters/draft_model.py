@@ -27,9 +27,9 @@ from lcspec.drafters.base import Budget, Drafter, DrafterEnv, SequenceView, regi
 from lcspec.drafters.decoding import Decoded, Growing, Wanted, checked, decode_together, step_seconds
 from lcspec.drafters.draft_state import DraftState, Guess, for_seconds
 from lcspec.drafters.growth import MAX_LEVEL, Growth, children, placeable
-from lcspec.drafters.loading import load_beside
+from lcspec.drafters.loading import load_draft
 from lcspec.drafters.top_candidates import SHARPNESS
-from lcspec.errors import LcspecError, UnsupportedModel, UsageError, VocabularyMismatch
+from lcspec.errors import LcspecError, UnsupportedModel, VocabularyMismatch
 from lcspec.kv_cache.prefix_cache import PrefixCache
 from lcspec.kv_cache.sequence_pool import SequencePool
 from lcspec.llama import Branching, Context, Model, check_same_vocabulary
@@ -385,18 +385,3 @@ def draft_with(env: DrafterEnv, index: int) -> Drafter:
 
 for _index in range(MAX_DRAFT_MODELS):
     register(model_drafter(_index))(functools.partial(draft_with, index=_index))
-
-
-def load_draft(env: DrafterEnv, index: int) -> Model:
-    """Load draft model number `index`.
-
-    Raises:
-        UsageError: the user named no such draft model.
-        ModelFileError, ModelLoadError: it cannot be loaded.
-    """
-    if index >= len(env.draft.models):
-        which = "a draft model" if index == 0 else f"{index + 1} draft models, and {len(env.draft.models)} are named"
-        raise UsageError(f"the drafter {model_drafter(index)} needs {which}: add --draft DRAFT.gguf")
-    # It decodes token by token, and is taken back over several decodes: state planes cover only the last one, and
-    # windows of their own may lose, meanwhile, what is needed then.
-    return load_beside(env, env.draft.models[index], max_width=MAX_LEVEL, planes=False, full_windows=True)

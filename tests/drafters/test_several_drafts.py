@@ -319,7 +319,7 @@ def test_a_text_drafted_by_the_same_model_is_accepted(
     folder: Path, demo: tuple[Path, Path], strangers: dict[str, Path]
 ) -> None:
     """The demo draft for the demo target, told to go through text: it must still be right most of the time."""
-    from lcspec.drafters.draft_model import load_draft
+    from lcspec.drafters.loading import load_draft
 
     with open_session(options(demo[0]), demo[1]) as session:
         engine = session.engine

@@ -64,7 +64,7 @@ def _network(file: HeadsFile, threads: int, kind: str) -> Network:
     """The network of lcspec.drafters.medusa.network for one state, made of the library's operations: given float32
     [1, state + embed] and state float32 [state] it computes the logits of all heads, float32 [heads, vocab].
 
-    In numpy, on the one thread that does not disturb the target's, it took five times as long.
+    Not in numpy: its threads go on spinning after a product and take the cores from the target's decode.
     """
     p, sizes, network = file.params, file.sizes, Network(threads)
 
