@@ -13,6 +13,7 @@ from lcspec.errors import LcspecError, UsageError
 from lcspec.llama import devices as found
 from lcspec.llama import log_to_stderr
 from lcspec.llama.devices import GPUS, Device
+from lcspec.llama.row_by_row import take_faster_kernels
 from lcspec.llama.threads import default_threads
 from lcspec.llama.workers import NO_RPC, serve, supports_rpc
 from lcspec.modelfiles.gguf_header import format_size
@@ -36,6 +37,7 @@ def run(listen: str, device: str | None, threads: int, allow_network: bool, keep
     if not supports_rpc():
         raise UsageError(NO_RPC)
     lent = choose(found.devices(), device)
+    take_faster_kernels()  # the first time they are compiled, and nobody is told of a worker that does not listen yet
     port = free_port(host, port)
     folder = cache_dir() / "worker"
     if keep_weights:

@@ -205,10 +205,10 @@ class ModelDrafter(Drafter):
         base, asked, rows, took = len(tokens) - 1, state.asked, None, 0.0
         if state.tree is None:
             rows = yield from self._catch_up(state, tokens, base, MAX_LEVEL, ahead.goes_on, drafts=asked is not None)
-        if asked is None or (state.tree is None and rows is None):
-            return TokenTree.root(tokens[-1])
-        if state.tree is None:
+            if rows is None:
+                return TokenTree.root(tokens[-1])
             state.plant(tokens)
+        assert asked is not None, "only who was asked has a tree"
         growth = self._growth(state, replace(asked, branch=max(OUTCOMES, asked.branch), floor=0.0))
         if rows is not None:
             self._expand(sequence, growth, [0], base, growth.budget.branch, rows)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 import time
 from dataclasses import replace
-from typing import Iterable, Sequence
+from typing import Iterable, Iterator, Sequence
 
 from lcspec.config import SpeculationParams
 from lcspec.drafters import Drafter, DrafterEnv, create
@@ -158,12 +159,19 @@ class Drafting:
         seconds = plan.plan.seconds if all(part.decodes for part in plan.parts) else math.inf
         return self._go_ahead([part.sequence for part in plan.parts], seconds)
 
-    def read_ahead(self, sequence: ActiveSequence) -> list[Drafter]:
-        """The same while a prompt is read in a context of its own."""
-        return self._go_ahead([sequence], math.inf)
+    @contextlib.contextmanager
+    def reading_ahead(self, sequence: ActiveSequence) -> Iterator[None]:
+        """The same inside, where a prompt is read in a context of its own."""
+        going = self._go_ahead([sequence], math.inf)
+        try:
+            yield
+        finally:
+            self.stop_ahead(going)
 
-    def stop_ahead(self, going: Iterable[Drafter]) -> None:
+    def stop_ahead(self, going: Sequence[Drafter]) -> None:
         """The target has decoded."""
+        if not going:
+            return
         start = time.perf_counter()
         for drafter in going:
             drafter.stop_ahead()

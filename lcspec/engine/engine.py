@@ -159,13 +159,11 @@ class Engine:
         if item is None:
             return []
         sequence, n = item
-        ahead = self.drafting.read_ahead(sequence)
         try:
-            piece = self.prompts.read(sequence, n)
+            with self.drafting.reading_ahead(sequence):
+                piece = self.prompts.read(sequence, n)
         except LcspecError as error:
             return [self._fail(sequence, error)]
-        finally:
-            self.drafting.stop_ahead(ahead)
         if piece.tokens:
             self.prefix_cache.keep(sequence.cache, sequence.tokens)
             sequence.stats.prefill_seconds += piece.seconds

@@ -9,7 +9,6 @@ from typing import Any, Sequence
 from lcspec.errors import LcspecError, ModelLoadError, UsageError, WorkerLost
 from lcspec.llama.devices import Device, device_at, ggml
 from lcspec.llama.lib import C, init
-from lcspec.llama.row_by_row import take_faster_kernels
 from lcspec.llama.rpc_relay import NoAnswer, Relay, greet
 
 NO_RPC = (
@@ -111,7 +110,6 @@ def serve(host: str, port: int, devices: Sequence[Device], threads: int, cache: 
         None,
         *(ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_void_p),
     )
-    take_faster_kernels()
     handles = (ctypes.c_void_p * len(devices))(*[d.handle for d in devices])
     start(f"{host}:{port}".encode(), cache and cache.encode(), threads, len(devices), handles)
     raise LcspecError(f"the worker at {host}:{port} stopped: the library gave no reason but what is printed above")

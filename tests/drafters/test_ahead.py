@@ -272,6 +272,27 @@ def test_a_prompt_is_read_while_the_target_reads_it(
     assert found.ids == answer(synchronous.engine, request(prompt, "off", 24)).ids
 
 
+@pytest.mark.skipif(not ROUNDS_ALIKE, reason="no prompt is read apart here")
+def test_a_request_whose_prompt_cannot_be_read_ends_when_the_thread_has_stopped(
+    apart: Session, counted: Counted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended = list[bool]()
+
+    def end(drafter: ModelDrafter, sequence: Any, real: Any = ModelDrafter.end) -> None:
+        ended.append(drafter._ahead is not None and drafter._ahead._work is None)
+        real(drafter, sequence)
+
+    def read(*_: Any) -> Any:
+        raise DecodeError("decoding failed: no more of this")
+
+    monkeypatch.setattr(ModelDrafter, "end", end)
+    monkeypatch.setattr(apart.engine.prompts, "read", read)
+    prompt = apart.prompt_ids("another prompt that no test has, " * 24)
+    with pytest.raises(DecodeError):
+        answer(apart.engine, request(prompt, "model:p_min=0", 24))
+    assert ended == [True]
+
+
 def test_what_the_target_may_say_instead_of_a_chain_is_known(
     apart: Session, counted: Counted, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -245,7 +245,7 @@ def test_other_networks(changes: dict[str, Any], llama: Path, tmp_path: Path) ->
     reduced = np.full(288, file.sizes.vocab, dtype=np.int32)
     reduced[file.tokens] = np.arange(file.sizes.vocab)
     expected, _ = forward(file.params, file.sizes, hidden / np.float32(file.scale), reduced[pending])
-    heads = Heads(file, kind="f32")
+    heads = Heads(replace(file, storage="f32"))
     for i in range(5):
         for n in range(1, file.sizes.heads + 1):
             found = heads.logits(hidden[i], int(pending[i]), n)

@@ -30,8 +30,8 @@ class Heads:
         note: what the user should know about how it fits the target; often empty.
     """
 
-    def __init__(self, file: HeadsFile, note: str = "", threads: int = 1, kind: str | None = None) -> None:
-        """Heads computed by so many threads; `kind`: how matrices are kept (None: as in the file, see KINDS).
+    def __init__(self, file: HeadsFile, note: str = "", threads: int = 1) -> None:
+        """Heads computed by so many threads, with matrices kept as `file.storage` says (see Network.weights).
 
         Raises:
             ModelLoadError: there is no memory for them.
@@ -44,7 +44,7 @@ class Heads:
         self._reduced[file.tokens] = np.arange(file.sizes.vocab, dtype=np.int32)
         self._scales = file.scales.astype(np.float32)[:, None]
         self._embed = file.params.get("embed")
-        self._network = _network(file, threads, kind or file.storage)
+        self._network = _network(file, threads)
         weakref.finalize(self, self._network.close).atexit = False
 
     def logits(self, hidden: Floats, pending: int, n: int | None = None) -> Floats:
@@ -60,7 +60,7 @@ class Heads:
         return (self._network(given[None], state) * self._scales)[:n]
 
 
-def _network(file: HeadsFile, threads: int, kind: str) -> Network:
+def _network(file: HeadsFile, threads: int) -> Network:
     """The network of lcspec.drafters.medusa.network for one state, made of the library's operations: given float32
     [1, state + embed] and state float32 [state] it computes the logits of all heads, float32 [heads, vocab].
 
@@ -69,7 +69,7 @@ def _network(file: HeadsFile, threads: int, kind: str) -> Network:
     p, sizes, network = file.params, file.sizes, Network(threads)
 
     def matrix(name: str) -> Tensor:
-        return network.weights(p[name], kept_as(kind, p[name]))
+        return network.weights(p[name], kept_as(file.storage, p[name]))
 
     given, state = network.input(1, sizes.state + sizes.embed), network.input(sizes.state)
     before = network.sum(network.product(matrix("in"), given), network.weights(p["in_bias"]))
