@@ -3,8 +3,9 @@
     path = write_family("gemma3", tmp_path / "gemma3.gguf")
     near = write_family("gemma3", tmp_path / "near.gguf", noise=0.02)      # a natural draft model
 
-A family is a function that says how a layer is built; sizes are small (one to five layers of width 64, all under two
-megabytes), shapes are those of the real models: grouped heads, windows, experts, convolutions, states, MTP layers.
+A family is a function that says how a layer is built; sizes are small (one to five layers of width 64, under two
+megabytes, but Gemma 3n's), shapes are those of the real models: grouped heads, windows, experts, convolutions, states,
+MTP layers.
 Weights follow from `seed` and the tensor's name, as in tests/tiny_gguf.py. Nothing here imports llama_cpp.
 """
 
@@ -16,14 +17,15 @@ from typing import Any
 
 import numpy as np
 
-from tests import tiny_gguf as tiny
 from tests import (  # noqa: F401  (their families join the list)
+    tiny_gemma3n,
     tiny_hybrids,
     tiny_hybrids_large,
     tiny_hybrids_more,
     tiny_hybrids_qwen4,
     tiny_sparse,
 )
+from tests import tiny_gguf as tiny
 from tests.tiny_layers import (
     EXPERT_FF,
     FAMILIES,

@@ -146,6 +146,12 @@ def draft_heads(**options: Any) -> None:
 @store_option
 @click.option("--out", type=MODEL_PATH, help="File to write [default: MODEL's name .eagle3.gguf, in this folder].")
 @vocab_option
+@click.option(
+    "--continue",
+    "further",
+    type=MODEL_PATH,
+    help="Train this head further instead of a new one; its vocabulary stays.",
+)
 def draft_eagle(**options: Any) -> None:
     """Train an EAGLE-3 head for MODEL on its own answers. After an interruption, the same command continues."""
     from lcspec.commands.draft_eagle import run

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from lcspec.commands.training_run import Recipe, carry_out, require_folder, require_torch
-from lcspec.commands.training_steps import collect_texts, report, train
+from lcspec.commands.training_steps import collect_texts, tell, train
 from lcspec.errors import UnsupportedModel, UsageError, VocabularyMismatch
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
 from lcspec.modelfiles.identity import fingerprint
@@ -86,12 +84,10 @@ def _train(
     from lcspec.training.distil.make import make_draft  # PyTorch is optional
 
     trained = train(out, model, o, recipe, store, work, lambda task: make_draft(task, shape, o["further"]))
-    before, ratio = trained.progress.history[0][2], step_weights(read_header(model)) / shape.step_weights
-    click.echo(
+    ratio = step_weights(read_header(model)) / shape.step_weights
+    tell(
+        trained,
+        store,
         f"{shape.layers} layers of width {shape.width}: a step takes {shape.step_weights / 1e6:.1f} M weights, "
-        f"1/{ratio:.0f} of the model's\n" + report(trained, store) + f" ({before:.2f} before training)"
+        f"1/{ratio:.0f} of the model's",
     )
-    if trained.progress.best <= before:
-        click.echo(
-            "it learned nothing that helps with held-out texts: give it more --minutes, or more --text", err=True
-        )

@@ -6,16 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import click
-
 from lcspec.commands.training_run import Recipe, carry_out, require_folder, require_torch
-from lcspec.commands.training_steps import collect_texts, report, train
+from lcspec.commands.training_steps import collect_texts, tell, train
 from lcspec.errors import UnsupportedModel
 from lcspec.llama import Context
 from lcspec.llama.states import get_layer, require, set_layer
-from lcspec.modelfiles.companions import WITH_FEATURES
+from lcspec.modelfiles.companions import EAGLE, FINGERPRINT, WITH_FEATURES, head_kind, target_layers
 from lcspec.modelfiles.demo import DEMO_TARGET, demo_path
-from lcspec.modelfiles.identity import identify
+from lcspec.modelfiles.gguf_header import read_gguf
+from lcspec.modelfiles.identity import fingerprint, identify
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.training.choices import ChoiceWriter
 from lcspec.training.eagle.collect import FeatureWriter
@@ -26,9 +25,11 @@ from lcspec.training.texts import TextStore
 
 @dataclass(frozen=True, kw_only=True)
 class HeadRecipe(Recipe):
-    """`vocab`: the most tokens of the head's reduced vocabulary."""
+    """`vocab`: the most tokens of a new head's reduced vocabulary; `further`: the fingerprint of the head to start
+    from."""
 
     vocab: int
+    further: str | None
 
 
 def run(**o: Any) -> int:
@@ -49,14 +50,30 @@ def run(**o: Any) -> int:
         )
     require("an EAGLE-3 head", set_layer, get_layer)
     sources = read_sources(o["text"])
-    recipe = HeadRecipe.of(o)
-    layers = default_layers(header.block_count or 1)
+    further: Path | None = o["further"]
+    layers = default_layers(header.block_count or 1) if further is None else layers_of(model, further)
+    recipe = HeadRecipe.of(o, further=None if further is None else fingerprint(further))
 
     def steps(work: Path) -> None:
         store = _collect(model, o, recipe, sources, work, layers)
         _train(out, model, o, recipe, store, work, layers)
 
     return carry_out(out, model, o["text"], recipe, steps)
+
+
+def layers_of(model: Path, head: Path) -> tuple[int, ...]:
+    """The layers of `model` that a head reads which is to be trained further, told by headers alone.
+
+    Raises:
+        UnsupportedModel, ModelFileError, VocabularyMismatch: the file is no head of this model that `lcspec draft
+            eagle` made; says what was expected and found.
+    """
+    from lcspec.training.eagle.initial import check_further  # PyTorch is optional
+
+    if head_kind(model, head) != EAGLE or FINGERPRINT not in read_gguf(head).metadata:
+        raise UnsupportedModel(f"{head.name} cannot be trained further: it is no head that lcspec draft eagle made")
+    check_further(head)
+    return target_layers(head)
 
 
 def _collect(
@@ -76,6 +93,7 @@ def _train(
 ) -> None:
     from lcspec.training.eagle.make import make_head  # PyTorch is optional
 
-    trained = train(out, model, o, recipe, store, work, lambda task: make_head(task, layers, recipe.vocab))
-    vocabulary = f"reduced vocabulary: {trained.vocab} tokens, {trained.coverage:.2%} of what the model says"
-    click.echo(report(trained, store, vocabulary))
+    trained = train(
+        out, model, o, recipe, store, work, lambda task: make_head(task, layers, recipe.vocab, o["further"])
+    )
+    tell(trained, store, f"reduced vocabulary: {trained.vocab} tokens, {trained.coverage:.2%} of what the model says")

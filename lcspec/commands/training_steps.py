@@ -214,17 +214,25 @@ def sources_line(text: Sequence[Path], invent: int) -> str:
     return ", ".join(names)
 
 
-def report(trained: Trained, store: TextStore, *lines: str) -> str:
-    """How the training went, then `lines`, then figures on held-out texts: for people."""
+def tell(trained: Trained, store: TextStore, *lines: str) -> None:
+    """Say how the training went, then `lines`, then figures on held-out texts."""
     progress, found = trained.progress, trained.measured
-    return "\n".join(
-        [
-            f"trained for {progress.step} steps, {progress.passes} passes over {len(store)} tokens of {store.answers} "
-            "answers",
-            *lines,
-            f"held out ({found.rows} drafts, greedy):",
-            "  depth       " + "".join(f"{k:>7}" for k in range(1, len(found.depths) + 1)),
-            "  acceptance  " + "".join(f"{x:>7.3f}" for x in found.depths),
-            f"  {found.length:.2f} tokens for each step of the model, with chains of {len(found.depths)}",
-        ]
+    before = progress.history[0][2]
+    click.echo(
+        "\n".join(
+            [
+                f"trained for {progress.step} steps, {progress.passes} passes over {len(store)} tokens of "
+                f"{store.answers} answers",
+                *lines,
+                f"held out ({found.rows} drafts, greedy):",
+                "  depth       " + "".join(f"{k:>7}" for k in range(1, len(found.depths) + 1)),
+                "  acceptance  " + "".join(f"{x:>7.3f}" for x in found.depths),
+                f"  {found.length:.2f} tokens for each step of the model, with chains of {len(found.depths)} "
+                f"({before:.2f} before training)",
+            ]
+        )
     )
+    if progress.best <= before:
+        click.echo(
+            "it learned nothing that helps with held-out texts: give it more --minutes, or more --text", err=True
+        )

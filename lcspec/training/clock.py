@@ -105,7 +105,8 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         seed: int,
         rate: float,
     ) -> None:
-        """Go on from the checkpoint in `path` if it is of a network of those `sizes`, or begin with `initial()`.
+        """Go on from the checkpoint in `path` if it is of a network of those `sizes`, or begin with `initial()`, which
+        is measured first: what is trained further must not end worse than it was.
 
         `rate`: the learning rate after the warm-up, from which it falls along a cosine.
         """
@@ -123,6 +124,8 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         if kept:
             self.optimizer.load_state_dict(kept["optimizer"])
             self.progress, self.best = Progress(**kept["progress"]), kept["best"]
+        if not self.progress.history:
+            self.look(0.0)
 
     @abstractmethod
     def batches(self, rng: np.random.Generator) -> Iterator[Batch]:

@@ -82,6 +82,7 @@ def allocated(lines: list[str]) -> tuple[float, float]:
     [
         *((family, 0, False) for family in ("kimi-linear", "bailingmoe3", "deepseek2", "deepseek32", "deepseek4")),
         *((family, 0, False) for family in ("minimax-m3", "nemotron-h-moe", "glm4moe", "step35", "cohere2moe")),
+        ("gemma3n", 0, False),
         *((family, rollback, False) for family in ("kimi-k3", "glm5-next", "qwen4exp") for rollback in (0, 16)),
         *((family, rollback, False) for family in ("plamo2", "minimax-01", "dots3note") for rollback in (0, 16)),
         ("deepseek4", 16, False),

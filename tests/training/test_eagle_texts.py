@@ -22,7 +22,7 @@ from tests.tiny_families import write_family
 
 OPTIONS = {
     "text": (), "invent": 0, "out": None, "minutes": 0.02, "positions": 400, "answer": 16, "vocab": 4096,
-    "store": "q8_0", "slots": 4, "ctx": 128, "threads": 1, "seed": 1, "gpu_layers": 0, "device": (),
+    "store": "q8_0", "slots": 4, "ctx": 128, "threads": 1, "seed": 1, "gpu_layers": 0, "device": (), "further": None,
     "tensor_split": None,
 }  # fmt: skip
 

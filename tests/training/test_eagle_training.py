@@ -11,16 +11,23 @@ torch = pytest.importorskip("torch", reason="training needs PyTorch (lcspec[trai
 
 from lcspec.commands import draft_eagle  # noqa: E402
 from lcspec.config import DraftFiles, ModelOptions  # noqa: E402
-from lcspec.errors import UnsupportedModel, UsageError  # noqa: E402
+from lcspec.errors import LcspecError, UnsupportedModel, UsageError  # noqa: E402
 from lcspec.llama import Context, Model  # noqa: E402
 from lcspec.llama.batch import StateBatch  # noqa: E402
 from lcspec.modelfiles import companions  # noqa: E402
 from lcspec.modelfiles.companions import sort_drafts, target_layers  # noqa: E402
 from lcspec.modelfiles.gguf_header import read_gguf  # noqa: E402
+from lcspec.modelfiles.identity import fingerprint  # noqa: E402
 from lcspec.session import open_session  # noqa: E402
 from lcspec.training.eagle.dataset import Dataset, make_dataset  # noqa: E402
 from lcspec.training.eagle.export import write_head  # noqa: E402
-from lcspec.training.eagle.initial import embeddings, head_sizes, initial_weights  # noqa: E402
+from lcspec.training.eagle.initial import (  # noqa: E402
+    embeddings,
+    head_sizes,
+    head_tokens,
+    head_weights,
+    initial_weights,
+)
 from lcspec.training.eagle.network import Head, step_loss  # noqa: E402
 from lcspec.training.eagle.train import Trainer, load, measure  # noqa: E402
 from lcspec.training.texts import TOP, Text  # noqa: E402
@@ -200,6 +207,60 @@ def test_an_interrupted_command_goes_on(tmp_path: Path, capsys: pytest.CaptureFi
         patch.setattr(Model, "load", lambda *_: pytest.fail("the answers were there"))
         assert train(target, out) == 0
     assert out.exists() and not work.exists()
+
+
+def test_a_head_is_trained_further(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From the weights in its file, in its own vocabulary and its own layers."""
+    target, first = write_family("llama", tmp_path / "llama.gguf"), tmp_path / "first.gguf"
+    train(target, first, vocab=100)
+    weights = head_weights(first, head_sizes(first, 100), np.ones(3 * WIDTH, np.float32))
+    seen: list[tuple[Dataset, dict[str, np.ndarray]]] = []
+    init = Trainer.__init__
+
+    def watch(self: Trainer, *args: object, **rest: object) -> None:
+        init(self, *args, **rest)  # type: ignore[arg-type]
+        seen.append((self.data, self.network.arrays()))
+
+    again = tmp_path / "again.gguf"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "__init__", watch)
+        assert train(target, again, further=first, seed=2, store="f32") == 0
+    [(data, start)] = seen
+    for name, value in start.items():
+        expected = weights[name] * data.scale if name == "fc.weight" else weights[name]
+        assert np.array_equal(value, expected), name
+    assert head_tokens(again).tolist() == head_tokens(first).tolist() == data.kept.tolist()
+    assert target_layers(again) == target_layers(first)
+    metadata = read_gguf(again).metadata
+    assert metadata["lcspec.eagle.continued"] == "first.gguf"
+    assert metadata["lcspec.eagle.fingerprint"] == fingerprint(target)
+    assert "before training)" in capsys.readouterr().out
+    # In its own place.
+    assert train(target, again, further=again, seed=3) == 0
+    assert read_gguf(again).metadata["lcspec.eagle.continued"] == "again.gguf"
+
+
+def test_heads_that_cannot_be_trained_further(tmp_path: Path) -> None:
+    """Told before anything is collected."""
+    target, other = (write_family("llama", tmp_path / f"{i}.gguf", seed=i) for i in (0, 1))
+    head, theirs = tmp_path / "head.gguf", tmp_path / "theirs.gguf"
+    train(target, head)
+    sizes = head_sizes(target, 100)
+    weights = {name: np.ones(shape, np.float32) for name, shape in sizes.shapes().items()}
+    write_head(theirs, target, sizes, weights, np.arange(100), LAYERS, {})
+    expected: list[tuple[Path, type[LcspecError], str]] = [
+        (other, UnsupportedModel, "1.gguf cannot be trained further: it is no head that lcspec draft eagle made"),
+        (theirs, UnsupportedModel, "theirs.gguf cannot be trained further: it is no head that lcspec draft eagle"),
+        (tmp_path / "missing.gguf", LcspecError, "missing.gguf"),
+    ]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Model, "load", lambda *_: pytest.fail("it was to be refused before"))
+        for further, error, message in expected:
+            with pytest.raises(error, match=message):
+                train(target, tmp_path / "more.gguf", further=further)
+        with pytest.raises(UnsupportedModel, match="it was trained for tiny llama"):
+            train(other, tmp_path / "more.gguf", further=head)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["0.gguf", "1.gguf", "head.gguf", "theirs.gguf"]
 
 
 def test_too_little_to_learn_from(tmp_path: Path) -> None:

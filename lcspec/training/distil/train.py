@@ -41,16 +41,13 @@ class Trainer(ClockTrainer[Draft, Batch]):
         folder: Path,
         rate: float = RATE,
     ) -> None:
-        """Go on from the checkpoint in `folder`, or begin with `initial()`, which is measured first: a draft that is
-        trained further must not end worse than it was."""
+        """Go on from the checkpoint in `folder`, or begin with `initial()`."""
         self.data = data
 
         def make(weights: Weights) -> Draft:
             return Draft(shape, weights)
 
         super().__init__(make, initial, shape.key(), path=folder / FILE, seconds=seconds, seed=seed, rate=rate)
-        if not self.progress.history:
-            self.look(0.0)
 
     def batches(self, rng: np.random.Generator) -> Iterator[Batch]:
         return self.data.batches(BATCH, rng)

@@ -77,15 +77,22 @@ class Dataset(TextSet):
 
 
 def make_dataset(
-    texts: Sequence[Text], held_out: Sequence[bool], vocab: int, embeddings: NDArray[np.float16]
+    texts: Sequence[Text],
+    held_out: Sequence[bool],
+    vocab: int | NDArray[np.int64],
+    embeddings: NDArray[np.float16],
 ) -> Dataset:
-    """Prepare texts; the head's vocabulary has at most `vocab` tokens, those that the target says most often."""
+    """Prepare texts. `vocab`: the head's vocabulary as ids of the target, int64 [n], or how many tokens it has at most,
+    those that the target says most often."""
     n_vocab = len(embeddings)
     counts = np.zeros(n_vocab, np.int64)
     for text in texts:
         counts += np.bincount(text.ids[text.shares[:, 0] > 0, 0], minlength=n_vocab)
-    order = np.argsort(-counts, kind="stable")[:vocab]
-    kept = np.sort(order[counts[order] > 0]).astype(np.int64)
+    if isinstance(vocab, int):
+        order = np.argsort(-counts, kind="stable")[:vocab]
+        kept = np.sort(order[counts[order] > 0]).astype(np.int64)
+    else:
+        kept = vocab
     reduced = np.full(n_vocab, -1, np.int64)
     reduced[kept] = np.arange(len(kept))
     coverage = float(counts[kept].sum() / max(1, counts.sum()))

@@ -20,7 +20,8 @@ from lcspec.training.tensors import Weights
 STEPS, DISCOUNT, SHARE = 4, 0.8, 0.4
 # Rows of an update: on a processor, and on a GPU, which takes more of them at no cost.
 BATCH, GPU_BATCH = 800, 6400
-RATE = 1e-3
+# Of a new head, and of one that is trained further: it is near where it should be.
+RATE, RATE_FURTHER = 1e-3, 2e-4
 FILE = "head.pt"
 
 
@@ -28,7 +29,14 @@ class Trainer(ClockTrainer[Head, Rows]):
     """Trains until `seconds` have been spent, over several runs."""
 
     def __init__(
-        self, data: Dataset, sizes: HeadSizes, initial: Callable[[], Weights], seconds: float, seed: int, folder: Path
+        self,
+        data: Dataset,
+        sizes: HeadSizes,
+        initial: Callable[[], Weights],
+        seconds: float,
+        seed: int,
+        folder: Path,
+        rate: float = RATE,
     ) -> None:
         """Go on from the checkpoint in `folder`, or begin with `initial()`."""
         self.data = data
@@ -36,7 +44,7 @@ class Trainer(ClockTrainer[Head, Rows]):
         def make(weights: Weights) -> Head:
             return Head(sizes, weights)
 
-        super().__init__(make, initial, sizes.key(), path=folder / FILE, seconds=seconds, seed=seed, rate=RATE)
+        super().__init__(make, initial, sizes.key(), path=folder / FILE, seconds=seconds, seed=seed, rate=rate)
 
     def batches(self, rng: np.random.Generator) -> Iterator[Rows]:
         return self.data.batches(GPU_BATCH if device().type == "cuda" else BATCH, rng)
