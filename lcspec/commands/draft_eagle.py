@@ -68,11 +68,11 @@ def layers_of(model: Path, head: Path) -> tuple[int, ...]:
         UnsupportedModel, ModelFileError, VocabularyMismatch: the file is no head of this model that `lcspec draft
             eagle` made; says what was expected and found.
     """
-    from lcspec.training.eagle.initial import check_further  # PyTorch is optional
+    from lcspec.training.eagle.initial import check_head  # PyTorch is optional
 
     if head_kind(model, head) != EAGLE or FINGERPRINT not in read_gguf(head).metadata:
         raise UnsupportedModel(f"{head.name} cannot be trained further: it is no head that lcspec draft eagle made")
-    check_further(head)
+    check_head(head)
     return target_layers(head)
 
 

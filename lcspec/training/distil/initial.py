@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from lcspec.drafters.medusa.target import output_rows
 from lcspec.errors import ModelFileError, UnsupportedModel
 from lcspec.training.distil.shape import DraftShape
-from lcspec.training.tensors import read_tensor
+from lcspec.training.tensors import read_weights
 
 # Deviation of weights that start at random.
 RANDOM = 0.02
@@ -75,10 +75,4 @@ def draft_weights(draft: Path, shape: DraftShape) -> dict[str, Floats]:
     Raises:
         UnsupportedModel: a tensor is of a type that cannot be read.
     """
-    out: dict[str, Floats] = {}
-    for name in shape.shapes():
-        found = read_tensor(draft, name)
-        if found is None:
-            raise UnsupportedModel(f"{draft.name} has no tensor {name}")
-        out[name] = found
-    return out
+    return read_weights(draft, shape.shapes())

@@ -11,6 +11,7 @@ from lcspec.errors import UnsupportedModel, UsageError
 from lcspec.modelfiles.gguf_header import MetadataArray, read_gguf
 from lcspec.modelfiles.modelfile import ModelHeader, read_header
 from lcspec.training.layer_sizes import LayerSizes
+from lcspec.training.tensors import check_further, shapes_of
 
 # Of the target's step, in weights that a token passes.
 COST = 1 / 20
@@ -115,7 +116,6 @@ def read_shape(draft: Path) -> DraftShape:
     if header.architecture != ARCHITECTURE:
         raise UnsupportedModel(f"{name}: its architecture is {header.architecture}, and only {ARCHITECTURE} is trained")
     contents = [read_gguf(part) for part in header.parts]
-    found = {t.name: tuple(reversed(t.shape)) for part in contents for t in part.tensors}
     numbers: dict[str, float] = {}
     for key in ("embedding_length", "block_count", "attention.head_count", "feed_forward_length"):
         numbers[key] = _number(name, header, contents[0].metadata, key)
@@ -131,13 +131,9 @@ def read_shape(draft: Path) -> DraftShape:
         feed_forward=int(numbers["feed_forward_length"]),
         rope_base=float(_number(name, header, contents[0].metadata, "rope.freq_base", 10000.0)),
         epsilon=float(_number(name, header, contents[0].metadata, "attention.layer_norm_rms_epsilon", 1e-5)),
-        tied="output.weight" not in found,
+        tied="output.weight" not in shapes_of(draft),
     )
-    wanted = shape.shapes()
-    for tensor in sorted(found.keys() | wanted.keys()):
-        if found.get(tensor) != wanted.get(tensor):
-            have, want = found.get(tensor, "not there"), wanted.get(tensor, "not there")
-            raise UnsupportedModel(f"{name}: its tensor {tensor} is {have}, and {want} was expected of a plain model")
+    check_further(draft, shape.shapes())
     if header.metadata.get(f"{ARCHITECTURE}.rope.scaling.type") not in (None, "none"):
         raise UnsupportedModel(f"{name}: it scales positions, which is not trained here")
     return shape

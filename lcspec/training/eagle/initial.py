@@ -13,7 +13,7 @@ from lcspec.modelfiles.gguf_header import read_gguf
 from lcspec.modelfiles.head_shape import token_map
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.training.eagle.network import HeadSizes
-from lcspec.training.tensors import read_tensor
+from lcspec.training.tensors import check_further, read_tensor, read_weights, shapes_of
 
 # Deviation of weights that start at random.
 RANDOM = 0.02
@@ -88,42 +88,31 @@ def initial_weights(
     return out
 
 
-def check_further(path: Path) -> None:
+def check_head(path: Path) -> None:
     """Refuse a head that cannot be trained further, told by its header.
 
     Raises:
         UnsupportedModel: it has other tensors than heads that are made here; says which.
     """
-    found = {t.name: tuple(reversed(t.shape)) for t in read_gguf(path).tensors}
-    vocab = found.get("d2t", (0,))[0]
-    wanted = {**head_sizes(path, vocab).shapes(), "d2t": (vocab,)}
-    for name in sorted(found.keys() | wanted.keys()):
-        if found.get(name) != wanted.get(name):
-            have, want = found.get(name, "not there"), wanted.get(name, "not there")
-            raise UnsupportedModel(
-                f"{path.name} cannot be trained further: its tensor {name} is {have}, and {want} was expected"
-            )
+    vocab = shapes_of(path).get("d2t", (0,))[0]
+    check_further(path, {**head_sizes(path, vocab).shapes(), "d2t": (vocab,)})
 
 
 def head_tokens(path: Path) -> NDArray[np.int64]:
-    """The target's token for every token of a head's file (see `check_further`), int64 [n]."""
+    """The target's token for every token of a head's file (see `check_head`), int64 [n]."""
     found = token_map(path.name, read_gguf(path))
-    assert found is not None  # see check_further
+    assert found is not None  # see check_head
     return found.astype(np.int64)
 
 
 def head_weights(path: Path, sizes: HeadSizes, scale: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
-    """The weights of a head's file (see `check_further`), for features that are divided by `scale` (float32
+    """The weights of a head's file (see `check_head`), for features that are divided by `scale` (float32
     [3 * width]).
 
     Raises:
         UnsupportedModel: a tensor is of a type that cannot be read here.
     """
-    out = {}
-    for name in sizes.shapes():
-        found = read_tensor(path, name)
-        assert found is not None  # see check_further
-        out[name] = found
+    out = read_weights(path, sizes.shapes())
     out["fc.weight"] = out["fc.weight"] * scale
     return out
 
