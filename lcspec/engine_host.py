@@ -304,7 +304,8 @@ def warm_up(speculation: SpeculationParams, session: Session) -> None:
     grammar_tokenizer(session.model.vocab)
     if session.engine.context.memory.exists:  # an encoder has no memory: it only embeds
         session.engine.prepare(speculation)
-    hugepages.populate()
+    if session.model.traits.attention_only:  # the library reserves far more for the graphs of others than it uses
+        hugepages.populate()
 
 
 def embed(

@@ -53,6 +53,9 @@ def ask() -> int:
 def populate() -> int:
     """Have the kernel provide all memory of these mappings now instead of at its first use, for programs whose first
     answer should not be late; returns how many bytes that was done for (Linux 5.14 and later).
+
+    Not for models with recurrent layers: the library reserves 40 graph nodes for every token of a batch of theirs
+    (llama_context::graph_max_nodes), hundreds of megabytes that it never touches.
     """
     return _advise(MADV_POPULATE_WRITE) if sys.platform == "linux" else 0
 

@@ -8,7 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from lcspec.config import SpeculationParams
+from lcspec.engine_host import warm_up
 from lcspec.llama import hugepages
+from lcspec.session import open_session
+from tests.running import options
+from tests.tiny_families import write_family
 
 MB = 1 << 20
 MAPS = f"""\
@@ -71,3 +76,16 @@ def test_memory_can_be_had_before_it_is_used() -> None:
         for at in range(0, 32 * MB, 4096):
             buffer[at] = 1
         assert resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before < 1000  # 8192 pages
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(("family", "expected"), [("llama", 1), ("qwen35", 0)])
+def test_memory_of_large_graphs_is_not_provided(
+    family: str, expected: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of hybrids the library reserves hundreds of megabytes for graphs that never become so large."""
+    provided = list[int]()
+    monkeypatch.setattr(hugepages, "populate", lambda: provided.append(1))
+    with open_session(options(write_family(family, tmp_path / "m.gguf"), ctx=128)) as session:
+        warm_up(SpeculationParams(), session)
+    assert len(provided) == expected
