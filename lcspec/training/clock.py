@@ -93,6 +93,8 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
 
     # Matrices whose weights do not decay; vectors never do.
     undecayed: tuple[str, ...] = ()
+    # Whether what training begins with is measured, and kept if nothing better comes.
+    looks_first = True
 
     def __init__(
         self,
@@ -105,8 +107,7 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         seed: int,
         rate: float,
     ) -> None:
-        """Go on from the checkpoint in `path` if it is of a network of those `sizes`, or begin with `initial()`, which
-        is measured first: what is trained further must not end worse than it was.
+        """Go on from the checkpoint in `path` if it is of a network of those `sizes`, or begin with `initial()`.
 
         `rate`: the learning rate after the warm-up, from which it falls along a cosine.
         """
@@ -124,7 +125,7 @@ class ClockTrainer(ABC, Generic[Network, Batch]):
         if kept:
             self.optimizer.load_state_dict(kept["optimizer"])
             self.progress, self.best = Progress(**kept["progress"]), kept["best"]
-        if not self.progress.history:
+        if self.looks_first and not self.progress.history:
             self.look(0.0)
 
     @abstractmethod
