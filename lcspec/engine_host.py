@@ -298,14 +298,14 @@ def warm_up(speculation: SpeculationParams, session: Session) -> None:
     Raises:
         LcspecError: a part of `speculation` cannot be made.
     """
-    from lcspec.llama import hugepages
+    from lcspec.llama import pages
     from lcspec.llama.grammar import grammar_tokenizer
 
     grammar_tokenizer(session.model.vocab)
     if session.engine.context.memory.exists:  # an encoder has no memory: it only embeds
         session.engine.prepare(speculation)
     if session.model.traits.attention_only:  # the library reserves far more for the graphs of others than it uses
-        hugepages.populate()
+        pages.populate()
 
 
 def embed(

@@ -32,7 +32,7 @@ from peers.prompts import PromptError, balanced, read_prompts
 from servers.load import Answer, Load, LoadError, run
 from servers.output import finish, say
 from servers.paired import paired, paired_table
-from servers.start import Contender, Setup, running
+from servers.start import Contender, Setup, peak_memory, running
 from servers.table import markdown, prediction_lines
 
 from lcspec.config import DraftFiles
@@ -159,6 +159,7 @@ def one_run(
             run("127.0.0.1", port, [body_of("Hello", 8)], 1, o["timeout"])
             bodies = [body_of(text, n) for text, n in zip(texts, lengths(o["n"], len(texts)))]
             load: Load = run("127.0.0.1", port, bodies, streams, o["timeout"])
+            memory = peak_memory()
     except LoadError as error:
         say(f"{label}: {error}")
         results["runs"].append({"name": contender.name, "streams": streams, "error": str(error)})
@@ -173,6 +174,7 @@ def one_run(
             "rate": load.rate,
             "first": [a.first for a in load.answers],
             "after_first": after,
+            "memory": memory,
             "drafted": sum(a.drafted for a in load.answers),
             "accepted": sum(a.accepted for a in load.answers),
             "texts": [a.text for a in load.answers] if round_ == 0 else None,

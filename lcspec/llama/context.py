@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from lcspec.config import BY_ROWS, QUANTIZED, ModelOptions
 from lcspec.errors import DecodeError, ModelLoadError
-from lcspec.llama import hugepages, states
+from lcspec.llama import pages, states
 from lcspec.llama.batch import Batch, StateBatch
 from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.lib import C, error_reason, last_errors, logits_address
@@ -90,7 +90,7 @@ class Context:
             )
         if model.adapters is not None:
             model.adapters.put_on(self.handle)
-        hugepages.ask()  # for the compute buffers, whose first use by a long prompt is one page fault after the other
+        pages.ask()  # for the compute buffers, whose first use by a long prompt is one page fault after the other
         self.n_batch, self.n_ubatch = int(params.n_batch), int(params.n_ubatch)
         planes = Planes(self.n_ubatch, options.streams, MIXED_UP.get(model.header.architecture))
         encoder = reads_whole(model.header.metadata)

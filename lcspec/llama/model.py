@@ -13,7 +13,7 @@ from typing import Any
 
 from lcspec.config import ModelOptions
 from lcspec.errors import ModelLoadError, UnsupportedModel
-from lcspec.llama import hugepages
+from lcspec.llama import pages
 from lcspec.llama.adapters import Adapters
 from lcspec.llama.context_params import context_length, context_params
 from lcspec.llama.devices import Placed, place
@@ -88,6 +88,8 @@ class Model:
         self._alive = self.vocab.alive  # another model of the same file may take the vocabulary over
         self.adapters: Adapters | None = None
         self._copies = copies(C.llama_cpp._lib, handle) if repack and not gpu_layers else None
+        if repack:
+            pages.give_back()
         description = ctypes.create_string_buffer(256)
         C.llama_model_desc(handle, description, 256)
         self.traits = Traits(
@@ -270,8 +272,8 @@ def load_vocab(options: ModelOptions, progress: Progress | None = None) -> Itera
 
 STOPPED = "stopped"
 MLOCK_LIMIT = "raise the limit on locked memory with `ulimit -l unlimited`"
-# Progress reports on which huge pages are asked for.
-HUGE_PAGE_REPORTS = 4
+# Progress reports on which huge pages are asked for; share of a file that is repacked before its pages are given back.
+HUGE_PAGE_REPORTS, GIVEN_BACK = 4, 1 / 16
 
 
 def _load_once(
@@ -291,15 +293,18 @@ def _load_once(
     kept = placed.into(params, options.placement, layers, split) if placed is not None else []
     params.load_mtp = options.mtp
     params.use_extra_bufts = repack
-    stopped, reports = False, 0
+    stopped, reports, given_back = False, 0, 0.0
 
     @C.llama_progress_callback  # type: ignore[untyped-decorator]
     def on_progress(fraction: float, _user: object) -> bool:
-        nonlocal stopped, reports
+        nonlocal stopped, reports, given_back
         # The buffers exist now and are still empty; a model with several of them reports a few times before the last.
         reports += 1
-        if reports <= HUGE_PAGE_REPORTS and size >= hugepages.MIN_BYTES:
-            hugepages.ask()
+        if reports <= HUGE_PAGE_REPORTS and size >= pages.MIN_BYTES:
+            pages.ask()
+        if repack and fraction >= given_back + GIVEN_BACK:
+            given_back = fraction
+            pages.give_back()
         # An exception must not cross the C frame; KeyboardInterrupt here means "stop loading".
         try:
             stopped = progress is not None and progress(float(fraction)) is False

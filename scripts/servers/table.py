@@ -11,7 +11,7 @@ def markdown(results: dict[str, Any]) -> str:
     lines = [
         f"{results['target']}, {results['threads']} threads, {results['requests']} requests a run of {results['n']} "
         "tokens on average. Rates: tokens/s over all streams, prompts included; first text: median and 95th "
-        "percentile, seconds.",
+        "percentile, seconds; memory: megabytes at the peak, all processes.",
         "",
     ]
     for streams in sorted({r["streams"] for r in results["runs"]}):
@@ -36,6 +36,7 @@ def _row(name: str, runs: list[dict[str, Any]]) -> dict[str, Any]:
         "median": statistics.median(first),
         "p95": first[min(len(first) - 1, round(0.95 * (len(first) - 1)))],
         "accepted": sum(r["accepted"] for r in good) / drafted if drafted else None,
+        "memory": statistics.median(r["memory"] for r in good),
     }
 
 
@@ -46,18 +47,19 @@ def _level(streams: int, rows: list[dict[str, Any]]) -> list[str]:
     out = [
         f"{streams} streams:",
         "",
-        "| | tokens/s | (min..max) | over the best other | over lcspec off | first text | p95 | accepted |",
-        "|---|---|---|---|---|---|---|---|",
+        "| | tokens/s | (min..max) | over the best other | over lcspec off | first text | p95 | accepted | memory |",
+        "|---" * 9 + "|",
     ]
     for r in rows:
         if "error" in r:
-            out.append(f"| {r['name']} | failed: {r['error'][:80]} | | | | | | |")
+            out.append(f"| {r['name']} | failed: {r['error'][:80]} | | | | | | | |")
             continue
         accepted = "" if r["accepted"] is None else f"{r['accepted']:.0%}"
         span = f"{r['low']:.1f}..{r['high']:.1f}"
         ratios = f"{_ratio(r['rate'], theirs)} | {_ratio(r['rate'], plain)}"
         out.append(
-            f"| {r['name']} | {r['rate']:.1f} | {span} | {ratios} | {r['median']:.3f} | {r['p95']:.3f} | {accepted} |"
+            f"| {r['name']} | {r['rate']:.1f} | {span} | {ratios} | {r['median']:.3f} | {r['p95']:.3f} | {accepted} | "
+            f"{r['memory']:.0f} |"
         )
     return [*out, ""]
 

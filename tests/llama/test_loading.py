@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from lcspec.errors import ModelLoadError, UnsupportedModel
-from lcspec.llama import Context, Model, hugepages
+from lcspec.llama import Context, Model, pages
 from lcspec.modelfiles.modelfile import read_header
 from lcspec.modelfiles.pairing import SPEECH
 from lcspec.modelfiles.unusable import check_usable
@@ -25,11 +25,11 @@ pytestmark = pytest.mark.model
 
 def test_huge_pages_are_asked_for_before_the_weights_are_read(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     order: list[str] = []
-    monkeypatch.setattr(hugepages, "ask", lambda: order.append("ask") or 0)
+    monkeypatch.setattr(pages, "ask", lambda: order.append("ask") or 0)
     with Model.load(options(llama), lambda fraction: order.append("progress") or True):
         assert "ask" not in order, "so small a model has no huge page"
     order.clear()
-    monkeypatch.setattr(hugepages, "MIN_BYTES", llama.stat().st_size)
+    monkeypatch.setattr(pages, "MIN_BYTES", llama.stat().st_size)
     with Model.load(options(llama), lambda fraction: order.append("progress") or True):
         pass
     assert order[0] == "ask"
@@ -39,7 +39,7 @@ def test_huge_pages_are_asked_for_before_the_weights_are_read(llama: Path, monke
 def test_huge_pages_are_asked_for_a_context_s_buffers(llama: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
     with Model.load(options(llama)) as model:
-        monkeypatch.setattr(hugepages, "ask", lambda: asked.append(1) or 0)
+        monkeypatch.setattr(pages, "ask", lambda: asked.append(1) or 0)
         Context(model, model.options).close()
     assert asked == [1]
 
