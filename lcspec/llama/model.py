@@ -272,8 +272,8 @@ def load_vocab(options: ModelOptions, progress: Progress | None = None) -> Itera
 
 STOPPED = "stopped"
 MLOCK_LIMIT = "raise the limit on locked memory with `ulimit -l unlimited`"
-# Progress reports on which huge pages are asked for; share of a file that is repacked before its pages are given back.
-HUGE_PAGE_REPORTS, GIVEN_BACK = 4, 1 / 16
+# Progress reports on which huge pages are asked for.
+HUGE_PAGE_REPORTS = 4
 
 
 def _load_once(
@@ -302,7 +302,7 @@ def _load_once(
         reports += 1
         if reports <= HUGE_PAGE_REPORTS and size >= pages.MIN_BYTES:
             pages.ask()
-        if repack and fraction >= given_back + GIVEN_BACK:
+        if repack and fraction >= given_back + 1 / pages.TIMES:
             given_back = fraction
             pages.give_back()
         # An exception must not cross the C frame; KeyboardInterrupt here means "stop loading".

@@ -25,6 +25,8 @@ SETTING = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 MAPS = Path("/proc/self/maps")
 # Smaller mappings are not weights worth the system call.
 MIN_BYTES = 16 << 20
+# How often a file's pages are given back while its weights are copied.
+TIMES = 16
 BUFFER = re.compile(r"([0-9a-f]+)-([0-9a-f]+) rw-p \S+ \S+ 0\s*$")
 MAPPED_FILE = re.compile(r"([0-9a-f]+)-([0-9a-f]+) r--s \S+ \S+ [1-9]")
 

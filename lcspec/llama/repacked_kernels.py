@@ -8,12 +8,15 @@ whenever it builds a graph, and nowhere else. Of what it does not repack, some t
 from __future__ import annotations
 
 import ctypes
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from lcspec.llama import pages
 from lcspec.llama.native import QUANTIZE, address_of, at, dot_products, quantized, same_bits
+from lcspec.llama.threads import default_threads
 from lcspec.llama.weight_types import TYPES, RowType, WeightType
 
 # The library's functions for a single row of weights that have a kernel. Of the first four the kernels have the bits;
@@ -123,12 +126,24 @@ class Copies:
         self._compiled, self._copies = compiled, ctypes.c_void_p()
         if not hasattr(library, TENSORS) or getattr(library, DEVICES)():
             return
-        tensors, copy = getattr(library, TENSORS), compiled.few_rows_copy
+        tensors, room = getattr(library, TENSORS), compiled.few_rows_copies
         tensors.restype = ctypes.POINTER(ctypes.c_void_p)
-        copy.restype = ctypes.c_void_p
+        room.restype = ctypes.c_void_p
         first, last = tensors(ctypes.cast(model, ctypes.c_void_p))[:2]
         if first and last and (last - first) % ENTRY == 0:
-            self._copies = ctypes.c_void_p(copy(ctypes.c_void_p(first), ctypes.c_void_p(last)))
+            self._copies = ctypes.c_void_p(room(ctypes.c_void_p(first), ctypes.c_void_p(last)))
+        if self._copies:
+            self._fill()
+
+    def _fill(self) -> None:
+        """Make them, several at a time, and give back the pages of what was copied so far."""
+        count, copy = self._compiled.few_rows_count, self._compiled.few_rows_copy
+        count.restype = ctypes.c_int64
+        n = count(self._copies)
+        with ThreadPoolExecutor(default_threads()) as pool:
+            for i, _ in enumerate(pool.map(lambda i: copy(self._copies, ctypes.c_int64(i)), range(n))):
+                if i % -(-n // pages.TIMES) == 0:
+                    pages.give_back()
 
     def close(self) -> None:
         """Free them; the model must still be there. Idempotent."""

@@ -140,8 +140,8 @@ int64_t few_rows_copied(int type, int64_t blocks) { return blocks * reorder[type
 // Weights of this type as they are stored, brought into order.
 void few_rows_reorder(int type, const void *stored, int64_t m, int64_t blocks, void *to) { reorder[type].make(stored, m, blocks, to); }
 
-// Copies what a model has of such weights, which the entries from `first` to `last` list; null: nothing, or no memory.
-void *few_rows_copy(const Named *first, const Named *last) {
+// Room for copies of what a model has of such weights, which the entries from `first` to `last` list; null: nothing, or no memory.
+Copies *few_rows_copies(const Named *first, const Named *last) {
     bool tied = true;
     for (const Named *entry = first; entry < last; entry++) tied = tied && !is_called(*entry, "output.weight");
     const auto copied = [&](const Named &entry) {
@@ -160,19 +160,26 @@ void *few_rows_copy(const Named *first, const Named *last) {
     char *to = all->values;
     for (const Named *entry = first; entry < last; entry++) {
         if (!copied(*entry)) continue;
-        ggml_tensor *tensor = entry->tensor;
-        reorder[tensor->type].make(tensor->data, columns_of(*tensor), blocks_of(*tensor), to);
         Copy *copy = &all->each[all->n++];
-        *copy = {copy, to, tensor};
-        tensor->extra = copy;
-        to += bytes_of(*tensor);
+        *copy = {copy, to, entry->tensor};
+        to += bytes_of(*entry->tensor);
     }
     return all;
 }
 
+// How many there are.
+int64_t few_rows_count(const Copies *all) { return all->n; }
+
+// Makes one of them; its tensor's weights are read from there from now on.
+void few_rows_copy(Copies *all, int64_t i) {
+    Copy *copy = &all->each[i];
+    ggml_tensor *tensor = copy->tensor;
+    reorder[tensor->type].make(tensor->data, columns_of(*tensor), blocks_of(*tensor), copy->values);
+    tensor->extra = copy;
+}
+
 // Frees these copies; their model must still be there, and nothing may run.
-void few_rows_drop(void *copies) {
-    Copies *all = (Copies *)copies;
+void few_rows_drop(Copies *all) {
     for (int64_t i = 0; i < all->n; i++) all->each[i].tensor->extra = nullptr;
     munmap(all->values, all->bytes);
     free(all);
