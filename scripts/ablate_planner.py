@@ -176,15 +176,15 @@ def changed(change: Change) -> Iterator[None]:
         yield
 
 
-def measured(case: Case, every: int, names: Sequence[str] | None = None, orders: int = 1) -> Figures:
-    """Every so many answers of a case, decoded in so many orders."""
+def measured(case: Case, every: int, names: Sequence[str] | None = None, orders: int = 1, leaves: int = 32) -> Figures:
+    """Every so many answers of a case, decoded in so many orders, with trees of so many leaves."""
     results = list[Result]()
     for order in range(orders):
         answers = case.recording.answers[::every]
         if order:
             random.Random(order).shuffle(answers)
         some = Recording(case.recording.name, case.recording.costly, answers)
-        results += replay(some, MACHINES[case.machine], names or case.names, noise=0.03)
+        results += replay(some, MACHINES[case.machine], names or case.names, noise=0.03, leaves=leaves)
     return Figures.of(results)
 
 
@@ -200,14 +200,15 @@ def row(name: str, figures: Sequence[Figures], base: Sequence[Figures]) -> str:
 @click.option("--out", type=click.Path(path_type=Path), help="Write the table into this page, after its last heading.")
 @click.option("--every", default=1, show_default=True, help="Decode only every so many answers.")
 @click.option("--orders", default=1, show_default=True, help="Decode the answers in so many orders.")
+@click.option("--leaves", default=32, show_default=True, help="Leaves of a tree; 1: only chains can be verified.")
 @click.option("--only", default="", help="Only changes whose name contains this.")
-def main(recordings: tuple[Path, ...], out: Path | None, every: int, orders: int, only: str) -> None:
+def main(recordings: tuple[Path, ...], out: Path | None, every: int, orders: int, leaves: int, only: str) -> None:
     """Print what every change does to the speed of every recording on every machine."""
     cases = list[Case]()
     for path in recordings:
         recording = Recording.load(path)
         cases += [Case(recording, machine) for machine in (DRAFTED if recording.costly else FREE)]
-    base = [measured(case, every, orders=orders) for case in cases]
+    base = [measured(case, every, orders=orders, leaves=leaves) for case in cases]
     lines = ["| recording | machine | over plain | worst answer | worst kind |", "|---|---|---|---|---|"]
     lines += [
         f"| {case.recording.name} | {case.machine} | {f.mean:.3f} | {f.answer:.3f} | {f.kind:.3f} |"
@@ -221,13 +222,17 @@ def main(recordings: tuple[Path, ...], out: Path | None, every: int, orders: int
     for change in CHANGES:
         if only in change.name:
             with changed(change):
-                found.append(row(change.name, [measured(case, every, orders=orders) for case in cases], base))
+                found.append(
+                    row(change.name, [measured(case, every, orders=orders, leaves=leaves) for case in cases], base)
+                )
             click.echo(found[-1])
     for model in ("model", "model2"):
         drafted = [i for i, case in enumerate(cases) if model in case.names]
         if drafted and only in "cascade":
             swapped = [
-                measured(cases[i], every, [n.replace(model, f"cascade{model[5:]}") for n in cases[i].names], orders)
+                measured(
+                    cases[i], every, orders, leaves, [n.replace(model, f"cascade{model[5:]}") for n in cases[i].names]
+                )
                 if i in drafted
                 else base[i]
                 for i in range(len(cases))

@@ -218,13 +218,14 @@ class View:
     draws: int = 0
     prediction: tuple[int, ...] = ()
     n_uncached: int = 1
+    leaves: int = 32
 
     def __post_init__(self) -> None:
         self.n_prompt = self.answer.n_prompt
         self.tokens = self.answer.tokens[: self.n_prompt + 1]
         self.request = SimpleNamespace(speculation=SimpleNamespace(max_draft=None, drafters=[]))
         self.verifier = SimpleNamespace(lossless=True)
-        self.cache = SimpleNamespace(max_leaves=64)
+        self.cache = SimpleNamespace(max_leaves=self.leaves)
         self.end_tokens: frozenset[int] = frozenset()
         self.bits = {d.name: 1 << i for i, d in enumerate(self.drafters)}
 
@@ -268,9 +269,6 @@ def virtual(clock: Clock) -> Iterator[None]:
             module.time = real  # type: ignore[attr-defined]
 
 
-LIMITS = Limits(63, 64, 32)
-
-
 def decode(
     planner: Any, view: View, machine: Machine, clock: Clock, noise: Callable[[], float] = lambda: 1.0
 ) -> Result:
@@ -299,7 +297,7 @@ def decode(
                 for drafter in view.drafters:
                     drafter.observe(view, tree, verdict)
                 missed = 0
-            room = LIMITS._replace(nodes=widest - 1, depth=max(0, view.left - 1))
+            room = Limits(widest - 1, max(0, view.left - 1), view.leaves)
             clock.now += machine.step
             [proposal] = planner.propose([view], [room], 0)
             plan = planner.select([proposal], 1, len(view.tokens), 1)
@@ -340,10 +338,12 @@ def replay(
     make: Callable[[CostCurve], Any] = AutoPlanner,
     noise: float = 0.0,
     warm: int = 0,
+    leaves: int = 32,
 ) -> list[Result]:
     """All answers in turn with the drafters `names` under one planner, as a session without history meets them.
 
-    `warm`: so many answers are decoded first and not counted. `noise`: spread (log) of the target's times.
+    `warm`: so many answers are decoded first and not counted. `noise`: spread (log) of the target's times. `leaves`: of
+    a tree that can be verified, at most.
     """
     import random
 
@@ -362,7 +362,7 @@ def replay(
                     drafters.append(Replayed(name, level, clock, machine))
                 if level and not planner.costly.level_seconds(name):
                     planner.costly.records[name] = DrafterRecord(level_seconds=level)
-            view = View(number, answer, drafters)
+            view = View(number, answer, drafters, leaves=leaves)
             results.append(decode(planner, view, machine, clock, lambda: rng.lognormvariate(0.0, noise)))
             planner.forget(view)
     return results[warm:]

@@ -59,7 +59,7 @@ def fit(proposals: Sequence[Proposal], room: int, ids: SequencePool) -> None:
     for p in proposals:
         assert p.kept is not None
         leaves = p.sequence.cache.max_leaves - ids.free + free
-        kept = p.kept = cutting.with_leaves(cutting.best(p.kept, room), leaves)
+        kept = p.kept = cutting.best(cutting.with_leaves(p.kept, leaves), room)
         room -= kept.n_drafted
         free = min(free, leaves - len(kept.leaves()))
 

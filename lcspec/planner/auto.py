@@ -26,7 +26,7 @@ from lcspec.planner.loss_budget import LossBudget
 from lcspec.planner.overlap import Overlap
 from lcspec.planner.policy import BRANCH, DraftPolicy, DraftRequest
 from lcspec.planner.shadow import Shadows, half_right_pays
-from lcspec.planner.worth import Item, choose
+from lcspec.planner.worth import Item, best_chain, choose
 from lcspec.profiles.cost_curve import CostCurve
 from lcspec.profiles.stake import Costs
 from lcspec.spec import cutting
@@ -172,13 +172,14 @@ class AutoPlanner:
             reach = self.acceptance.path_probs(p.tree)
             if p.tree.trials:
                 # Sampled drafts must not be chosen by the tokens they drew (see TokenTree.best).
-                p.kept = cutting.with_leaves(cutting.best(p.tree, min(nodes, room)), p.limits.leaves)
+                p.kept = cutting.best(cutting.with_leaves(p.tree, p.limits.leaves), min(nodes, room))
                 room -= p.kept.n_drafted
                 need += p.kept.n_drafted
                 expected += sum(reach[1:]) * p.kept.n_drafted / p.tree.n_drafted
             else:
                 # Drafters draft into one tree each up to the limit, so the tree may exceed it.
-                pool += sorted([Item(-reach[v], i, v) for v in range(1, len(p.tree))])[:nodes]
+                chosen = best_chain(p.tree, reach, self._costs, base) if p.limits.leaves == 1 else range(1, len(p.tree))
+                pool += sorted([Item(-reach[v], i, v) for v in chosen])[:nodes]
         if not pool:
             seconds, width = self._costs.get(need, (0.0, 0))
             return Plan(width, expected, seconds)

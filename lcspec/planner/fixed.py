@@ -36,7 +36,7 @@ class FixedPlanner(Planner):
             nodes = p.limits.nodes - p.probe_rows
             nodes = nodes if wanted is None else min(nodes, wanted)
             columns = min(p.limits.leaves // 2, p.probe_rows)
-            p.kept = cutting.with_leaves(cutting.best(p.tree, nodes), p.limits.leaves - columns)
+            p.kept = cutting.best(cutting.with_leaves(p.tree, p.limits.leaves - columns), nodes)
         return Plan()
 
 

@@ -17,7 +17,7 @@ from lcspec.drafters.base import Budget, Drafter
 from lcspec.planner.acceptance import Acceptance, tested
 from lcspec.planner.base import Limits, PlannedSequence, ask, reading
 from lcspec.planner.record import DrafterRecord
-from lcspec.planner.worth import imagined, least_row, rate
+from lcspec.planner.worth import best_chain, chain_worth, imagined, least_row, rate
 from lcspec.profiles.stake import Costs, Stake
 from lcspec.spec.token_tree import TokenTree
 
@@ -84,13 +84,15 @@ class Levels:
         self._running, self._start = not self.ready, 0.0
         self._costs, self._base = request.shared(self._hope)
         self._before, reach = request.tree, request.acceptance.path_probs(request.tree)
-        self._known = sorted(reach[1:], reverse=True)
+        self._chains = request.limits.leaves == 1  # only one can be verified
+        verified = best_chain(request.tree, reach, self._costs, self._base) if self._chains else range(1, len(reach))
+        self._known = sorted([reach[v] for v in verified], reverse=True)
         self._price = rate(self._costs, self._known, self._base)
         # The i-th token of the chain is right with probability hope ** i. It brings something only where the text has
         # left the drafts of others by then.
         drafted = [0.0] * (LOOKAHEAD + 1)
-        for depth, p in zip(request.tree.depths, reach):
-            drafted[min(depth, LOOKAHEAD)] += p
+        for v in verified:
+            drafted[min(request.tree.depths[v], LOOKAHEAD)] += reach[v]
         chain = ((1.0 - drafted[i]) * p for i, p in enumerate(self._chain(1.0, self._hope, self._price), 1))
         self.worth = self.ready > 0 or self._better(self._known, chain, 0.0, self._price)
 
@@ -126,8 +128,10 @@ class Levels:
         self.finish()  # the first time, what was ready
         reach = self.request.acceptance.path_probs(draft)
         ahead = max((reach[v] for v in frontier), default=0.0)
-        # Nodes that other drafters proposed as well count once.
-        ranked = sorted(self._known + [reach[v] for v in draft.beyond(self._before)], reverse=True)
+        if self._chains:
+            ranked = max(self._known, reach[1:], key=lambda probs: chain_worth(self._costs, probs, self._base))
+        else:  # nodes that other drafters proposed as well count once
+            ranked = sorted(self._known + [reach[v] for v in draft.beyond(self._before)], reverse=True)
         spent = self.done * self._level
         # Where a drafter is sure it tends to stay sure, and its usual rate may come from another text.
         hope = max(self._hope, ahead ** (1 / self.done) if self.done else 0.0)

@@ -12,6 +12,7 @@ import operator
 from typing import Iterable, NamedTuple, Sequence
 
 from lcspec.profiles.stake import Costs
+from lcspec.spec.token_tree import TokenTree
 
 # How much faster than plain decoding a head's chains must be, if as often right as on texts like those it was trained
 # on, to be asked at all. On other texts they are right less often: with a promise of 1.7 `auto` was as fast with
@@ -114,3 +115,14 @@ def choose(
         considered.append((wide - base, tokens, drafting + costs[wide][0] + more))
     rates = [tokens / seconds for _, tokens, seconds in considered]
     return rates.index(max(rates)), considered
+
+
+def chain_worth(costs: Costs, probs: Sequence[float], base: int) -> tuple[float, float]:
+    """By which chains are compared where only one can be verified: the rate of the best width, then all tokens."""
+    return rate(costs, probs, base), sum(probs)
+
+
+def best_chain(tree: TokenTree, reach: Sequence[float], costs: Costs, base: int) -> list[int]:
+    """The nodes of the path of `tree` that is worth most; `reach`: acceptance by node."""
+    paths = [tree.path_to(leaf)[1:] for leaf in tree.leaves()]
+    return max(paths, key=lambda path: chain_worth(costs, [reach[v] for v in path], base)) if paths[1:] else paths[0]

@@ -118,7 +118,8 @@ def _first_trials(tree: TokenTree, room: int, free: int) -> TokenTree:
 
 
 def with_leaves(tree: TokenTree, n: int) -> TokenTree:
-    """The tree without its least likely branches: at most `n` leaves remain (n >= 1).
+    """The tree with at most `n` leaves (n >= 1): of its branches those with the most tokens that are expected to be
+    accepted.
 
     As in `best`, the first trials of sampled children are kept.
     """
@@ -129,8 +130,17 @@ def with_leaves(tree: TokenTree, n: int) -> TokenTree:
     leaves = tree.leaves()
     if len(leaves) <= n:
         return tree
-    reach = tree.path_probs()
-    kept: set[int] = set()
-    for leaf in sorted(leaves, key=lambda i: -reach[i])[:n]:
-        kept.update(tree.path_to(leaf))
-    return pruned(tree, sorted(kept))
+    # Paths from a node to a leaf, each time to the child with the most below it: one begins at the root, the others
+    # where they branch off, from a path with no less below. So the n that have most are a tree.
+    weight, next_of = tree.path_probs().tolist(), [0] * len(tree)
+    for v in range(len(tree) - 1, -1, -1):
+        if children := tree.children(v):
+            next_of[v] = max(children, key=weight.__getitem__)
+            weight[v] += weight[next_of[v]]
+    first = [v for v in range(len(tree)) if v == 0 or next_of[tree.parents[v]] != v]
+    kept: list[int] = []
+    for v in sorted(first, key=lambda v: -weight[v])[:n]:
+        kept.append(v)
+        while v := next_of[v]:
+            kept.append(v)
+    return pruned(tree, kept)

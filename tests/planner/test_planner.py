@@ -104,6 +104,17 @@ def test_what_is_kept_is_the_best_of_all_subtrees(tree: TokenTree, name: str) ->
 
 
 @fixed
+@given(trees(), st.sampled_from(sorted(CURVES)))
+def test_where_one_chain_can_be_verified_the_best_of_all_is_kept(tree: TokenTree, name: str) -> None:
+    planner, p = planner_of(CURVES[name]), proposal(tree, ROOM._replace(leaves=1))
+    plan = planner.select([p], 1, 0)
+    costs, kept = planner.curve.effective(0), cast(TokenTree, p.kept)
+    best = max(rate([(tree, tree.path_to(v)[1:])], costs) for v in range(len(tree)))
+    assert len(kept.leaves()) == 1 and kept_rate([p], costs) == pytest.approx(best)
+    assert plan.tokens == pytest.approx(float(kept.path_probs().sum())), "nothing is counted that was cut off"
+
+
+@fixed
 @given(trees(3), trees(3), trees(2), st.sampled_from(sorted(CURVES)))
 def test_slots_share_one_width_in_the_best_way(a: TokenTree, b: TokenTree, c: TokenTree, name: str) -> None:
     planner = planner_of(CURVES[name])
@@ -385,6 +396,14 @@ def test_how_long_a_draft_model_may_read(
     planner.propose([sequence], [Limits(8, 8, 8)], others)[0]
     FixedPlanner().propose([sequence], [Limits(8, 8, 8)], others)[0]
     assert readings == [seconds, seconds if known else UNNOTICED]
+
+
+def test_of_two_chains_the_fixed_planner_keeps_one_whole() -> None:
+    tree = chain(0.5, 0.5, 0.5, 0.5)
+    tree.merge(TokenTree.chain(0, [5, 6], [0.4, 0.4]))
+    p = proposal(tree, ROOM._replace(leaves=1, nodes=4))
+    FixedPlanner().select([p], 1, 0)
+    assert cast(TokenTree, p.kept).tokens == [0, 1, 2, 3, 4]
 
 
 def test_the_fixed_planner_keeps_to_what_the_step_can_take() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -155,15 +157,24 @@ def test_best_is_the_n_likeliest_nodes_and_a_tree(tree: TokenTree, n: int) -> No
 
 @fixed
 @given(trees, st.integers(1, 12))
-def test_with_leaves_keeps_the_likeliest_branches_whole(tree: TokenTree, n: int) -> None:
+def test_with_leaves_keeps_whole_branches_with_the_most_tokens(tree: TokenTree, n: int) -> None:
     cut = cutting.with_leaves(tree, n)
     check(cut)
-    assert len(cut.leaves()) == min(n, len(tree.leaves()))
+    leaves = tree.leaves()
+    assert len(cut.leaves()) == min(n, len(leaves))
     assert spelled(cut).items() <= spelled(tree).items()
-    ends = {tuple(tree.tokens[v] for v in tree.path_to(i)): tree.path_probs()[i] for i in tree.leaves()}
-    kept = {tuple(cut.tokens[v] for v in cut.path_to(i)) for i in cut.leaves()}
-    assert kept <= set(ends)
-    assert all(ends[path] <= min(ends[k] for k in kept) for path in set(ends) - kept)
+    ends = {tuple(tree.tokens[v] for v in tree.path_to(i)) for i in leaves}
+    assert {tuple(cut.tokens[v] for v in cut.path_to(i)) for i in cut.leaves()} <= ends
+    reach = tree.path_probs()
+    others = itertools.islice(itertools.combinations(leaves, min(n, len(leaves))), 200)
+    most = max(sum(reach[v] for v in {v for leaf in some for v in tree.path_to(leaf)}) for some in others)
+    assert cut.path_probs().sum() >= most - 1e-5
+
+
+def test_a_long_chain_is_better_than_a_short_one_that_is_surer() -> None:
+    tree = TokenTree.chain(7, [1, 2, 3], [0.6, 0.6, 0.6])
+    tree.merge(TokenTree.chain(7, [4], [0.3]))
+    assert cutting.with_leaves(tree, 1).tokens == [7, 1, 2, 3]
 
 
 @fixed
