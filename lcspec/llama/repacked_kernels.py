@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from lcspec.llama import pages
 from lcspec.llama.native import QUANTIZE, address_of, at, dot_products, quantized, same_bits
 from lcspec.llama.threads import default_threads
-from lcspec.llama.weight_types import TYPES, RowType, WeightType
+from lcspec.llama.weight_types import Q8_K, TYPES, RowType, WeightType
 
 # The library's functions for a single row of weights that have a kernel. Of the first four the kernels have the bits;
 # the others sum in another order.
@@ -37,6 +37,7 @@ TENSORS, ENTRY = "_Z29llama_internal_get_tensor_mapB5cxx11PK11llama_model", 40
 NEARLY = 1e-4  # of the largest result
 COMPARED = (24, 4, 512)  # columns, rows, and values of each, that are multiplied to compare
 FOUR_COLUMNS = "q8_0"  # are in a block; eight of the others
+ROUND = "few_rows_round_q8_K"
 # What the library asks to know whether this is such a processor, and what says yes here.
 ARM, YES = ("ggml_cpu_has_neon", "ggml_cpu_has_matmul_int8"), "ggml_cpu_has_avx2"
 # What computes everything that has to do with repacked weights, what tells which those are, and what else is called.
@@ -61,6 +62,7 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
     numbers = [whole(names.index(name)) for name in COMPUTED]
     forward, type_of = (ctypes.c_void_p(address_of(library, name)) for name in (FORWARD, TYPE_OF))
     compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(buffers()), type_of)
+    own_rounding = address_of(compiled, ROUND) if _rounds_alike(library, compiled) else None
     for kind in TYPES:
         copied = copied_bytes(compiled, kind, kind.values) > 0
         if kind.name in SINGLE and not _as_the_library(library, compiled, kind):
@@ -69,9 +71,24 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
             return {}
         if kind.name in SINGLE or copied:
             round_row = address_of(library, f"quantize_row_{kind.rounded.name}")
+            round_row = own_rounding or round_row if kind.rounded is Q8_K else round_row
             compiled.few_rows_use_repacked(whole(kind.number), ctypes.c_void_p(round_row))
     as_on_arm = () if getattr(library, DEVICES)() else ARM
     return {FORWARD: address_of(compiled, "few_rows_forward"), **dict.fromkeys(as_on_arm, address_of(library, YES))}
+
+
+def _rounds_alike(library: ctypes.CDLL, compiled: ctypes.CDLL) -> bool:
+    """Whether the kernels round rows to Q8_K with the library's bits."""
+    rows = np.random.default_rng(2).standard_normal((64, Q8_K.values), np.float32)
+    rows[::4] = np.abs(rows[::4])
+    rows[1::4, 9], rows[1::4, 99] = 5.0, -5.0
+    rows[2::4] *= np.float32(1e-20)
+    rows[-1] = 0.0
+    got, wanted = np.zeros((2, len(rows), Q8_K.size), np.uint8)
+    values = ctypes.c_int64(rows.size)
+    getattr(library, f"quantize_row_{Q8_K.name}")(at(rows), at(wanted), values)
+    getattr(compiled, ROUND)(at(rows), at(got), values)
+    return np.array_equal(got, wanted)
 
 
 def _as_the_library(library: ctypes.CDLL, compiled: ctypes.CDLL, kind: WeightType) -> bool:

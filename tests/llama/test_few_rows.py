@@ -157,6 +157,23 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return older
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1.0, 1e30])
+def test_rows_are_rounded_as_by_the_library(scale: float, compiled: ctypes.CDLL) -> None:
+    rows = np.random.default_rng(3).standard_normal((300, 256)).astype(np.float32)
+    rows[0] = 0.0
+    rows[1, 1:] = 0.0
+    rows[2] = np.arange(-128, 128) / 2  # halves, if the farthest is 127
+    rows[2, 200] = 127.0
+    rows[3, [70, 71]] = 9.0, -9.0  # equally far: the first counts
+    rows[4, [71, 70]] = 9.0, -9.0
+    rows *= np.float32(scale)
+    got, wanted = np.zeros((2, len(rows), 292), np.uint8)
+    values = ctypes.c_int64(rows.size)
+    compiled.few_rows_round_q8_K(at(rows), at(got), values)
+    LIBRARY.quantize_row_q8_K(at(rows), at(wanted), values)
+    assert np.array_equal(got, wanted)
+
+
 @pytest.mark.parametrize("columns", [8, 24, 200])
 @pytest.mark.parametrize("values", [256, 40 * 1024])
 @pytest.mark.parametrize(

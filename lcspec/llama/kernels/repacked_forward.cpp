@@ -3,6 +3,7 @@
 #include "copies.h"
 #include "library.h"
 #include "multiply_repacked.h"
+#include "rounding.h"
 
 namespace {
 
@@ -130,6 +131,9 @@ void few_rows_repacked_init(Forward *forward, int mul_mat, int mul_mat_id, int f
     reorder[23] = reordered_to<IQ4_XS, IQ4_XSx8>(256);
 #endif
 }
+
+// A row of `k` values, rounded.
+void few_rows_round_q8_K(const float *row, void *to, int64_t k) { round_to_q8_K(row, (Q8_K *)to, k); }
 
 // Take repacked weights of this type from now on, for which `round` rounds a row.
 void few_rows_use_repacked(int type, Round *round) { repacked[type].round = round; }
