@@ -159,7 +159,7 @@ def one_run(
             run("127.0.0.1", port, [body_of("Hello", 8)], 1, o["timeout"])
             bodies = [body_of(text, n) for text, n in zip(texts, lengths(o["n"], len(texts)))]
             load: Load = run("127.0.0.1", port, bodies, streams, o["timeout"])
-            memory = peak_memory()
+            memory = peak_memory(os.getpid())
     except LoadError as error:
         say(f"{label}: {error}")
         results["runs"].append({"name": contender.name, "streams": streams, "error": str(error)})

@@ -300,9 +300,10 @@ def _load_once(
         nonlocal stopped, reports, given_back
         # The buffers exist now and are still empty; a model with several of them reports a few times before the last.
         reports += 1
-        if reports <= HUGE_PAGE_REPORTS and size >= pages.MIN_BYTES:
+        large = size >= pages.MIN_BYTES
+        if large and reports <= HUGE_PAGE_REPORTS:
             pages.ask()
-        if repack and fraction >= given_back + 1 / pages.TIMES:
+        if large and repack and fraction >= given_back + 1 / pages.TIMES:
             given_back = fraction
             pages.give_back()
         # An exception must not cross the C frame; KeyboardInterrupt here means "stop loading".

@@ -62,7 +62,7 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
     numbers = [whole(names.index(name)) for name in COMPUTED]
     forward, type_of = (ctypes.c_void_p(address_of(library, name)) for name in (FORWARD, TYPE_OF))
     compiled.few_rows_repacked_init(forward, *numbers, ctypes.c_void_p(buffers()), type_of)
-    own_rounding = address_of(compiled, ROUND) if _rounds_alike(library, compiled) else None
+    rounds = {Q8_K: address_of(compiled, ROUND)} if _rounds_alike(library, compiled) else {}
     for kind in TYPES:
         copied = copied_bytes(compiled, kind, kind.values) > 0
         if kind.name in SINGLE and not _as_the_library(library, compiled, kind):
@@ -70,8 +70,7 @@ def stand_ins(library: ctypes.CDLL, compiled: ctypes.CDLL) -> dict[str, int]:
         if copied and not _as_stored(library, compiled, kind):
             return {}
         if kind.name in SINGLE or copied:
-            round_row = address_of(library, f"quantize_row_{kind.rounded.name}")
-            round_row = own_rounding or round_row if kind.rounded is Q8_K else round_row
+            round_row = rounds.get(kind.rounded) or address_of(library, f"quantize_row_{kind.rounded.name}")
             compiled.few_rows_use_repacked(whole(kind.number), ctypes.c_void_p(round_row))
     as_on_arm = () if getattr(library, DEVICES)() else ARM
     return {FORWARD: address_of(compiled, "few_rows_forward"), **dict.fromkeys(as_on_arm, address_of(library, YES))}

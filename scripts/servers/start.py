@@ -16,6 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.engine_faults import children_of
+
 from .load import LoadError
 
 READY_SECONDS = 600.0
@@ -109,17 +113,15 @@ def running(contender: Contender, setup: Setup, slots: int) -> Iterator[int]:
                 process.wait()
 
 
-def peak_memory() -> int:
-    """Megabytes at the peaks of all processes that run under this one, the file's pages included (Linux; else 0)."""
-    found, parents = 0, [os.getpid()]
-    while parents and sys.platform == "linux":
-        tasks = Path(f"/proc/{parents.pop()}/task").iterdir()
-        children = [child for task in tasks for child in (task / "children").read_text().split()]
-        for child in children:
+def peak_memory(pid: int) -> int:
+    """Megabytes at the peaks of all processes that run under this one, mapped pages included; 0 where nobody says."""
+    found = 0.0
+    for child in children_of(pid) if sys.platform == "linux" else []:
+        with contextlib.suppress(OSError):  # it has ended meanwhile
             status = Path(f"/proc/{child}/status").read_text()
-            found += next(int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM"))
-        parents += map(int, children)
-    return round(found / 1024)
+            found += sum(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM"))
+            found += peak_memory(child)
+    return round(found)
 
 
 def _wait(process: subprocess.Popen[bytes], port: int, log: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 
@@ -15,12 +16,12 @@ MB = 1 << 20
 
 @pytest.mark.skipif(sys.platform != "linux", reason="nobody tells the memory of other processes elsewhere")
 def test_memory_is_that_of_all_processes_at_their_peaks() -> None:
-    before = peak_memory()
+    before = peak_memory(os.getpid())
     child = f"import sys; x = bytearray({128 * MB}); del x; print(flush=True); sys.stdin.read()"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
     with subprocess.Popen([sys.executable, "-c", parent], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdout is not None and process.stdout.readline() == b"\n"
-        assert 128 <= peak_memory() - before < 256
+        assert 128 <= peak_memory(os.getpid()) - before < 256
         process.communicate()
 
 

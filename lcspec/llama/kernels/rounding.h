@@ -38,7 +38,7 @@ void round_to_q8_K(const float *x, Q8_K *to, int64_t k) {
             const __m256i in_turn = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
             const __m256i q = _mm256_permutevar8x32_epi32(_mm256_packs_epi16(first, last), in_turn);
             _mm256_storeu_si256((__m256i *)(to->q + i), q);
-            const __m256i twos = _mm256_maddubs_epi16(_mm256_set1_epi8(1), q), fours = _mm256_madd_epi16(twos, _mm256_set1_epi16(1));
+            const __m256i fours = add_byte_products(_mm256_setzero_si256(), _mm256_set1_epi8(1), q);
             const __m256i eights = _mm256_hadd_epi32(fours, fours), all = _mm256_hadd_epi32(eights, eights);
             to->sums[i / 16] = (int16_t)_mm256_extract_epi32(all, 0);
             to->sums[i / 16 + 1] = (int16_t)_mm256_extract_epi32(all, 4);
